@@ -1,0 +1,147 @@
+//! The block device: the one interface of floor 0.
+//!
+//! # Contract
+//! 1. *Ownership*: an operation owns its buffers from the call until it completes, also when its future is dropped.
+//!    Dropping the future of a read or a write cancels the wait, not the operation: it may still happen.
+//! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]; an operation that is
+//!    not, or that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and touches nothing.
+//! 3. *Atomicity*: none is promised above [`Geometry::atomic_bytes`]. A failed or interrupted write leaves any mix of old
+//!    and new at that granularity.
+//! 4. *Order*: none between operations in flight at the same time. An operation that begins after another has completed
+//!    sees its effect, on every handle.
+//! 5. *Durability*: a completed write survives what [`Geometry::write_survives`] says. A flush that completes makes every
+//!    write that had completed before the flush was called, on any handle, survive what
+//!    [`Geometry::flush_survives`] says. A write with [`WriteFlags::fua`] completes only when it alone would survive that.
+//! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes fail with
+//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads go on.
+//! 7. *Zeroes*: what was never written, was discarded, or was zeroed: zeroed and never-written ranges read as zeroes;
+//!    discarded ranges read as either their old contents or zeroes.
+//!
+//! One conformance test (`nectary_block::conformance`) checks all of this on every device and filter.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::buffer::Buffer;
+use crate::error::Error;
+
+/// What an operation returns: a future that may be sent between threads and does not borrow the device.
+pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
+
+/// A device shared by whoever uses it.
+pub type SharedDevice = Arc<dyn BlockDevice>;
+
+/// What data survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Survives {
+    /// Not even the end of this process.
+    Nothing,
+    /// The end of this process, however it ends.
+    Process,
+    /// A crash of this host's kernel.
+    Host,
+    /// Loss of power.
+    Power,
+}
+
+/// Size, units and promises of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes; a multiple of `block_bytes`.
+    pub size_bytes: u64,
+    /// The unit of offsets and lengths, in bytes; a power of two, 512 to 4096.
+    pub block_bytes: u32,
+    /// What a write never tears below, in bytes (512 for most disks).
+    pub atomic_bytes: u32,
+    /// The read size beyond which more does not help, in bytes.
+    pub read_bytes_preferred: u32,
+    /// The write size beyond which more does not help, in bytes.
+    pub write_bytes_preferred: u32,
+    /// What a completed write survives.
+    pub write_survives: Survives,
+    /// What a write survives after a completed flush.
+    pub flush_survives: Survives,
+}
+
+/// Who refers to a block: a process and file, a connection, a region, or a tag of the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Stream(pub u32);
+
+/// What every call carries.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Context {
+    /// Whose reference this is.
+    pub stream: Stream,
+    /// When the caller gives up; the operation then fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
+    pub deadline: Option<Instant>,
+}
+
+/// How a write is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteFlags {
+    /// Force unit access: complete only when this write would survive what a flush makes survive.
+    pub fua: bool,
+}
+
+/// A range of a device and whether anything is mapped there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Start in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Whether blocks are allocated; an unmapped range reads as zeroes.
+    pub mapped: bool,
+}
+
+/// A random-access store of blocks. The contract is in the module's documentation.
+///
+/// Operations must be called inside a tokio runtime with time and I/O enabled.
+pub trait BlockDevice: Send + Sync + 'static {
+    /// The SPEC that names this device.
+    fn spec(&self) -> String;
+
+    /// Size, units and promises, as of now (a device can grow).
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `buffers`, one after another, from `offset` on, and gives them back.
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
+
+    /// Writes `buffers`, one after another, from `offset` on, and gives them back.
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>>;
+
+    /// Makes every write completed before this call survive [`Geometry::flush_survives`].
+    fn flush(&self, context: Context) -> IoFuture<()>;
+
+    /// Tells the device that a range is not needed; a hint.
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+
+    /// Makes a range read as zeroes.
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+
+    /// Lists what is mapped in a range, in order and without gaps.
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>>;
+
+    /// Grows the device to `size_bytes`; never shrinks it.
+    fn grow(&self, size_bytes: u64) -> IoFuture<()>;
+}
+
+/// Reads `length` bytes at `offset` into one new buffer.
+pub async fn read(device: &dyn BlockDevice, offset: u64, length: usize) -> Result<Buffer, Error> {
+    let mut buffers = device.read_at(offset, vec![Buffer::zeroed(length)], Context::default()).await?;
+    Ok(buffers.pop().expect("a read gives its buffers back"))
+}
+
+/// Writes one buffer at `offset` and gives it back.
+pub async fn write(device: &dyn BlockDevice, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
+    let mut buffers = device.write_at(offset, vec![buffer], WriteFlags::default(), Context::default()).await?;
+    Ok(buffers.pop().expect("a write gives its buffers back"))
+}

@@ -1,0 +1,138 @@
+//! What can go wrong on a block device, and where it did.
+//!
+//! Owns: the one error type of the crate. Kinds differ because their remedies differ.
+
+use std::fmt;
+
+/// What kind of failure it was; each kind has a remedy of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The device, file or host named is not there.
+    Absent,
+    /// Another process has it open.
+    Busy,
+    /// The request is outside the device, misaligned, or the SPEC is not understood: a mistake of the caller.
+    Invalid,
+    /// The device cannot do this.
+    Unsupported,
+    /// No room is left under the device.
+    Full,
+    /// The deadline passed before the device answered.
+    TimedOut,
+    /// The device failed the operation.
+    Io,
+    /// An earlier write or flush failed; the device takes no more writes, so that nothing pretends to be stored.
+    Latched,
+}
+
+impl ErrorKind {
+    /// The word for this kind in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ErrorKind::Absent => "not found",
+            ErrorKind::Busy => "in use",
+            ErrorKind::Invalid => "invalid request",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Full => "no space left",
+            ErrorKind::TimedOut => "timed out",
+            ErrorKind::Io => "I/O error",
+            ErrorKind::Latched => "stopped after an earlier failure",
+        }
+    }
+}
+
+/// An operation on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Opening or constructing the device.
+    Open,
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard.
+    Discard,
+    /// A write of zeroes.
+    WriteZeroes,
+    /// A question about what is allocated.
+    Allocation,
+    /// A growth of the device.
+    Grow,
+}
+
+impl Operation {
+    /// The word for this operation in messages and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Open => "open",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Flush => "flush",
+            Operation::Discard => "discard",
+            Operation::WriteZeroes => "write zeroes",
+            Operation::Allocation => "allocation",
+            Operation::Grow => "grow",
+        }
+    }
+}
+
+/// A failed operation: what, on which device, where, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+pub struct Error {
+    /// The kind, which decides the remedy.
+    pub kind: ErrorKind,
+    /// The device's SPEC.
+    pub device: String,
+    /// The operation that failed.
+    pub operation: Operation,
+    /// Where it began, in bytes from the start of the device (0 where it has no place).
+    pub offset: u64,
+    /// How many bytes it was about (0 where it has no length).
+    pub length: u64,
+    /// What was expected and found, in words, and what to do where that is known.
+    pub detail: String,
+}
+
+impl Error {
+    /// Makes an error without a place.
+    pub fn new(kind: ErrorKind, device: &str, operation: Operation, detail: impl Into<String>) -> Error {
+        Error { kind, device: device.to_owned(), operation, offset: 0, length: 0, detail: detail.into() }
+    }
+
+    /// Sets the place.
+    pub fn at(mut self, offset: u64, length: u64) -> Error {
+        self.offset = offset;
+        self.length = length;
+        self
+    }
+
+    /// Makes an error from an operating-system error, with the kind that its number implies.
+    pub fn from_os(error: &std::io::Error, device: &str, operation: Operation) -> Error {
+        let kind = match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::Absent,
+            Some(libc::EBUSY | libc::EAGAIN) => ErrorKind::Busy,
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => ErrorKind::Full,
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => ErrorKind::Unsupported,
+            Some(libc::EINVAL) => ErrorKind::Invalid,
+            Some(libc::ETIMEDOUT) => ErrorKind::TimedOut,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, device, operation, error.to_string())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.device, self.operation.as_str())?;
+        if self.length > 0 {
+            write!(f, " of {} bytes at offset {}", self.length, self.offset)?;
+        }
+        write!(f, ": {}", self.kind.as_str())?;
+        if !self.detail.is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! The replacement policy: the one interface between whoever caches and whatever decides what leaves.
+//!
+//! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and single
+//! threaded: callers that share one put it behind a lock of their own and may batch their references.
+
+/// Whose reference it is; a policy that does not detect patterns ignores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Stream(pub u32);
+
+/// What a reference found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The id was resident.
+    Hit,
+    /// The id was not resident and now is; victims were evicted first where room was needed.
+    Inserted,
+    /// The id was not resident and was not taken in (heavier than the capacity, or no victim could be found).
+    Bypassed,
+}
+
+/// A replacement policy over weighted ids with a capacity.
+///
+/// Invariants: (1) the weights of resident ids never sum to more than the capacity when a call returns, unless every
+/// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from `Inserted` until it
+/// was given to `evict` and accepted, or removed; (3) the same calls give the same victims.
+pub trait Policy: Send {
+    /// The policy's name as users write it.
+    fn name(&self) -> &'static str;
+
+    /// Refers to `id`; inserts it with `weight` where it is not resident.
+    ///
+    /// `evict` is offered victims one by one; it answers `true` where the victim is given up (it is then no longer
+    /// resident) and `false` where it must stay (pinned, dirty): the policy then offers another, a bounded number of
+    /// times. *Cost*: O(1) amortised, no allocation once the tables have grown.
+    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
+
+    /// Forgets `id`, also where a ghost remembers it; returns whether it was resident.
+    fn remove(&mut self, id: u64) -> bool;
+
+    /// Whether `id` is resident.
+    fn contains(&self, id: u64) -> bool;
+
+    /// Sets the capacity and evicts down to it.
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool);
+
+    /// The capacity, in units of weight.
+    fn capacity(&self) -> u64;
+
+    /// The sum of the weights of resident ids.
+    fn used(&self) -> u64;
+
+    /// How many ids are resident.
+    fn len(&self) -> usize;
+
+    /// Whether nothing is resident.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

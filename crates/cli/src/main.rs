@@ -1,0 +1,2 @@
+//! The `nectary` command.
+fn main() {}

@@ -1,0 +1,118 @@
+//! Keys of objects and their hashes.
+//!
+//! Owns: the bounds of a key and how it is hashed. A key has a primary part (what is asked for) and a variant part (which
+//! of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is always
+//! decided on the whole key.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::{xxh3_128_with_seed, xxh3_64_with_seed};
+
+/// The longest primary part, in bytes.
+pub const PRIMARY_BYTES_MAX: usize = 8192;
+/// The longest variant part, in bytes.
+pub const VARIANT_BYTES_MAX: usize = 8192;
+
+/// A borrowed key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyRef<'a> {
+    /// What is asked for.
+    pub primary: &'a [u8],
+    /// Which of its representations; empty where there is one.
+    pub variant: &'a [u8],
+}
+
+impl<'a> KeyRef<'a> {
+    /// Makes a key.
+    pub fn new(primary: &'a [u8], variant: &'a [u8]) -> KeyRef<'a> {
+        KeyRef { primary, variant }
+    }
+
+    /// Whether both parts are inside their bounds.
+    pub fn is_bounded(&self) -> bool {
+        self.primary.len() <= PRIMARY_BYTES_MAX && self.variant.len() <= VARIANT_BYTES_MAX
+    }
+
+    /// Copies the key into memory of its own.
+    pub fn to_owned(self) -> Key {
+        let mut bytes = Vec::with_capacity(self.primary.len() + self.variant.len());
+        bytes.extend_from_slice(self.primary);
+        bytes.extend_from_slice(self.variant);
+        Key { bytes: bytes.into(), primary_bytes: self.primary.len() }
+    }
+}
+
+/// An owned key: both parts in one allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Key {
+    bytes: Bytes,
+    primary_bytes: usize,
+}
+
+impl Key {
+    /// Borrows the key.
+    pub fn as_ref(&self) -> KeyRef<'_> {
+        let (primary, variant) = self.bytes.split_at(self.primary_bytes);
+        KeyRef { primary, variant }
+    }
+
+    /// How many bytes the key holds.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether both parts are empty.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+/// The hash of a whole key, or of a fragment under it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyHash(pub u128);
+
+/// The hash of a key's primary part: what a purge by key names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrimaryHash(pub u128);
+
+/// Hashes a key with the store's seed.
+///
+/// The whole key's hash equals the primary's where the variant is empty.
+pub fn hash_key(seed: u64, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
+    let primary = xxh3_128_with_seed(key.primary, seed);
+    let whole = if key.variant.is_empty() {
+        primary
+    } else {
+        primary ^ xxh3_128_with_seed(key.variant, seed ^ (primary as u64) ^ 0x9e37_79b9_7f4a_7c15)
+    };
+    (PrimaryHash(primary), KeyHash(whole))
+}
+
+/// Hashes fragment `number` of the object `key` whose fragments were written under `generation`.
+pub fn hash_fragment(key: KeyHash, generation: u64, number: u32) -> KeyHash {
+    let mut bytes = [0u8; 28];
+    bytes[..16].copy_from_slice(&key.0.to_le_bytes());
+    bytes[16..24].copy_from_slice(&generation.to_le_bytes());
+    bytes[24..].copy_from_slice(&number.to_le_bytes());
+    KeyHash(xxh3_128_with_seed(&bytes, xxh3_64_with_seed(b"fragment", generation)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_share_the_primary_hash_and_differ_as_a_whole() {
+        let (plain_primary, plain) = hash_key(1, KeyRef::new(b"http://a/", b""));
+        let (gzip_primary, gzip) = hash_key(1, KeyRef::new(b"http://a/", b"gzip"));
+        assert_eq!(plain_primary, gzip_primary);
+        assert_ne!(plain, gzip);
+        assert_eq!(plain.0, plain_primary.0);
+        assert_ne!(hash_key(2, KeyRef::new(b"http://a/", b"")).1, plain);
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(hash_key(1, KeyRef::new(b"ab", b"c")).1, hash_key(1, KeyRef::new(b"a", b"bc")).1);
+        assert_ne!(KeyRef::new(b"ab", b"c").to_owned(), KeyRef::new(b"a", b"bc").to_owned());
+    }
+}

@@ -1,0 +1,2 @@
+//! Runs checks and tests.
+fn main() {}
