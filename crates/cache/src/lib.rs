@@ -2,8 +2,31 @@
 //!
 //! Owns: the [`Policy`] trait and the policies, one file each. Leaves to others: what is cached (an id and a weight is
 //! all a policy knows), locks and I/O.
+//!
+//! ```
+//! use nectary_cache::{Access, Policy, S3Fifo, Stream};
+//!
+//! let mut policy = S3Fifo::new(3);
+//! let mut victims = Vec::new();
+//! for id in [1, 2, 3, 4] {
+//!     let access = policy.reference(id, 1, Stream::default(), &mut |victim| {
+//!         victims.push(victim);
+//!         true
+//!     });
+//!     assert_eq!(access, Access::Inserted);
+//! }
+//! assert_eq!(victims, [1]);
+//! assert_eq!(policy.used(), 3);
+//! ```
 #![forbid(unsafe_code)]
 
+mod arena;
+mod lru;
 mod policy;
+mod registry;
+mod s3fifo;
 
-pub use policy::{Access, Policy, Stream};
+pub use lru::Lru;
+pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
+pub use registry::{NAMES, by_name};
+pub use s3fifo::S3Fifo;

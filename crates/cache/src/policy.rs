@@ -3,6 +3,12 @@
 //! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and single
 //! threaded: callers that share one put it behind a lock of their own and may batch their references.
 
+/// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
+///
+/// A refused victim goes to the far end of its policy's order, so a handful is enough to get past what is pinned; a
+/// bound keeps one reference from walking a whole cache of pinned ids.
+pub const REFUSALS_MAX: usize = 32;
+
 /// Whose reference it is; a policy that does not detect patterns ignores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(pub u32);
@@ -20,6 +26,9 @@ pub enum Access {
 
 /// A replacement policy over weighted ids with a capacity.
 ///
+/// A weight of 0 counts as 1, so that a capacity bounds the number of ids as well. The weight of an id is fixed while it
+/// is resident; who wants to change it removes it first.
+///
 /// Invariants: (1) the weights of resident ids never sum to more than the capacity when a call returns, unless every
 /// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from `Inserted` until it
 /// was given to `evict` and accepted, or removed; (3) the same calls give the same victims.
@@ -30,8 +39,8 @@ pub trait Policy: Send {
     /// Refers to `id`; inserts it with `weight` where it is not resident.
     ///
     /// `evict` is offered victims one by one; it answers `true` where the victim is given up (it is then no longer
-    /// resident) and `false` where it must stay (pinned, dirty): the policy then offers another, a bounded number of
-    /// times. *Cost*: O(1) amortised, no allocation once the tables have grown.
+    /// resident) and `false` where it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
+    /// refusals; what was given up until then stays evicted. *Cost*: O(1) amortised, no allocation once the tables have grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
     /// Forgets `id`, also where a ghost remembers it; returns whether it was resident.
@@ -40,7 +49,8 @@ pub trait Policy: Send {
     /// Whether `id` is resident.
     fn contains(&self, id: u64) -> bool;
 
-    /// Sets the capacity and evicts down to it.
+    /// Sets the capacity and evicts down to it; every resident id is offered before it gives up. The next references
+    /// go on where refusals left it above the capacity.
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool);
 
     /// The capacity, in units of weight.

@@ -1,0 +1,205 @@
+//! Entries found by id and linked into queues: what every policy here is made of.
+//!
+//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab. Promises:
+//! an entry is in exactly one queue; a queue knows the sum of its weights; nothing is allocated once slab and table have
+//! grown to the largest number of entries ever held. Leaves to others: which queue means what.
+//!
+//! Cost: 32 bytes an entry in the slab and about 6 in the table (4 bytes of index and 1 of hash at a load of 7/8).
+
+use hashbrown::HashTable;
+
+/// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
+const NONE: u32 = u32::MAX;
+
+/// One id and what a policy remembers of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) weight: u64,
+    /// Towards the newest of its queue.
+    newer: u32,
+    /// Towards the oldest of its queue; the next free entry while it is free.
+    older: u32,
+    /// Which queue of the policy it is in; the policy's own numbering.
+    pub(crate) queue: u8,
+    /// How often it was hit, as far as the policy counts.
+    pub(crate) hits: u8,
+}
+
+/// A queue over entries of one arena, newest to oldest.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    number: u8,
+    newest: u32,
+    oldest: u32,
+    /// The sum of the weights of its entries.
+    pub(crate) weight: u64,
+    /// How many entries it has.
+    pub(crate) count: usize,
+}
+
+impl Queue {
+    /// An empty queue whose entries carry `number`.
+    pub(crate) fn new(number: u8) -> Queue {
+        Queue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
+    }
+
+    /// The slab index of its oldest entry.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+}
+
+/// The slab and the table.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    entries: Vec<Entry>,
+    free: u32,
+    table: HashTable<u32>,
+}
+
+impl Arena {
+    /// An empty arena; it allocates nothing before the first entry.
+    pub(crate) fn new() -> Arena {
+        Arena { entries: Vec::new(), free: NONE, table: HashTable::new() }
+    }
+
+    /// The slab index of `id`.
+    pub(crate) fn find(&self, id: u64) -> Option<u32> {
+        self.table.find(hash(id), |&index| self.entries[index as usize].id == id).copied()
+    }
+
+    /// The entry at a slab index that this arena gave out.
+    pub(crate) fn entry(&self, index: u32) -> &Entry {
+        &self.entries[index as usize]
+    }
+
+    /// The entry at a slab index that this arena gave out, to change its hits.
+    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry {
+        &mut self.entries[index as usize]
+    }
+
+    /// Adds `id`, which must not be there, as the newest of `queue`; `false` where the slab is at its limit.
+    pub(crate) fn insert(&mut self, queue: &mut Queue, id: u64, weight: u64) -> bool {
+        let entry = Entry { id, weight, newer: NONE, older: NONE, queue: queue.number, hits: 0 };
+        let index = if self.free != NONE {
+            let index = self.free;
+            self.free = self.entries[index as usize].older;
+            self.entries[index as usize] = entry;
+            index
+        } else if self.entries.len() < NONE as usize {
+            self.entries.push(entry);
+            (self.entries.len() - 1) as u32
+        } else {
+            return false;
+        };
+        let entries = &self.entries;
+        self.table.insert_unique(hash(id), index, |&other| hash(entries[other as usize].id));
+        self.link(queue, index);
+        true
+    }
+
+    /// Takes an entry out of `queue`, in which it must be, and forgets it.
+    pub(crate) fn remove(&mut self, queue: &mut Queue, index: u32) {
+        self.unlink(queue, index);
+        let id = self.entries[index as usize].id;
+        let entries = &self.entries;
+        if let Ok(found) = self.table.find_entry(hash(id), |&other| entries[other as usize].id == id) {
+            found.remove();
+        }
+        self.entries[index as usize].older = self.free;
+        self.free = index;
+    }
+
+    /// Makes an entry the newest of the queue in which it is.
+    pub(crate) fn refresh(&mut self, queue: &mut Queue, index: u32) {
+        self.unlink(queue, index);
+        self.link(queue, index);
+    }
+
+    /// Takes an entry out of `from` and makes it the newest of `to`.
+    pub(crate) fn transfer(&mut self, from: &mut Queue, to: &mut Queue, index: u32) {
+        self.unlink(from, index);
+        self.link(to, index);
+    }
+
+    fn link(&mut self, queue: &mut Queue, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        entry.queue = queue.number;
+        entry.newer = NONE;
+        entry.older = queue.newest;
+        queue.weight += entry.weight;
+        queue.count += 1;
+        if queue.newest != NONE {
+            self.entries[queue.newest as usize].newer = index;
+        } else {
+            queue.oldest = index;
+        }
+        queue.newest = index;
+    }
+
+    fn unlink(&mut self, queue: &mut Queue, index: u32) {
+        let Entry { newer, older, weight, queue: number, .. } = self.entries[index as usize];
+        debug_assert_eq!(number, queue.number);
+        queue.weight -= weight;
+        queue.count -= 1;
+        match newer {
+            NONE => queue.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+        match older {
+            NONE => queue.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+    }
+}
+
+/// Spreads ids, which may be consecutive block numbers, over all bits: the table uses the top 7 and the low ones.
+fn hash(id: u64) -> u64 {
+    let wide = u128::from(id ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+    (wide >> 64) as u64 ^ wide as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_keep_their_order_weights_and_counts() {
+        let (mut arena, mut first, mut second) = (Arena::new(), Queue::new(0), Queue::new(1));
+        for id in 1..=3 {
+            assert!(arena.insert(&mut first, id, id * 10));
+        }
+        let two = arena.find(2).expect("inserted");
+        arena.transfer(&mut first, &mut second, two);
+        let one = first.oldest().expect("not empty");
+        arena.refresh(&mut first, one);
+        assert_eq!(arena.entry(first.oldest().expect("not empty")).id, 3);
+        assert_eq!((first.weight, first.count, second.weight, second.count), (40, 2, 20, 1));
+        arena.remove(&mut second, two);
+        assert_eq!(arena.find(2), None);
+        assert_eq!(second.oldest(), None);
+    }
+
+    #[test]
+    fn a_freed_entry_is_used_again_before_the_slab_grows() {
+        let (mut arena, mut queue) = (Arena::new(), Queue::new(0));
+        for id in 0..1000_u64 {
+            assert!(arena.insert(&mut queue, id, 1));
+            if id >= 10 {
+                let oldest = queue.oldest().expect("not empty");
+                arena.remove(&mut queue, oldest);
+            }
+        }
+        assert_eq!(arena.entries.len(), 11);
+    }
+
+    #[test]
+    fn consecutive_ids_spread_over_the_bits_that_the_table_uses() {
+        let mut seen = std::collections::HashSet::new();
+        for id in 0..1024_u64 {
+            seen.insert(hash(id) & 1023);
+        }
+        assert!(seen.len() > 500, "{} of 1024 buckets used", seen.len());
+    }
+}

@@ -1,0 +1,49 @@
+//! A reference allocates nothing once a policy's tables have grown: counted by the allocator itself.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use nectary_cache::{NAMES, Stream, by_name};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn references_allocate_nothing_once_grown() {
+    for name in NAMES {
+        let mut policy = by_name(name, 10_000).expect("known");
+        let mut state = 7_u64;
+        let mut refer = |policy: &mut dyn nectary_cache::Policy, count: u32| {
+            for _ in 0..count {
+                // A linear congruential generator; the square favours low ids, so there are hits, ghosts and victims.
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let id = (state >> 48) * (state >> 48) / 40_000;
+                policy.reference(id, 1 + id % 5, Stream(0), &mut |_| true);
+            }
+        };
+        refer(policy.as_mut(), 500_000);
+        let before = ALLOCATIONS.with(Cell::get);
+        refer(policy.as_mut(), 500_000);
+        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{name}");
+    }
+}
