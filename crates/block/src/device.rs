@@ -110,13 +110,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
 
     /// Writes `buffers`, one after another, from `offset` on, and gives them back.
-    fn write_at(
-        &self,
-        offset: u64,
-        buffers: Vec<Buffer>,
-        flags: WriteFlags,
-        context: Context,
-    ) -> IoFuture<Vec<Buffer>>;
+    fn write_at(&self, offset: u64, buffers: Vec<Buffer>, flags: WriteFlags, context: Context)
+    -> IoFuture<Vec<Buffer>>;
 
     /// Makes every write completed before this call survive [`Geometry::flush_survives`].
     fn flush(&self, context: Context) -> IoFuture<()>;

@@ -3,12 +3,20 @@
 //! Owns: the [`BlockDevice`] contract, the devices of floor 0, the filters and the registry of SPEC constructors.
 //! Leaves to others: caching (`nectary-cache`), redundancy (`nectary-ram`), formats (`nectary-store`).
 
+mod allocation;
 mod buffer;
 mod device;
 mod error;
+mod memory;
+mod request;
+mod size;
 
+pub use allocation::EXTENTS_MAX;
 pub use buffer::{BUFFER_ALIGNMENT, Buffer};
 pub use device::{
     BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives, WriteFlags, read, write,
 };
 pub use error::{Error, ErrorKind, Operation};
+pub use memory::MemoryDevice;
+pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX};
+pub use size::{format_size, parse_duration, parse_share, parse_size};

@@ -1,0 +1,287 @@
+//! `memory:SIZE`: a device in this process's memory.
+//!
+//! Owns: pages that are allocated when they are first written, spread over shards so that threads seldom meet; a device
+//! costs what was written to it, not its size. Every operation is done when the call returns its future.
+//! Promises: nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::allocation::ExtentList;
+use crate::buffer::Buffer;
+use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, Survives, WriteFlags};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::request::{Request, ready};
+use crate::size::exact_size;
+
+/// The unit of allocation, in bytes.
+const PAGE_BYTES: usize = 64 * 1024;
+
+/// How many locks the pages are spread over.
+const SHARD_COUNT: usize = 64;
+
+/// The unit of offsets and lengths, in bytes: that of the strictest disk, so that what works here works there.
+const BLOCK_BYTES: u32 = 4096;
+
+type Shard = Mutex<HashMap<u64, Box<[u8]>>>;
+
+/// A block device in memory; clones of its `Arc` share the contents.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use nectary_block::{Buffer, MemoryDevice, read, write};
+/// let device = MemoryDevice::new(1 << 30);
+/// write(&device, 8192, Buffer::copy_of(&[7; 4096])).await?;
+/// assert_eq!(read(&device, 8192, 4096).await?[0], 7);
+/// # Ok::<(), nectary_block::Error>(()) }).unwrap();
+/// ```
+pub struct MemoryDevice {
+    size_bytes: AtomicU64,
+    shards: Vec<Shard>,
+}
+
+impl MemoryDevice {
+    /// Makes a device of zeroes; the size is rounded down to whole blocks of 4096 bytes.
+    pub fn new(size_bytes: u64) -> MemoryDevice {
+        let size_bytes = size_bytes - size_bytes % u64::from(BLOCK_BYTES);
+        let shards = (0..SHARD_COUNT).map(|_| Shard::default()).collect();
+        MemoryDevice { size_bytes: AtomicU64::new(size_bytes), shards }
+    }
+
+    /// Makes a device that holds `image`, filled up with zeroes to whole blocks. *Cost*: copies what is not zero.
+    pub fn from_image(image: Vec<u8>) -> MemoryDevice {
+        let device = MemoryDevice::new((image.len() as u64).next_multiple_of(u64::from(BLOCK_BYTES)));
+        for (index, piece) in image.chunks(PAGE_BYTES).enumerate() {
+            if piece.iter().any(|&byte| byte != 0) {
+                device.store(index as u64 * PAGE_BYTES as u64, piece);
+            }
+        }
+        device
+    }
+
+    /// Copies the whole contents out. *Cost*: allocates the device's full size.
+    pub fn image(&self) -> Vec<u8> {
+        let mut image = vec![0; self.size() as usize];
+        for (index, piece) in image.chunks_mut(PAGE_BYTES).enumerate() {
+            self.load(index as u64 * PAGE_BYTES as u64, piece);
+        }
+        image
+    }
+
+    /// The bytes of memory that the contents take now.
+    pub fn resident_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| lock(shard).len() as u64 * PAGE_BYTES as u64).sum()
+    }
+
+    fn size(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    fn shard(&self, page: u64) -> MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
+        lock(&self.shards[(page % SHARD_COUNT as u64) as usize])
+    }
+
+    fn load(&self, offset: u64, into: &mut [u8]) {
+        for (page, start, range) in pages(offset, into.len() as u64) {
+            let into = &mut into[range];
+            match self.shard(page).get(&page) {
+                Some(bytes) => into.copy_from_slice(&bytes[start..start + into.len()]),
+                None => into.fill(0),
+            }
+        }
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) {
+        for (page, start, range) in pages(offset, from.len() as u64) {
+            let from = &from[range];
+            let mut shard = self.shard(page);
+            let bytes = shard.entry(page).or_insert_with(|| vec![0; PAGE_BYTES].into_boxed_slice());
+            bytes[start..start + from.len()].copy_from_slice(from);
+        }
+    }
+
+    /// Zeroes a range; what it costs depends on what is allocated, not on the length.
+    fn zero(&self, offset: u64, length: u64) {
+        for page in self.allocated(offset, length) {
+            let (start, end) = overlap(page, offset, length);
+            let mut shard = self.shard(page);
+            if end - start == PAGE_BYTES {
+                shard.remove(&page);
+            } else if let Some(bytes) = shard.get_mut(&page) {
+                bytes[start..end].fill(0);
+            }
+        }
+    }
+
+    /// Lists the allocated pages that a range touches, in order.
+    fn allocated(&self, offset: u64, length: u64) -> Vec<u64> {
+        let touched = offset / PAGE_BYTES as u64..(offset + length).div_ceil(PAGE_BYTES as u64);
+        let mut list: Vec<u64> = Vec::new();
+        for shard in &self.shards {
+            list.extend(lock(shard).keys().filter(|page| touched.contains(page)));
+        }
+        list.sort_unstable();
+        list
+    }
+
+    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
+        let request = Request { operation, offset, length, deadline: context.deadline };
+        request.check(|| self.spec(), &self.geometry())
+    }
+}
+
+impl BlockDevice for MemoryDevice {
+    fn spec(&self) -> String {
+        format!("memory:{}", exact_size(self.size()))
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size_bytes: self.size(),
+            block_bytes: BLOCK_BYTES,
+            atomic_bytes: 512,
+            read_bytes_preferred: PAGE_BYTES as u32,
+            write_bytes_preferred: PAGE_BYTES as u32,
+            write_survives: Survives::Nothing,
+            flush_survives: Survives::Nothing,
+        }
+    }
+
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
+        ready(checked.map(|_| {
+            let mut offset = offset;
+            for buffer in &mut buffers {
+                self.load(offset, buffer);
+                offset += buffer.len() as u64;
+            }
+            buffers
+        }))
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        _flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry());
+        ready(checked.map(|_| {
+            let mut offset = offset;
+            for buffer in &buffers {
+                self.store(offset, buffer);
+                offset += buffer.len() as u64;
+            }
+            buffers
+        }))
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        ready(self.check(Operation::Flush, 0, 0, context))
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        ready(self.check(Operation::Discard, offset, length, context).map(|()| self.zero(offset, length)))
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        ready(self.check(Operation::WriteZeroes, offset, length, context).map(|()| self.zero(offset, length)))
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        ready(self.check(Operation::Allocation, offset, length, context).map(|()| {
+            let mut extents = ExtentList::new(offset, length);
+            for page in self.allocated(offset, length) {
+                let (start, end) = overlap(page, offset, length);
+                extents.mapped(page * PAGE_BYTES as u64 + start as u64, (end - start) as u64);
+            }
+            extents.finish()
+        }))
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let now = self.size();
+        if size_bytes < now || !size_bytes.is_multiple_of(u64::from(BLOCK_BYTES)) {
+            let detail =
+                format!("cannot become {size_bytes} bytes: it has {now}, grows only, by blocks of {BLOCK_BYTES}");
+            return ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Grow, detail)));
+        }
+        self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
+        ready(Ok(()))
+    }
+}
+
+/// Splits a range at page borders: (page, start inside the page, range inside the request).
+fn pages(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let page_bytes = PAGE_BYTES as u64;
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let (page, start) = ((offset + done) / page_bytes, (offset + done) % page_bytes);
+        let piece = (page_bytes - start).min(length - done);
+        let range = done as usize..(done + piece) as usize;
+        done += piece;
+        Some((page, start as usize, range))
+    })
+}
+
+/// The part of a page, as (start, end) inside it, that lies in a range.
+fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
+    let base = page * PAGE_BYTES as u64;
+    let start = offset.max(base) - base;
+    let end = (offset + length - base).min(PAGE_BYTES as u64);
+    (start as usize, end as usize)
+}
+
+/// Locks, also after another thread panicked: a page is bytes, whole at any moment.
+fn lock(shard: &Shard) -> MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
+    shard.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What an `Arc` of this device is to the rest of the house.
+impl From<MemoryDevice> for Arc<dyn BlockDevice> {
+    fn from(device: MemoryDevice) -> Arc<dyn BlockDevice> {
+        Arc::new(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{read, write};
+
+    #[tokio::test]
+    async fn contents_round_trip_over_page_borders_and_through_an_image() {
+        let device = MemoryDevice::new(1 << 20);
+        let data: Vec<u8> = (0..16384u32).map(|index| (index % 251) as u8).collect();
+        write(&device, 61440, Buffer::copy_of(&data)).await.unwrap();
+        assert_eq!(&*read(&device, 61440, 16384).await.unwrap(), &data[..]);
+        let image = device.image();
+        assert_eq!((image.len(), &image[61440..61440 + 16384]), (1 << 20, &data[..]));
+        assert_eq!(MemoryDevice::from_image(image.clone()).image(), image);
+        assert_eq!(MemoryDevice::from_image(image).resident_bytes(), 2 * PAGE_BYTES as u64);
+    }
+
+    #[tokio::test]
+    async fn large_device_costs_what_is_written() {
+        let device = MemoryDevice::new(1 << 50);
+        write(&device, 1 << 49, Buffer::zeroed(4096)).await.unwrap();
+        assert_eq!(device.resident_bytes(), PAGE_BYTES as u64);
+        device.discard(0, 1 << 20, Context::default()).await.unwrap();
+        assert_eq!(device.spec(), "memory:1P");
+    }
+
+    #[tokio::test]
+    async fn misaligned_and_outside_requests_are_refused() {
+        let device = MemoryDevice::new(8192);
+        for (offset, length) in [(512, 4096), (0, 100), (8192, 4096), (u64::MAX - 4095, 4096)] {
+            let error = read(&device, offset, length).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What every device checks before it touches anything, and the limits of one request.
+//!
+//! Owns: the checks that the contract's second clause and the deadline ask for, so that each device refuses the same
+//! requests with the same words.
+
+use std::time::Instant;
+
+use crate::buffer::Buffer;
+use crate::device::{Context, Geometry, IoFuture};
+use crate::error::{Error, ErrorKind, Operation};
+
+/// The most buffers one read or write may carry (the kernel's limit on a vector).
+pub const BUFFERS_MAX: usize = 1024;
+
+/// The most bytes one read or write may carry.
+pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
+
+/// A range that an operation is about, before it is checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub operation: Operation,
+    pub offset: u64,
+    pub length: u64,
+    pub deadline: Option<Instant>,
+}
+
+impl Request {
+    /// Checks alignment, bounds and deadline of a range.
+    pub fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
+        let block = u64::from(geometry.block_bytes);
+        let detail = if !self.offset.is_multiple_of(block) || !self.length.is_multiple_of(block) {
+            format!("offset and length must be multiples of {block} bytes")
+        } else if self.offset.checked_add(self.length).is_none_or(|end| end > geometry.size_bytes) {
+            format!("it leaves the device, which has {} bytes", geometry.size_bytes)
+        } else if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(self.error(ErrorKind::TimedOut, spec, "the deadline had passed before it began".to_owned()));
+        } else {
+            return Ok(());
+        };
+        Err(self.error(ErrorKind::Invalid, spec, detail))
+    }
+
+    /// Checks a vectored request and gives back what it is about.
+    pub fn vectored(
+        operation: Operation,
+        offset: u64,
+        buffers: &[Buffer],
+        context: Context,
+        spec: impl Fn() -> String,
+        geometry: &Geometry,
+    ) -> Result<Request, Error> {
+        let length = buffers.iter().fold(0u64, |sum, buffer| sum.saturating_add(buffer.len() as u64));
+        let request = Request { operation, offset, length, deadline: context.deadline };
+        let block = geometry.block_bytes as usize;
+        if buffers.len() > BUFFERS_MAX {
+            let detail = format!("{} buffers, at most {BUFFERS_MAX} are taken", buffers.len());
+            return Err(request.error(ErrorKind::Invalid, spec, detail));
+        }
+        if length > OPERATION_BYTES_MAX {
+            let detail = format!("more than {OPERATION_BYTES_MAX} bytes in one operation");
+            return Err(request.error(ErrorKind::Invalid, spec, detail));
+        }
+        if let Some(buffer) = buffers.iter().find(|buffer| !buffer.len().is_multiple_of(block)) {
+            let detail = format!("a buffer of {} bytes is not a multiple of {block} bytes", buffer.len());
+            return Err(request.error(ErrorKind::Invalid, spec, detail));
+        }
+        request.check(spec, geometry)?;
+        Ok(request)
+    }
+
+    /// Makes an error about this request.
+    pub fn error(&self, kind: ErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
+        Error::new(kind, &spec(), self.operation, detail).at(self.offset, self.length)
+    }
+}
+
+/// A future that is ready with `result`.
+pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> {
+    Box::pin(std::future::ready(result))
+}
