@@ -1,1 +1,22 @@
-//! Placeholder of the first commit.
+//! What every running part of Nectary shares: where it is found, how it is asked, how it stops and what it says.
+//!
+//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`] and messages to the
+//! standard error stream. Leaves to others: what a part answers, and how its answers look on a terminal.
+//!
+//! The pieces: a part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`];
+//! `nectary status` lists the sockets of that directory with [`control::parts`] and asks each of them with
+//! [`control::request`].
+#![forbid(unsafe_code)]
+
+pub mod control;
+mod error;
+pub mod log;
+mod runtime_directory;
+mod shutdown;
+mod status;
+
+pub use control::{ControlServer, Fault, FaultKind, Limits, Methods};
+pub use error::Error;
+pub use runtime_directory::RuntimeDirectory;
+pub use shutdown::{Shutdown, SignalWatch};
+pub use status::{Problem, State, Status};

@@ -1,0 +1,93 @@
+//! The asking side of a control socket; blocking, since whoever asks has nothing else to do.
+//!
+//! Owns: one request and its answer, and the list of parts that run. Promises: it waits no longer than it was told to
+//! and takes no more than the protocol's bounds, whatever sits at the other end.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::message::{RESPONSE_BYTES_MAX, Request, Response};
+use crate::{Error, RuntimeDirectory, Status};
+
+/// Asks the part whose socket is at `path` and waits for its answer for `timeout` at most.
+///
+/// *Errors*: [`Error::Absent`] where nothing listens, [`Error::Fault`] where the part refuses, [`Error::Protocol`] where
+/// its answer is not one, [`Error::Io`] where it takes too long.
+pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> Result<Value, Error> {
+    let failed = |source: io::Error| Error::Io { path: path.to_owned(), source };
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Absent { path: path.to_owned() },
+        _ => failed(error),
+    })?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+    let malformed = |problem: String| Error::Protocol { path: path.to_owned(), problem };
+    let mut line = serde_json::to_vec(&Request { method: method.to_owned(), params })
+        .map_err(|error| malformed(format!("the request cannot be written as JSON: {error}")))?;
+    line.push(b'\n');
+    // A server that is full answers before it has read; the answer says more than the broken pipe does.
+    let sent = stream.write_all(&line);
+    line.clear();
+    let mut answer = BufReader::new((&stream).take(RESPONSE_BYTES_MAX as u64));
+    answer.read_until(b'\n', &mut line).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => failed(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),
+        _ => failed(error),
+    })?;
+    if line.is_empty() {
+        sent.map_err(failed)?;
+    }
+    if line.last() != Some(&b'\n') {
+        return Err(malformed(format!("expected a line of JSON, found {} bytes without an end", line.len())));
+    }
+    match serde_json::from_slice(&line) {
+        Ok(Response::Ok(value)) => Ok(value),
+        Ok(Response::Error(fault)) => Err(Error::Fault { path: path.to_owned(), fault }),
+        Err(error) => Err(malformed(format!("expected an answer, found something else: {error}"))),
+    }
+}
+
+/// A part that was found running.
+#[derive(Debug)]
+pub struct Part {
+    /// Its socket.
+    pub path: PathBuf,
+    /// What it said, or why it did not.
+    pub status: Result<Status, Error>,
+}
+
+/// Asks every part of `directory` how it is, `timeout` at most each; sockets that nobody serves any more are removed.
+///
+/// *Errors*: [`Error::Io`] where the directory cannot be read.
+pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
+    let mut parts = Vec::new();
+    for path in directory.sockets()? {
+        let status = match request(&path, "status", Value::Null, timeout) {
+            Err(Error::Absent { .. }) => {
+                remove_stale(directory, &path)?;
+                continue;
+            }
+            Ok(value) => serde_json::from_value(value)
+                .map_err(|error| Error::Protocol { path: path.clone(), problem: format!("not a status: {error}") }),
+            Err(error) => Err(error),
+        };
+        parts.push(Part { path, status });
+    }
+    Ok(parts)
+}
+
+/// Removes a socket if nobody listens on it, which the lock keeps from changing meanwhile.
+fn remove_stale(directory: &RuntimeDirectory, path: &Path) -> Result<(), Error> {
+    let _lock = directory.lock()?;
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => match fs::remove_file(path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io { path: path.to_owned(), source }),
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}

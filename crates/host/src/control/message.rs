@@ -1,0 +1,90 @@
+//! The messages of the control socket.
+//!
+//! Owns: their form and their bounds. Leaves to others: sending and receiving them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The longest request line, its newline included. *Units*: bytes.
+pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest answer line that a client takes, its newline included. *Units*: bytes.
+pub const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A question.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub(crate) params: Value,
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Response {
+    #[serde(rename = "ok")]
+    Ok(Value),
+    #[serde(rename = "error")]
+    Error(Fault),
+}
+
+/// What kind of fault a part answers with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// The line is not a request.
+    Malformed,
+    /// The part has no method of that name.
+    UnknownMethod,
+    /// The parameters are not what the method takes.
+    Invalid,
+    /// What was asked for is not there.
+    NotFound,
+    /// The part cannot do it now.
+    Busy,
+    /// The part tried and failed.
+    Failed,
+}
+
+/// Why a part did not do what it was asked, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The kind, which decides the remedy.
+    pub kind: FaultKind,
+    /// What is wrong, and where.
+    pub message: String,
+    /// What to do; empty where nothing is known.
+    #[serde(rename = "do", default)]
+    pub remedy: String,
+}
+
+impl Fault {
+    /// Makes a fault.
+    pub fn new(kind: FaultKind, message: impl Into<String>, remedy: impl Into<String>) -> Fault {
+        Fault { kind, message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.remedy.is_empty() {
+            write!(f, "; {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+/// One line for `response`, its newline included.
+pub(crate) fn encode(response: &Response) -> Vec<u8> {
+    let mut line = serde_json::to_vec(response).unwrap_or_default();
+    if line.is_empty() || line.len() >= RESPONSE_BYTES_MAX {
+        let message = format!("the answer has {} bytes, at most {RESPONSE_BYTES_MAX} can be sent", line.len());
+        let fault = Fault::new(FaultKind::Failed, message, "ask for less");
+        line = serde_json::to_vec(&Response::Error(fault)).unwrap_or_default();
+    }
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,89 @@
+//! What a part can be asked, by name.
+//!
+//! Owns: the table of methods and the dispatch of one request line. Leaves to others: connections.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+
+use serde_json::{Value, json};
+
+use super::message::{Fault, FaultKind, Request, Response};
+use crate::Status;
+
+type Answer = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send>>;
+
+struct Method {
+    description: &'static str,
+    call: Box<dyn Fn(Value) -> Answer + Send + Sync>,
+}
+
+/// The methods of one part.
+///
+/// ```
+/// use nectary_host::{Methods, Status};
+/// use serde_json::json;
+///
+/// let mut methods = Methods::new();
+/// methods.status(|| Status::healthy("proxy", "127.0.0.1:8080"));
+/// methods.register("echo", "gives its parameters back", |params| async move { Ok(json!({ "echo": params })) });
+/// ```
+#[derive(Default)]
+pub struct Methods {
+    table: BTreeMap<&'static str, Method>,
+}
+
+impl Methods {
+    /// No methods but the built-in `methods`.
+    pub fn new() -> Methods {
+        Methods::default()
+    }
+
+    /// Adds a method; one of the same name is replaced. `call` is given the request's parameters (null without any).
+    ///
+    /// Calls run at the same time where several clients ask; a call under way is dropped when the server stops.
+    pub fn register<F>(
+        &mut self,
+        name: &'static str,
+        description: &'static str,
+        call: impl Fn(Value) -> F + Send + Sync + 'static,
+    ) where
+        F: Future<Output = Result<Value, Fault>> + Send + 'static,
+    {
+        let call = Box::new(move |params| -> Answer { Box::pin(call(params)) });
+        self.table.insert(name, Method { description, call });
+    }
+
+    /// Adds the method `status`, which every part has.
+    pub fn status(&mut self, status: impl Fn() -> Status + Send + Sync + 'static) {
+        self.register("status", "state, what is wrong, what to do", move |_| {
+            let answer = serde_json::to_value(status());
+            async move { answer.map_err(|error| Fault::new(FaultKind::Failed, error.to_string(), "")) }
+        });
+    }
+
+    /// Answers one request line.
+    pub(crate) async fn answer(&self, line: &[u8]) -> Response {
+        let request: Request = match serde_json::from_slice(line) {
+            Ok(request) => request,
+            Err(error) => {
+                let remedy = r#"send one line like {"method":"status"}"#;
+                return Response::Error(Fault::new(FaultKind::Malformed, format!("not a request: {error}"), remedy));
+            }
+        };
+        if request.method == "methods" {
+            let list = self.table.iter().map(|(name, method)| json!({"name": name, "does": method.description}));
+            return Response::Ok(list.collect());
+        }
+        let Some(method) = self.table.get(request.method.as_str()) else {
+            let known: Vec<&str> = self.table.keys().copied().collect();
+            let message = format!("there is no method {:?}", request.method);
+            let remedy = format!("known are: methods, {}", known.join(", "));
+            return Response::Error(Fault::new(FaultKind::UnknownMethod, message, remedy));
+        };
+        match (method.call)(request.params).await {
+            Ok(value) => Response::Ok(value),
+            Err(fault) => Response::Error(fault),
+        }
+    }
+}

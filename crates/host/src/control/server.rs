@@ -1,0 +1,201 @@
+//! The serving side of a control socket.
+//!
+//! Owns: the socket file (made with mode 0600, a stale one replaced, removed at the end), the connections and their
+//! limits. Promises: a running part's socket is never taken over; a client that is slow, silent or talks without end
+//! costs one bounded buffer for a bounded time; everything it started has ended when [`ControlServer::stop`] returns.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::message::{Fault, FaultKind, REQUEST_BYTES_MAX, Response, encode};
+use super::methods::Methods;
+use crate::log::{Level, Throttle};
+use crate::{Error, RuntimeDirectory, Shutdown};
+
+/// How long a queue of clients may wait to be accepted.
+const BACKLOG: i32 = 16;
+/// How long accepting pauses after it failed, as it does without file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The bounds of a server.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How many clients are served at once; a further one is told to come back.
+    pub connections_max: usize,
+    /// The longest request line, its newline included, in bytes.
+    pub request_bytes_max: usize,
+    /// How long a client may take to send a request or to take an answer.
+    pub idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections_max: 32, request_bytes_max: REQUEST_BYTES_MAX, idle: Duration::from_secs(10) }
+    }
+}
+
+/// A running control socket; it owns its task.
+#[derive(Debug)]
+pub struct ControlServer {
+    path: PathBuf,
+    linked: bool,
+    shutdown: Shutdown,
+    task: JoinHandle<()>,
+}
+
+impl ControlServer {
+    /// Makes the socket of the part called `part` and serves `methods` on it.
+    ///
+    /// Must be called in a tokio runtime with I/O and time enabled, in which it then runs. *Errors*: [`Error::Busy`]
+    /// where a live process serves that part; [`Error::Io`] where the socket cannot be made.
+    pub fn start(
+        directory: &RuntimeDirectory,
+        part: &str,
+        methods: Methods,
+        limits: Limits,
+    ) -> Result<ControlServer, Error> {
+        let path = directory.socket(part)?;
+        let listener = bind(directory, &path)?;
+        let shutdown = Shutdown::new();
+        let task = tokio::spawn(serve(listener, Arc::new(methods), limits, shutdown.clone()));
+        Ok(ControlServer { path, linked: true, shutdown, task })
+    }
+
+    /// Where the socket is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the socket, drops all connections and waits until the last of them is gone.
+    pub async fn stop(mut self) {
+        self.unlink();
+        self.shutdown.request();
+        // It fails only where the task panicked; there is nothing left to stop then.
+        let _ = (&mut self.task).await;
+    }
+
+    /// Removes the socket file while the socket still listens: later, it could be another process's.
+    fn unlink(&mut self) {
+        if std::mem::take(&mut self.linked) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.unlink();
+        self.task.abort();
+    }
+}
+
+/// Makes the socket; the lock keeps two processes from both finding the same socket stale.
+fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error> {
+    let _lock = directory.lock()?;
+    match BlockingStream::connect(path) {
+        Ok(_) => return Err(Error::Busy { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // Nothing listens on it: its process was killed.
+        Err(_) => fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?,
+    }
+    listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+/// Binds, restricts, and only then listens: until then a connection is refused.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket.into())
+}
+
+async fn serve(listener: UnixListener, methods: Arc<Methods>, limits: Limits, shutdown: Shutdown) {
+    static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if connections.len() < limits.connections_max => {
+                    let (methods, limits) = (methods.clone(), limits.clone());
+                    connections.spawn(async move { converse(stream, &methods, &limits).await });
+                }
+                Ok((stream, _)) => refuse(&stream, limits.connections_max),
+                Err(error) => {
+                    ACCEPT_FAILED.write(Level::Error, "control", format_args!("cannot accept: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    connections.shutdown().await;
+}
+
+/// Tells a client that there are too many; what does not fit into the socket at once is dropped.
+fn refuse(stream: &UnixStream, connections_max: usize) {
+    let message = format!("{connections_max} clients are being served, which is the limit");
+    let fault = Fault::new(FaultKind::Busy, message, "try again in a moment");
+    let _ = stream.try_write(&encode(&Response::Error(fault)));
+}
+
+/// Answers the requests of one client until it leaves, errs or takes too long.
+async fn converse(stream: UnixStream, methods: &Methods, limits: &Limits) {
+    let mut stream = BufReader::with_capacity(4096, stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = timeout(limits.idle, read_line(&mut stream, &mut line, limits.request_bytes_max)).await;
+        let (response, last) = match read {
+            Ok(Ok(Line::Whole)) => (methods.answer(&line).await, false),
+            Ok(Ok(Line::TooLong)) => {
+                let message = format!("the request is longer than {} bytes", limits.request_bytes_max);
+                (Response::Error(Fault::new(FaultKind::Malformed, message, "send a shorter request")), true)
+            }
+            Ok(Ok(Line::End) | Err(_)) | Err(_) => return,
+        };
+        let written = timeout(limits.idle, stream.get_mut().write_all(&encode(&response))).await;
+        if last || !matches!(written, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+enum Line {
+    Whole,
+    TooLong,
+    End,
+}
+
+/// Reads one line of at most `bytes_max` bytes; a line that the end cuts off is no line.
+async fn read_line(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>, bytes_max: usize) -> io::Result<Line> {
+    loop {
+        let available = stream.fill_buf().await?;
+        if available.is_empty() {
+            return Ok(Line::End);
+        }
+        let newline = available.iter().position(|&byte| byte == b'\n');
+        let wanted = newline.map_or(available.len(), |position| position + 1);
+        let taken = wanted.min(bytes_max - line.len());
+        line.extend_from_slice(&available[..taken]);
+        stream.consume(taken);
+        match newline {
+            Some(_) if taken == wanted => return Ok(Line::Whole),
+            _ if line.len() >= bytes_max => return Ok(Line::TooLong),
+            _ => {}
+        }
+    }
+}

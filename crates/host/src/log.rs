@@ -1,0 +1,141 @@
+//! Messages to whoever runs the program: one line each on the standard error stream, and never a flood.
+//!
+//! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which lets one message of a kind
+//! through per interval and counts the rest. Leaves to others: access logs and figures. A failure to write is ignored:
+//! there is nowhere left to report it.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How much a message matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Something failed and somebody should act.
+    Error,
+    /// Something is not as it should be, and the program goes on.
+    Warning,
+    /// For information.
+    Note,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Note => "note",
+        }
+    }
+}
+
+/// Writes one message.
+pub fn write(level: Level, component: &str, message: fmt::Arguments<'_>) {
+    let line = format!("nectary: {}: {component}: {}\n", level.as_str(), OneLine(&message.to_string()));
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Text with its control characters escaped, so that what came from a network cannot forge a line.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+        }
+        Ok(())
+    }
+}
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Lets one message of a kind through per interval, and counts those that it held back.
+///
+/// ```
+/// use nectary_host::log::{Level, Throttle};
+///
+/// static DAMAGED: Throttle = Throttle::once();
+/// for offset in [4096, 8192] {
+///     DAMAGED.write(Level::Warning, "store", format_args!("checksum mismatch at offset {offset}"));
+/// }
+/// assert_eq!(DAMAGED.held_back(), 1);
+/// ```
+#[derive(Debug)]
+pub struct Throttle {
+    interval: Duration,
+    /// When the next may pass, in nanoseconds since the start; 0 before the first.
+    next: AtomicU64,
+    held_back: AtomicU64,
+}
+
+impl Throttle {
+    /// One message per `interval`.
+    pub const fn every(interval: Duration) -> Throttle {
+        Throttle { interval, next: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+    }
+
+    /// One message in the life of the process.
+    pub const fn once() -> Throttle {
+        Throttle::every(Duration::MAX)
+    }
+
+    /// Writes the message, or counts it where one of its kind was written within the interval.
+    ///
+    /// *Cost*: a held back message is one load and one addition; it is not formatted.
+    pub fn write(&self, level: Level, component: &str, message: fmt::Arguments<'_>) {
+        let Some(held_back) = self.pass(START.elapsed()) else { return };
+        match held_back {
+            0 => write(level, component, message),
+            count => write(level, component, format_args!("{message} ({count} more like this since the last one)")),
+        }
+    }
+
+    /// How many messages are held back and not yet mentioned.
+    pub fn held_back(&self) -> u64 {
+        self.held_back.load(Ordering::Relaxed)
+    }
+
+    /// Whether a message may pass at `now`, and how many were held back before it.
+    fn pass(&self, now: Duration) -> Option<u64> {
+        let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let next = self.next.load(Ordering::Relaxed);
+        let following = nanoseconds(now.saturating_add(self.interval)).max(1);
+        let passes = (next == 0 || nanoseconds(now) >= next)
+            && self.next.compare_exchange(next, following, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if passes {
+            return Some(self.held_back.swap(0, Ordering::Relaxed));
+        }
+        self.held_back.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_passes_per_interval_and_the_rest_are_counted() {
+        let throttle = Throttle::every(Duration::from_secs(10));
+        let at = |seconds| throttle.pass(Duration::from_secs(seconds));
+        assert_eq!(at(0), Some(0));
+        assert_eq!(at(1), None);
+        assert_eq!(at(9), None);
+        assert_eq!(at(10), Some(2));
+        assert_eq!(at(11), None);
+    }
+
+    #[test]
+    fn once_means_once() {
+        let throttle = Throttle::once();
+        assert_eq!(throttle.pass(Duration::ZERO), Some(0));
+        assert_eq!(throttle.pass(Duration::from_secs(1 << 33)), None);
+    }
+
+    #[test]
+    fn a_message_stays_one_line() {
+        assert_eq!(OneLine("a\nnectary: error: b\u{1b}[31m").to_string(), "a\\nnectary: error: b\\u{1b}[31m");
+    }
+}

@@ -1,0 +1,146 @@
+//! The directory in which running parts leave their control sockets.
+//!
+//! Owns: where it is (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for root, else
+//! `/tmp/nectary-UID`), that it belongs to this user and that nobody else can write to it: in `/tmp` another user may
+//! have made it first. Leaves to others: what is in it.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// The longest path of a Unix socket, its terminating zero not counted. *Units*: bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A runtime directory that was found safe to use.
+#[derive(Debug, Clone)]
+pub struct RuntimeDirectory {
+    path: PathBuf,
+}
+
+impl RuntimeDirectory {
+    /// Finds this user's runtime directory and makes it, with mode 0700, where it is absent.
+    ///
+    /// *Errors*: [`Error::Directory`] where it cannot be made, is not a directory of this user's, or others can write to it.
+    pub fn open() -> Result<RuntimeDirectory, Error> {
+        RuntimeDirectory::at(choose(|name| std::env::var_os(name).map(PathBuf::from), user_id()))
+    }
+
+    /// Uses `path`, and makes it, with mode 0700, where it is absent.
+    ///
+    /// *Errors*: as [`RuntimeDirectory::open`].
+    pub fn at(path: impl Into<PathBuf>) -> Result<RuntimeDirectory, Error> {
+        let path = path.into();
+        let refuse = |problem: String| Error::Directory { path: path.clone(), problem };
+        let mut builder = DirBuilder::new();
+        if let Err(error) = builder.recursive(true).mode(0o700).create(&path) {
+            return Err(refuse(format!("cannot be made: {error}")));
+        }
+        // Not followed: a link in /tmp could lead anywhere.
+        let metadata = fs::symlink_metadata(&path).map_err(|error| refuse(error.to_string()))?;
+        if !metadata.is_dir() {
+            return Err(refuse("it is not a directory".to_owned()));
+        }
+        let user = user_id();
+        if metadata.uid() != user {
+            return Err(refuse(format!("it belongs to user {}, expected {user}", metadata.uid())));
+        }
+        if metadata.mode() & 0o022 != 0 {
+            return Err(refuse(format!("others can write to it (mode {:03o})", metadata.mode() & 0o777)));
+        }
+        Ok(RuntimeDirectory { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of the socket of the part called `part`, such as `proxy-127.0.0.1:8080`.
+    ///
+    /// *Errors*: [`Error::Directory`] where the path would be longer than a socket's may be.
+    pub fn socket(&self, part: &str) -> Result<PathBuf, Error> {
+        let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
+        let name: String = part.chars().map(safe).collect();
+        let path = self.path.join(format!("{name}.sock"));
+        if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            let problem =
+                format!("{} is longer than the {SOCKET_PATH_BYTES_MAX} bytes of a socket's path", path.display());
+            return Err(Error::Directory { path: self.path.clone(), problem });
+        }
+        Ok(path)
+    }
+
+    /// The paths of all sockets in it, in the order of their names.
+    ///
+    /// *Errors*: [`Error::Io`] where the directory cannot be read.
+    pub fn sockets(&self) -> Result<Vec<PathBuf>, Error> {
+        let failed = |source| Error::Io { path: self.path.clone(), source };
+        let mut sockets = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "sock") {
+                sockets.push(path);
+            }
+        }
+        sockets.sort();
+        Ok(sockets)
+    }
+
+    /// Excludes other processes from making and removing sockets here until the returned file is dropped.
+    pub(crate) fn lock(&self) -> Result<File, Error> {
+        let failed = |source: io::Error| Error::Io { path: self.path.clone(), source };
+        let directory = File::open(&self.path).map_err(failed)?;
+        directory.lock().map_err(failed)?;
+        Ok(directory)
+    }
+}
+
+/// The rule by which the directory is chosen.
+fn choose(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> PathBuf {
+    let set = |name| variable(name).filter(|path| path.is_absolute());
+    if let Some(path) = set("NECTARY_RUNTIME_DIR") {
+        path
+    } else if let Some(path) = set("XDG_RUNTIME_DIR") {
+        path.join("nectary")
+    } else if user == 0 {
+        PathBuf::from("/run/nectary")
+    } else {
+        PathBuf::from(format!("/tmp/nectary-{user}"))
+    }
+}
+
+/// This process's user.
+fn user_id() -> u32 {
+    // The owner of /proc/self is the effective user; without /proc nobody's id matches and the directory is refused.
+    fs::metadata("/proc/self").map_or(u32::MAX, |metadata| metadata.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_is_chosen_by_the_documented_rule() {
+        let both = |name: &str| match name {
+            "NECTARY_RUNTIME_DIR" => Some(PathBuf::from("/a")),
+            "XDG_RUNTIME_DIR" => Some(PathBuf::from("/b")),
+            _ => None,
+        };
+        assert_eq!(choose(both, 7), PathBuf::from("/a"));
+        assert_eq!(choose(|name| both(name).filter(|_| name != "NECTARY_RUNTIME_DIR"), 7), PathBuf::from("/b/nectary"));
+        assert_eq!(choose(|_| None, 0), PathBuf::from("/run/nectary"));
+        assert_eq!(choose(|_| None, 7), PathBuf::from("/tmp/nectary-7"));
+        assert_eq!(choose(|_| Some(PathBuf::from("relative")), 7), PathBuf::from("/tmp/nectary-7"));
+    }
+
+    #[test]
+    fn a_name_cannot_lead_out_of_the_directory() {
+        let directory = RuntimeDirectory { path: PathBuf::from("/run/nectary") };
+        let socket = directory.socket("proxy-[::1]:80/../../etc").expect("short enough");
+        assert_eq!(socket, PathBuf::from("/run/nectary/proxy-___1__80_.._.._etc.sock"));
+        assert!(matches!(directory.socket(&"x".repeat(200)), Err(Error::Directory { .. })));
+    }
+}

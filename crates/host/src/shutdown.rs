@@ -1,0 +1,95 @@
+//! Stopping: one request to stop that every task of a process can wait for, and the signals that make it.
+//!
+//! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: what stopping means; how long
+//! it may take is theirs too. A second signal ends the process at once with 128 plus the signal's number: a cache may be
+//! killed at any time.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// A request to stop; clones share it, also across threads and runtimes.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    token: CancellationToken,
+}
+
+impl Shutdown {
+    /// Nothing was requested yet.
+    pub fn new() -> Shutdown {
+        Shutdown::default()
+    }
+
+    /// Asks everyone who shares it to stop.
+    pub fn request(&self) {
+        self.token.cancel();
+    }
+
+    /// Whether stopping was requested.
+    pub fn is_requested(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// Waits until stopping is requested. *Cancel safety*: nothing is lost when the future is dropped.
+    pub async fn requested(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// The token beneath, for code that takes one; cancelling it is [`Shutdown::request`].
+    pub fn token(&self) -> CancellationToken {
+        self.token.clone()
+    }
+
+    /// Makes SIGTERM and SIGINT request this shutdown for as long as the returned watch lives.
+    ///
+    /// Must be called in a tokio runtime with I/O enabled. *Errors*: the operating system's, where handlers cannot be set.
+    pub fn on_signals(&self) -> io::Result<SignalWatch> {
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let shutdown = self.clone();
+        Ok(SignalWatch { task: tokio::spawn(watch(shutdown, terminate, interrupt)) })
+    }
+}
+
+/// Owns the task that listens for signals; dropping it ends the task.
+#[derive(Debug)]
+pub struct SignalWatch {
+    task: JoinHandle<()>,
+}
+
+impl Drop for SignalWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch(shutdown: Shutdown, mut terminate: Signal, mut interrupt: Signal) {
+    loop {
+        let kind = tokio::select! {
+            Some(()) = terminate.recv() => SignalKind::terminate(),
+            Some(()) = interrupt.recv() => SignalKind::interrupt(),
+            else => return,
+        };
+        if shutdown.is_requested() {
+            std::process::exit(128 + kind.as_raw_value());
+        }
+        shutdown.request();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_reaches_every_clone() {
+        let shutdown = Shutdown::new();
+        let other = shutdown.clone();
+        assert!(!other.is_requested());
+        shutdown.request();
+        other.requested().await;
+        assert!(other.token().is_cancelled());
+    }
+}

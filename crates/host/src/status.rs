@@ -1,0 +1,117 @@
+//! How a running part says how it is.
+//!
+//! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to others:
+//! the part's own figures, which travel as JSON in `detail`.
+
+use serde::{Deserialize, Serialize};
+
+/// How well a part does what it is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It does everything it should.
+    Healthy,
+    /// It serves, but something is lost or slower until somebody acts.
+    Degraded,
+    /// It does not do what it is there for.
+    Broken,
+}
+
+impl State {
+    /// The exit code of a command that reports this state: 0 healthy, 3 degraded, 1 broken.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            State::Healthy => 0,
+            State::Degraded => 3,
+            State::Broken => 1,
+        }
+    }
+
+    /// The word for this state.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Healthy => "healthy",
+            State::Degraded => "degraded",
+            State::Broken => "broken",
+        }
+    }
+}
+
+/// Something that is wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong, and where.
+    pub what: String,
+    /// What to do.
+    #[serde(rename = "do")]
+    pub remedy: String,
+}
+
+/// The answer to `status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// What kind of part it is: `proxy`.
+    pub component: String,
+    /// Which one of its kind: a listen address, a store's SPEC.
+    pub name: String,
+    /// How it is, the worst of what its problems mean.
+    pub state: State,
+    /// Its process.
+    pub pid: u32,
+    /// What is wrong; empty where it is healthy.
+    #[serde(default)]
+    pub problems: Vec<Problem>,
+    /// The part's own figures.
+    #[serde(default)]
+    pub detail: serde_json::Value,
+}
+
+impl Status {
+    /// A healthy part of this process, without figures.
+    pub fn healthy(component: &str, name: &str) -> Status {
+        Status {
+            component: component.to_owned(),
+            name: name.to_owned(),
+            state: State::Healthy,
+            pid: std::process::id(),
+            problems: Vec::new(),
+            detail: serde_json::Value::Null,
+        }
+    }
+
+    /// Adds a problem; the state becomes `state` where that is worse.
+    pub fn with_problem(mut self, state: State, what: impl Into<String>, remedy: impl Into<String>) -> Status {
+        self.problems.push(Problem { what: what.into(), remedy: remedy.into() });
+        self.state = self.state.max(state);
+        self
+    }
+
+    /// Sets the part's own figures.
+    pub fn with_detail(mut self, detail: serde_json::Value) -> Status {
+        self.detail = detail;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_problem_decides_the_state() {
+        let status = Status::healthy("proxy", "127.0.0.1:8080")
+            .with_problem(State::Broken, "store: I/O error", "replace the disk")
+            .with_problem(State::Degraded, "access log: no space left", "free space on /var/log");
+        assert_eq!(status.state, State::Broken);
+        assert_eq!(status.state.exit_code(), 1);
+        assert_eq!(status.problems.len(), 2);
+    }
+
+    #[test]
+    fn a_status_reads_back_as_it_was_written() {
+        let status = Status::healthy("proxy", "a").with_problem(State::Degraded, "x", "y");
+        let text = serde_json::to_string(&status).expect("serialises");
+        assert!(text.contains(r#""state":"degraded""#) && text.contains(r#""do":"y""#), "{text}");
+        assert_eq!(serde_json::from_str::<Status>(&text).expect("parses"), status);
+    }
+}
