@@ -1,0 +1,75 @@
+//! Reads the proxy's access log: who asked for what, what was sent, and where it came from.
+//!
+//! The layout is the combined format followed by the cache result and further fields (`docs/access-log.md`); this reader
+//! knows no more of it than a user's script would: quoted strings, and words between spaces.
+
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Request method.
+    pub method: String,
+    /// The URL or target as logged.
+    pub url: String,
+    /// Status that was sent.
+    pub status: u16,
+    /// Body bytes that were sent.
+    pub body_bytes: u64,
+    /// The cache's result (`HIT`, `MISS`, …).
+    pub result: String,
+    /// The words after the result.
+    pub rest: Vec<String>,
+}
+
+impl Line {
+    /// True where the answer came from the store.
+    pub fn is_hit(&self) -> bool {
+        self.result == "HIT"
+    }
+}
+
+/// Reads every line of a log. *Errors*: a file that cannot be read, or a line that is no access log line, with its number.
+pub fn read(path: &Path) -> Result<Vec<Line>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read the access log {}", path.display()))?;
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| parse(line).with_context(|| format!("{}:{}: {line:?}", path.display(), index + 1)))
+        .collect()
+}
+
+/// Reads one line; `None` where it does not have the layout.
+pub fn parse(line: &str) -> Option<Line> {
+    let (_, rest) = line.split_once('"')?;
+    let (request, rest) = rest.split_once('"')?;
+    let mut request = request.split(' ');
+    let method = request.next()?.to_owned();
+    let url = request.next()?.to_owned();
+    let mut words = rest.trim_start().splitn(3, ' ');
+    let status = words.next()?.parse().ok()?;
+    let body_bytes = words.next().map(|word| if word == "-" { "0" } else { word })?.parse().ok()?;
+    let mut tail = words.next()?.split('"');
+    // "referer" "user agent" result …
+    let after = tail.nth(4)?;
+    let mut words = after.split_whitespace().map(str::to_owned);
+    Some(Line { method, url, status, body_bytes, result: words.next()?, rest: words.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let text = r#"127.0.0.1 - - [01/Jan/2026:00:00:00 +0000] "GET http://h/p HTTP/1.1" 200 1234 "-" "a (b) c" HIT 0.000123"#;
+        let line = parse(text).unwrap();
+        assert_eq!((line.method.as_str(), line.url.as_str(), line.status), ("GET", "http://h/p", 200));
+        assert_eq!(
+            (line.body_bytes, line.is_hit(), line.rest.as_slice()),
+            (1234, true, ["0.000123".to_owned()].as_slice())
+        );
+        assert_eq!(parse("garbage"), None);
+    }
+}

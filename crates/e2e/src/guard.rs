@@ -1,0 +1,170 @@
+//! Child processes that cannot outlive the run.
+//!
+//! Promises that a [`Process`] is dead and reaped when it is dropped, also in a panic, with every process of its group; and
+//! that the kernel kills it when the thread that started it dies. Start long-lived ones from a thread that lives as long.
+
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running child with its output in a file.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    status: Option<ExitStatus>,
+    started: Instant,
+}
+
+impl Process {
+    /// Starts `command` in a process group of its own; standard output and error go to `log`.
+    pub fn spawn(name: &str, mut command: Command, log: &Path, cpu: Option<usize>) -> Result<Self> {
+        let out = File::options().create(true).append(true).open(log)?;
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);
+        bind_to_parent(&mut command, cpu);
+        let started = Instant::now();
+        let child = command.spawn().with_context(|| format!("cannot start {name}: {command:?}"))?;
+        Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None, started })
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// When the process was started (just before the exec).
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// The exit status, when the process has ended.
+    pub fn try_status(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status
+    }
+
+    /// Sends a signal to the process itself.
+    pub fn signal(&mut self, signal: i32) {
+        if self.try_status().is_none() {
+            // SAFETY: a plain system call; the child is not reaped yet, so its id is still its own.
+            unsafe { libc::kill(self.child.id() as i32, signal) };
+        }
+    }
+
+    /// Kills the whole group with SIGKILL and reaps the process.
+    pub fn kill(&mut self) {
+        if self.try_status().is_none() {
+            // SAFETY: a plain system call; the group leader is not reaped yet, so the group id is still its own.
+            unsafe { libc::kill(-(self.child.id() as i32), libc::SIGKILL) };
+            self.status = self.child.wait().ok();
+        }
+    }
+
+    /// Waits for the end of the process; an error (with the log's end) when it takes longer than `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.try_status() {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                bail!("{} still runs after {limit:?}\n{}", self.name, self.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What the process has printed so far.
+    pub fn log_text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// The last lines of what the process has printed, for error messages.
+    pub fn log_tail(&self) -> String {
+        let text = self.log_text();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("--- {} printed:\n{}", self.name, lines[lines.len().saturating_sub(20)..].join("\n"))
+    }
+
+    /// The most memory that the process ever had resident, in bytes (`VmHWM`).
+    pub fn resident_bytes_max(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.id());
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM line")?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().context("VmHWM is not a number")?;
+        Ok(kib * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a command to its end with a time limit; gives its status and what it printed (output, then errors).
+pub fn run(name: &str, command: Command, log: &Path, limit: Duration) -> Result<(ExitStatus, String)> {
+    let mut process = Process::spawn(name, command, log, None)?;
+    let status = process.wait(limit)?;
+    Ok((status, process.log_text()))
+}
+
+/// Describes an exit in words: a code or a signal.
+pub fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown end".to_owned(),
+    }
+}
+
+/// True where a program of this name is on the PATH (or in the system directories).
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').chain(["/usr/sbin", "/sbin"]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
+}
+
+/// Makes the kernel kill the child with its parent, and pins it to one processor where asked.
+fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
+    // SAFETY: prctl and sched_setaffinity are plain system calls, allowed between fork and exec; nothing is allocated.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            if let Some(cpu) = cpu {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(cpu, &mut set);
+                if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_dropped_process_is_dead() {
+        let scratch = Scratch::new("guard").unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let process = Process::spawn("sleep", command, &scratch.join("log"), Some(0)).unwrap();
+        let path = format!("/proc/{}", process.id());
+        assert!(Path::new(&path).exists());
+        assert!(process.resident_bytes_max().unwrap() > 0);
+        drop(process);
+        assert!(!Path::new(&path).exists());
+    }
+}

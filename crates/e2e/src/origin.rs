@@ -1,0 +1,193 @@
+//! The origin: an HTTP/1.1 server whose every answer can be predicted, counted and spoiled.
+//!
+//! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`Resource`]); its bytes are `content(target, version)`. At run
+//! time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be planted, which
+//! spoils it. Requests are counted by target, so that "one fetch" can be proven.
+//!
+//! Runs on one thread with a runtime of its own, which ends when the [`Origin`] is dropped. It is meant to be asked by a
+//! proxy and not by the world: it checks no more of a request than it needs to answer.
+
+mod connection;
+mod resource;
+
+pub use resource::Resource;
+
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What an origin does wrong. Byte positions count body bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Promises the whole body, closes after this many bytes.
+    DieAfter(u64),
+    /// The same with a reset instead of a clean close.
+    ResetAfter(u64),
+    /// Chunked; closes after this many bytes, without the last chunk.
+    ChunkedDieAfter(u64),
+    /// Chunked; after this many bytes a chunk size that is no number.
+    ChunkedNonsenseAfter(u64),
+    /// Announces this many bytes fewer than it sends.
+    LieShorter(u64),
+    /// Announces this many bytes more than it sends, then closes.
+    LieLonger(u64),
+    /// Sends pieces of a body with a pause between them.
+    Slow {
+        /// Bytes sent at once.
+        piece_bytes: u64,
+        /// Pause after each piece.
+        pause: Duration,
+    },
+    /// Reads the request and never answers.
+    Silent,
+    /// Sends the head and this many bytes, then nothing more while the connection lasts.
+    StallAfter(u64),
+    /// Answers with bytes that are no HTTP.
+    Nonsense,
+    /// Sends both `Content-Length` and `Transfer-Encoding`.
+    BothFramings,
+    /// Sends two `Content-Length` fields that differ.
+    TwoLengths,
+    /// Sends header fields without an end, up to this many bytes.
+    EndlessHead(u64),
+    /// Sends a chunked body of this many bytes, however long that is.
+    EndlessBody(u64),
+    /// Closes at once, without an answer.
+    CloseAtOnce,
+    /// Answers with this status and a short body.
+    Status(u16),
+}
+
+/// How often a target was asked for, and what was sent for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Requests.
+    pub requests: u64,
+    /// Requests with a validator (`If-None-Match`).
+    pub conditional: u64,
+    /// Answers of 304.
+    pub not_modified: u64,
+    /// Answers that were produced to their last byte.
+    pub whole: u64,
+}
+
+/// State that the connections and the owner share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    targets: Mutex<HashMap<String, Target>>,
+    requests: AtomicU64,
+    body_bytes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Target {
+    bumps: u64,
+    behaviour: Option<Behaviour>,
+    count: Count,
+}
+
+impl Shared {
+    fn targets(&self) -> MutexGuard<'_, HashMap<String, Target>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, target: &str, change: impl FnOnce(&mut Target) -> T) -> T {
+        let mut targets = self.targets();
+        if let Some(found) = targets.get_mut(target) {
+            return change(found);
+        }
+        change(targets.entry(target.to_owned()).or_default())
+    }
+}
+
+/// A running origin.
+#[derive(Debug)]
+pub struct Origin {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Origin {
+    /// Starts an origin on a free port of 127.0.0.1.
+    pub fn start() -> Result<Self> {
+        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+
+    /// Starts an origin on this address; port 0 takes a free one.
+    pub fn start_at(address: SocketAddr) -> Result<Self> {
+        let listener = std::net::TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = Arc::new(Shared::default());
+        let (stop, stopped) = watch::channel(false);
+        let connections = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("origin".to_owned()).spawn(move || {
+            runtime.block_on(connection::serve(listener, connections, stopped));
+            // Dropping the runtime drops every connection that is still open.
+        })?;
+        Ok(Self { address, shared, stop, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of the origin, without a path.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Replaces the object: the next answer has another version. Gives that version.
+    pub fn bump(&self, target: &str) -> u64 {
+        self.shared.with(target, |found| {
+            found.bumps += 1;
+            found.bumps + 1
+        })
+    }
+
+    /// The version that the origin serves now; the first is 1.
+    pub fn version(&self, target: &str) -> u64 {
+        self.shared.targets().get(target).map_or(1, |found| found.bumps + 1)
+    }
+
+    /// Spoils a target from the next request on, or makes it good again.
+    pub fn set_behaviour(&self, target: &str, behaviour: Option<Behaviour>) {
+        self.shared.with(target, |found| found.behaviour = behaviour);
+    }
+
+    /// How often this target was asked for.
+    pub fn count(&self, target: &str) -> Count {
+        self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
+    }
+
+    /// Requests for all targets.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
+    }
+
+    /// Body bytes sent for all targets.
+    pub fn body_bytes(&self) -> u64 {
+        self.shared.body_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! What a target asks the origin for: everything about an answer stands in its query.
+
+use crate::content;
+
+/// An answer as its target describes it.
+///
+/// | query | answer |
+/// |---|---|
+/// | `size=N` | body of N bytes; without it, the size law of the last path element, read as a number |
+/// | `cc=TEXT` | `Cache-Control: TEXT`; `+` stands for a space; without it `max-age=86400` |
+/// | `nocc` | no `Cache-Control` |
+/// | `notag` | no `ETag` and no 304 |
+/// | `modified=N` | `Last-Modified`: N days after 2020-01-01, N up to 30 |
+/// | `chunked` | chunked framing |
+/// | `close` | the body ends with the connection, and the length is not announced |
+/// | `vary=NAME` | `Vary: NAME`; the value of that request header is part of the content's identity |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// Bytes of the body.
+    pub bytes: u64,
+    /// Value of `Cache-Control`.
+    pub cache_control: Option<String>,
+    /// An `ETag` is sent and honoured.
+    pub tag: bool,
+    /// Days after 2020-01-01 of `Last-Modified`.
+    pub modified_days: Option<u64>,
+    /// Chunked framing.
+    pub chunked: bool,
+    /// Close-delimited framing.
+    pub close: bool,
+    /// Name of the header that `Vary` names.
+    pub vary: Option<String>,
+}
+
+impl Resource {
+    /// Reads a target (path and query).
+    pub fn parse(target: &str) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let id = path.rsplit('/').next().and_then(|last| last.parse().ok()).unwrap_or(0);
+        let mut resource = Self {
+            bytes: 0,
+            cache_control: Some("max-age=86400".to_owned()),
+            tag: true,
+            modified_days: None,
+            chunked: false,
+            close: false,
+            vary: None,
+        };
+        let mut bytes = None;
+        for part in query.split('&') {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            match name {
+                "size" => bytes = value.parse().ok(),
+                "cc" => resource.cache_control = Some(value.replace('+', " ")),
+                "nocc" => resource.cache_control = None,
+                "notag" => resource.tag = false,
+                "modified" => resource.modified_days = value.parse().ok(),
+                "chunked" => resource.chunked = true,
+                "close" => resource.close = true,
+                "vary" => resource.vary = Some(value.to_ascii_lowercase()),
+                _ => {}
+            }
+        }
+        resource.bytes = bytes.unwrap_or_else(|| content::law_bytes(id));
+        resource
+    }
+
+    /// The value of `Last-Modified`.
+    pub fn last_modified(&self) -> Option<String> {
+        const NAMES: [&str; 7] = ["Wed", "Thu", "Fri", "Sat", "Sun", "Mon", "Tue"]; // 2020-01-01 was a Wednesday.
+        let days = self.modified_days?.min(30);
+        Some(format!("{}, {:02} Jan 2020 00:00:00 GMT", NAMES[(days % 7) as usize], days + 1))
+    }
+
+    /// What the content is a function of, beside the version: the target and the value of the header that `Vary` names.
+    pub fn identity(&self, target: &str, vary_value: &str) -> String {
+        match &self.vary {
+            Some(name) => format!("{target} {name}={vary_value}"),
+            None => target.to_owned(),
+        }
+    }
+}

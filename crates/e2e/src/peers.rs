@@ -1,0 +1,154 @@
+//! The peers that Nectary is measured beside: nginx and Varnish, each configured to answer from memory with one worker.
+//!
+//! Promises configurations that favour the peer where there is a choice: no access log, no added headers, files in memory
+//! (tmpfs) with nginx's open file cache, and as many Varnish threads as there are connections. Whoever wants to check finds
+//! them here whole.
+
+use crate::guard::{self, Process};
+use crate::http::wait_listening;
+use crate::scratch::{Scratch, free_address};
+use anyhow::{Context, Result};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+/// A caching proxy that runs in front of an origin.
+#[derive(Debug)]
+pub struct Peer {
+    /// Name for reports, with the version.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    process: Process,
+    _scratch: Scratch,
+}
+
+impl Peer {
+    /// Starts nginx: one worker, `proxy_cache` on tmpfs, open file cache.
+    pub fn nginx(origin: SocketAddr, cpu: Option<usize>) -> Result<Self> {
+        let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
+        let scratch = Scratch::in_memory("nginx")?;
+        let address = free_address()?;
+        let folder = scratch.path().display();
+        let configuration = format!(
+            "daemon off;
+# One process that is the worker itself, so that nothing is left when it is killed.
+master_process off;
+worker_processes 1;
+pid {folder}/pid;
+error_log stderr warn;
+events {{ worker_connections 4096; use epoll; }}
+http {{
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  tcp_nodelay on;
+  keepalive_timeout 3600s;
+  keepalive_requests 1000000000;
+  open_file_cache max=200000 inactive=3600s;
+  open_file_cache_valid 3600s;
+  open_file_cache_min_uses 1;
+  client_body_temp_path {folder}/client;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  proxy_cache_path {folder}/cache levels=1:2 keys_zone=objects:256m max_size=8g inactive=1d use_temp_path=off;
+  upstream origin {{ server {origin}; keepalive 64; }}
+  server {{
+    listen {address} backlog=1024;
+    location / {{
+      proxy_pass http://origin;
+      proxy_http_version 1.1;
+      proxy_set_header Connection \"\";
+      proxy_cache objects;
+      proxy_cache_lock on;
+    }}
+  }}
+}}
+"
+        );
+        let file = scratch.join("nginx.conf");
+        std::fs::write(&file, configuration)?;
+        let mut command = Command::new(&program);
+        command.arg("-p").arg(scratch.path()).arg("-c").arg(&file).arg("-e").arg("stderr");
+        let name = version("nginx", &program, "-v");
+        Self::start(name, command, address, scratch, cpu)
+    }
+
+    /// Starts Varnish: malloc storage, one pool of `threads` threads.
+    pub fn varnish(origin: SocketAddr, threads: usize, cpu: Option<usize>) -> Result<Self> {
+        let program = guard::find_program("varnishd").context("varnishd is not installed (Debian package varnish)")?;
+        let scratch = Scratch::in_memory("varnish")?;
+        let address = free_address()?;
+        let (host, port) = (origin.ip(), origin.port());
+        let file = scratch.join("default.vcl");
+        std::fs::write(&file, format!("vcl 4.1;\nbackend default {{ .host = \"{host}\"; .port = \"{port}\"; }}\n"))?;
+        let mut command = Command::new(&program);
+        command.args(["-F", "-j", "none", "-n"]).arg(scratch.join("work")).arg("-f").arg(&file);
+        command.arg("-a").arg(address.to_string()).args(["-s", "malloc,8g", "-T", "none"]);
+        command.args(["-p", "thread_pools=1"]);
+        command.arg("-p").arg(format!("thread_pool_max={}", threads.max(100)));
+        command.arg("-p").arg(format!("thread_pool_min={threads}"));
+        let name = version("varnish", &program, "-V");
+        Self::start(name, command, address, scratch, cpu)
+    }
+
+    fn start(
+        name: String,
+        command: Command,
+        address: SocketAddr,
+        scratch: Scratch,
+        cpu: Option<usize>,
+    ) -> Result<Self> {
+        let process = Process::spawn(&name, command, &scratch.join("log"), cpu)?;
+        wait_listening(address, Duration::from_secs(30))
+            .with_context(|| format!("{name} does not listen on {address}\n{}", process.log_tail()))?;
+        Ok(Self { name, address, process, _scratch: scratch })
+    }
+
+    /// The process id, for profilers.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+/// Asks a program for its version; the bare name where it does not tell.
+fn version(name: &str, program: &std::path::Path, option: &str) -> String {
+    let output = Command::new(program).arg(option).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+    let number = text.split(|character: char| !character.is_ascii_digit() && character != '.');
+    let number = number.filter(|part| part.contains('.') && part.starts_with(|first: char| first.is_ascii_digit()));
+    number.max_by_key(|part| part.len()).map_or_else(|| name.to_owned(), |number| format!("{name} {number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content;
+    use crate::http::Connection;
+    use crate::origin::Origin;
+    use crate::report::not_run;
+
+    #[test]
+    fn peers_answer_the_second_request_themselves() {
+        let origin = Origin::start().unwrap();
+        for (name, program) in [("nginx", "nginx"), ("varnish", "varnishd")] {
+            if guard::find_program(program).is_none() {
+                not_run(format!("{name}: {program} is not installed"));
+                continue;
+            }
+            let peer = match name {
+                "nginx" => Peer::nginx(origin.address(), None),
+                _ => Peer::varnish(origin.address(), 20, None),
+            };
+            let peer = peer.unwrap();
+            let target = format!("/o/1?size=1024&cc=max-age=600&{name}");
+            let mut client = Connection::new(peer.address, Duration::from_secs(10));
+            for _ in 0..3 {
+                assert!(client.get(&target).unwrap().body == content::body(&target, 1, 1024), "{}", peer.name);
+            }
+            assert_eq!(origin.count(&target).requests, 1, "{}", peer.name);
+        }
+    }
+}

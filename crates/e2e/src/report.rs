@@ -1,0 +1,74 @@
+//! How runs report: medians of paired rounds, counts, and what was not run.
+
+use std::fmt;
+
+/// Prints why something was not run, in the form that the test runner collects.
+pub fn not_run(reason: impl fmt::Display) {
+    println!("NOT RUN: {reason}");
+}
+
+/// The middle of the values (the mean of the two middle ones for an even count); NaN for none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+    }
+}
+
+/// Median, least and greatest of some values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle value.
+    pub median: f64,
+    /// The least value.
+    pub min: f64,
+    /// The greatest value.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Summarises values; all fields are NaN or infinite for none.
+    pub fn of(values: &[f64]) -> Self {
+        Self {
+            median: median(values),
+            min: values.iter().copied().fold(f64::INFINITY, f64::min),
+            max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
+    /// Summarises the ratios of two series that were measured in the same rounds.
+    pub fn of_ratios(numerators: &[f64], denominators: &[f64]) -> Self {
+        let ratios: Vec<f64> = numerators.iter().zip(denominators).map(|(left, right)| left / right).collect();
+        Self::of(&ratios)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:.2} ({:.2}-{:.2})", self.median, self.min, self.max)
+    }
+}
+
+/// The seed to use: the one that was asked for, or a new one from the clock. Either way the caller prints it.
+pub fn seed_or_new(asked: Option<u64>) -> u64 {
+    asked.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        crate::rng::mix(now.as_nanos() as u64) % 1_000_000_000
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ratios() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        let spread = Spread::of_ratios(&[2.0, 9.0, 4.0], &[1.0, 3.0, 2.0]);
+        assert_eq!(spread, Spread { median: 2.0, min: 2.0, max: 3.0 });
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs `wrk` and reads what it measured.
+//!
+//! The script that goes with it draws targets from a file, in order, each thread from its own place; and prints its summary
+//! as one line of JSON, so that nothing is parsed out of prose.
+
+use crate::guard::{self, Process};
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SCRIPT: &str = r#"
+local serial = 0
+function setup(thread)
+  thread:set("serial", serial)
+  serial = serial + 1
+end
+function init(args)
+  requests = {}
+  for target in io.lines(args[1]) do
+    requests[#requests + 1] = wrk.format("GET", target)
+  end
+  -- A seventh of the list apart: threads do not walk in step.
+  at = math.floor(serial * #requests / 7) % #requests
+end
+function request()
+  at = at + 1
+  if at > #requests then at = 1 end
+  return requests[at]
+end
+function done(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    'SUMMARY {"requests":%d,"duration_us":%d,"bytes":%d,"connect":%d,"read":%d,"write":%d,"status":%d,"timeout":%d,"p50_us":%d,"p99_us":%d}\n',
+    summary.requests, summary.duration, summary.bytes, errors.connect, errors.read, errors.write, errors.status,
+    errors.timeout, latency:percentile(50), latency:percentile(99)))
+end
+"#;
+
+/// What one run measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Requests a second.
+    pub requests_per_second: f64,
+    /// Bytes received.
+    pub bytes: u64,
+    /// Connections, reads and writes that failed, timeouts, and answers of 400 and above.
+    pub errors: u64,
+    /// Half of the requests took no longer.
+    pub p50_us: u64,
+    /// 99 of 100 requests took no longer.
+    pub p99_us: u64,
+}
+
+/// How to run it.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Server to ask.
+    pub address: SocketAddr,
+    /// File with one target a line, asked for in this order, again and again.
+    pub targets: PathBuf,
+    /// Threads.
+    pub threads: usize,
+    /// Connections of all threads together.
+    pub connections: usize,
+    /// How long.
+    pub duration: Duration,
+    /// Processor to run on.
+    pub cpu: Option<usize>,
+}
+
+/// Writes a file of targets.
+pub fn write_targets(path: &Path, targets: impl Iterator<Item = String>) -> Result<()> {
+    let mut text = String::new();
+    for target in targets {
+        text.push_str(&target);
+        text.push('\n');
+    }
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A run that has been started.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    limit: Duration,
+}
+
+/// Starts a run; script and log go into `folder`.
+pub fn start(load: &Load, folder: &Path) -> Result<Running> {
+    let program = guard::find_program("wrk").context("wrk is not installed (Debian package wrk)")?;
+    let script = folder.join("wrk.lua");
+    std::fs::write(&script, SCRIPT)?;
+    let log = folder.join("wrk.log");
+    let _ = std::fs::remove_file(&log);
+    let mut command = Command::new(program);
+    command
+        .arg(format!("-t{}", load.threads))
+        .arg(format!("-c{}", load.connections))
+        .arg(format!("-d{}", load.duration.as_secs().max(1)))
+        .arg("--timeout=30s")
+        .arg("-s")
+        .arg(&script)
+        .arg(format!("http://{}/", load.address))
+        .arg("--")
+        .arg(&load.targets);
+    let process = Process::spawn("wrk", command, &log, load.cpu)?;
+    Ok(Running { process, limit: load.duration + Duration::from_secs(60) })
+}
+
+impl Running {
+    /// Waits for the end and reads the summary.
+    pub fn finish(mut self) -> Result<Measured> {
+        let status = self.process.wait(self.limit)?;
+        if !status.success() {
+            bail!("wrk ended with {}\n{}", guard::describe(status), self.process.log_tail());
+        }
+        read_summary(&self.process.log_text()).with_context(|| self.process.log_tail())
+    }
+}
+
+/// Runs to the end.
+pub fn run(load: &Load, folder: &Path) -> Result<Measured> {
+    start(load, folder)?.finish()
+}
+
+fn read_summary(text: &str) -> Result<Measured> {
+    let line = text.lines().find_map(|line| line.strip_prefix("SUMMARY ")).context("no summary of wrk")?;
+    let summary: serde_json::Value = serde_json::from_str(line)?;
+    let number = |name: &str| summary[name].as_u64().with_context(|| format!("wrk's summary lacks {name}"));
+    let mut errors = 0;
+    for name in ["connect", "read", "write", "status", "timeout"] {
+        errors += number(name)?;
+    }
+    let (requests, duration_us) = (number("requests")?, number("duration_us")?);
+    Ok(Measured {
+        requests,
+        requests_per_second: requests as f64 * 1e6 / duration_us.max(1) as f64,
+        bytes: number("bytes")?,
+        errors,
+        p50_us: number("p50_us")?,
+        p99_us: number("p99_us")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::origin::Origin;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn wrk_asks_for_the_targets_in_the_file() {
+        let scratch = Scratch::new("wrk").unwrap();
+        let origin = Origin::start().unwrap();
+        let targets = scratch.join("targets");
+        write_targets(&targets, (0..10).map(|id| format!("/o/{id}?size=100"))).unwrap();
+        let duration = Duration::from_secs(1);
+        let load = Load { address: origin.address(), targets, threads: 1, connections: 4, duration, cpu: None };
+        let measured = run(&load, scratch.path()).unwrap();
+        assert_eq!(measured.errors, 0);
+        assert!(measured.requests > 100 && origin.requests() >= measured.requests);
+        assert!((0..10).all(|id| origin.count(&format!("/o/{id}?size=100")).requests > 0));
+    }
+}
