@@ -5,11 +5,14 @@
 
 mod allocation;
 mod buffer;
+mod builtin;
 mod device;
 mod error;
 mod memory;
+mod registry;
 mod request;
 mod size;
+mod spec;
 
 pub use allocation::EXTENTS_MAX;
 pub use buffer::{BUFFER_ALIGNMENT, Buffer};
@@ -18,5 +21,7 @@ pub use device::{
 };
 pub use error::{Error, ErrorKind, Operation};
 pub use memory::MemoryDevice;
+pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
 pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX};
 pub use size::{format_size, parse_duration, parse_share, parse_size};
+pub use spec::{Argument, Form, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, Spec, SpecError};

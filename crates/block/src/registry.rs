@@ -1,0 +1,276 @@
+//! What the names in a SPEC mean: constructors, registered by name, that open devices.
+//!
+//! Owns: the table of names, the walk over nested SPECs, and the errors that point at the place. Higher floors register
+//! their own devices; floor 0 cannot name them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::builtin;
+use crate::device::SharedDevice;
+use crate::error::{Error, ErrorKind, Operation};
+use crate::spec::{Argument, Form, Spec, SpecError, is_name};
+
+/// How files and disks are read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// io_uring where the kernel allows it, else POSIX.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// `pread`, `pwrite` and `fdatasync` on a pool of threads.
+    Posix,
+}
+
+impl FromStr for Engine {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Engine, String> {
+        match text {
+            "auto" => Ok(Engine::Auto),
+            "uring" => Ok(Engine::Uring),
+            "posix" => Ok(Engine::Posix),
+            _ => Err(format!("\"{text}\" is no engine; write auto, uring or posix")),
+        }
+    }
+}
+
+/// How devices are opened, for every device in a SPEC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Creates a file of this size, with its blocks allocated, where there is none.
+    pub create_bytes: Option<u64>,
+    /// How files and disks are read and written.
+    pub engine: Engine,
+    /// Goes past the page cache (`O_DIRECT`) where the file system can.
+    pub direct: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { create_bytes: None, engine: Engine::Auto, direct: true }
+    }
+}
+
+/// What a constructor returns.
+pub type OpenFuture = Pin<Box<dyn Future<Output = Result<SharedDevice, Error>> + Send>>;
+
+type Constructor = Arc<dyn Fn(Arguments) -> OpenFuture + Send + Sync>;
+
+/// The names that a SPEC can use. *Cost*: a clone copies the table of names.
+#[derive(Clone)]
+pub struct Registry {
+    constructors: BTreeMap<String, Constructor>,
+}
+
+impl Registry {
+    /// The devices and filters of this crate.
+    pub fn with_builtins() -> Registry {
+        let mut registry = Registry { constructors: BTreeMap::new() };
+        builtin::register(&mut registry);
+        registry
+    }
+
+    /// Adds a name, or replaces what it meant.
+    ///
+    /// # Panics
+    /// When `name` cannot stand in a SPEC: that is a bug of the caller.
+    pub fn register<F, O>(&mut self, name: &str, constructor: F)
+    where
+        F: Fn(Arguments) -> O + Send + Sync + 'static,
+        O: Future<Output = Result<SharedDevice, Error>> + Send + 'static,
+    {
+        assert!(is_name(name), "\"{name}\" cannot stand in a SPEC");
+        let constructor: Constructor = Arc::new(move |arguments| Box::pin(constructor(arguments)));
+        self.constructors.insert(name.to_owned(), constructor);
+    }
+
+    /// The known names, in order.
+    pub fn names(&self) -> Vec<&str> {
+        self.constructors.keys().map(String::as_str).collect()
+    }
+
+    /// Opens the device that a SPEC names.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] with the place where the SPEC is not understood; else what the device reports.
+    pub async fn open(&self, spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
+        let source: Arc<str> = Arc::from(spec);
+        let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
+        self.open_parsed(parsed, source, options.clone()).await
+    }
+
+    fn open_parsed(&self, spec: Spec, source: Arc<str>, options: OpenOptions) -> OpenFuture {
+        let (name, rest, list) = match &spec.form {
+            Form::Call { name, arguments } => (name.clone(), None, arguments.clone()),
+            Form::Text(text) => match (spec.scheme(), spec.path()) {
+                (Some((name, rest)), _) => (name.to_owned(), Some(rest.to_owned()), Vec::new()),
+                (None, Some(path)) => ("file".to_owned(), Some(path.to_owned()), Vec::new()),
+                (None, None) => {
+                    let message = format!("\"{text}\" is neither a path nor a device; a path has a slash: ./{text}");
+                    return self.refuse(&source, SpecError::new(spec.position, message));
+                }
+            },
+        };
+        let Some(constructor) = self.constructors.get(&name) else {
+            let known = self.names().join(", ");
+            let message = format!("no device is named \"{name}\"; known are {known}");
+            return self.refuse(&source, SpecError::new(spec.position, message));
+        };
+        let arguments = Arguments {
+            name,
+            rest,
+            list: list.into(),
+            asked: Vec::new(),
+            position: spec.position,
+            source,
+            options,
+            registry: self.clone(),
+        };
+        constructor(arguments)
+    }
+
+    fn refuse(&self, source: &str, error: SpecError) -> OpenFuture {
+        Box::pin(std::future::ready(Err(invalid(source, &error))))
+    }
+}
+
+fn invalid(source: &str, error: &SpecError) -> Error {
+    Error::new(ErrorKind::Invalid, source, Operation::Open, error.to_string())
+}
+
+/// Opens the device that a SPEC of this crate's names names; see [`Registry::open`].
+pub async fn open(spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
+    Registry::with_builtins().open(spec, options).await
+}
+
+/// What a constructor is given: its part of the SPEC, taken apart piece by piece, and the options.
+pub struct Arguments {
+    name: String,
+    rest: Option<String>,
+    list: std::collections::VecDeque<Argument>,
+    asked: Vec<&'static str>,
+    position: usize,
+    source: Arc<str>,
+    options: OpenOptions,
+    registry: Registry,
+}
+
+impl Arguments {
+    /// How devices are to be opened.
+    pub fn options(&self) -> &OpenOptions {
+        &self.options
+    }
+
+    /// What stands after the colon of `name:rest`.
+    pub fn rest(&self) -> Result<&str, Error> {
+        match self.rest.as_deref() {
+            Some(rest) if !rest.is_empty() => Ok(rest),
+            _ => Err(self.error(self.position, format!("{0} is written {0}:…", self.name))),
+        }
+    }
+
+    /// Opens the next argument that is not `key=value` as a device.
+    pub async fn device(&mut self) -> Result<SharedDevice, Error> {
+        let index = self.list.iter().position(|argument| argument.key.is_none());
+        let Some(argument) = index.and_then(|index| self.list.remove(index)) else {
+            let message = format!("{0} needs a device: {0}(DEVICE)", self.name);
+            return Err(self.error(self.position, message));
+        };
+        self.registry.open_parsed(argument.value, self.source.clone(), self.options.clone()).await
+    }
+
+    /// The value of `key=value` as `read` takes it, where it is there.
+    pub fn option<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Error> {
+        self.asked.push(key);
+        let Some(index) = self.list.iter().position(|argument| argument.key.as_deref() == Some(key)) else {
+            return Ok(None);
+        };
+        let Some(argument) = self.list.remove(index) else { return Ok(None) };
+        let Form::Text(text) = &argument.value.form else {
+            return Err(self.error(argument.value.position, format!("{key} takes a value, not a device")));
+        };
+        read(text).map(Some).map_err(|message| self.error(argument.value.position, message))
+    }
+
+    /// Refuses what has not been taken, and names the options that there are.
+    pub fn finish(&self) -> Result<(), Error> {
+        let Some(left) = self.list.front() else { return Ok(()) };
+        let message = match &left.key {
+            Some(key) if self.asked.contains(&key.as_str()) => format!("{key} is given twice"),
+            Some(key) if self.asked.is_empty() => format!("{} has no option \"{key}\", nor any other", self.name),
+            Some(key) => format!("{} has no option \"{key}\"; known are {}", self.name, self.asked.join(", ")),
+            None => format!("{} takes no further device", self.name),
+        };
+        Err(self.error(left.position, message))
+    }
+
+    /// Makes an error that points at this part of the SPEC.
+    pub fn invalid(&self, message: impl Into<String>) -> Error {
+        self.error(self.position, message.into())
+    }
+
+    fn error(&self, position: usize, message: String) -> Error {
+        invalid(&self.source, &SpecError::new(position, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn refused(spec: &str) -> Error {
+        match open(spec, &OpenOptions::default()).await {
+            Ok(device) => panic!("{spec} opened as {}", device.spec()),
+            Err(error) => error,
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_opens_by_name() {
+        let device = open("memory:2G", &OpenOptions::default()).await.unwrap();
+        assert_eq!((device.geometry().size_bytes, device.spec().as_str()), (2 << 30, "memory:2G"));
+    }
+
+    #[tokio::test]
+    async fn mistakes_point_at_the_place_and_list_what_is_known() {
+        let error = refused("flie:/a").await;
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.detail.contains("at character 1") && error.detail.contains("memory"), "{error}");
+        let error = refused("memory:2X").await;
+        assert!(error.detail.contains("not a size"), "{error}");
+        let error = refused("data.img").await;
+        assert!(error.detail.contains("./data.img"), "{error}");
+        assert!(refused("memory(2G)").await.detail.contains("memory:…"));
+    }
+
+    #[tokio::test]
+    async fn higher_floors_register_their_own_names() {
+        let mut registry = Registry::with_builtins();
+        registry.register("twice", |mut arguments: Arguments| async move {
+            let _shares = arguments.option("share", crate::parse_share)?;
+            let inner = arguments.device().await?;
+            arguments.finish()?;
+            Ok(inner)
+        });
+        let open = async |spec: &str| registry.open(spec, &OpenOptions::default()).await.map(|device| device.spec());
+        assert_eq!(open("twice(twice(memory:4K),share=1%)").await.unwrap(), "memory:4K");
+        for (spec, place, words) in [
+            ("twice(twice(memory:4K),share=x)", "character 30", "not a share"),
+            ("twice(memory:4K,rate=1)", "character 17", "known are share"),
+            ("twice(memory:4K,share=1%,share=1%)", "character 26", "given twice"),
+            ("twice(memory:4K,memory:8K)", "character 17", "no further device"),
+            ("twice(share=1%)", "character 1", "needs a device"),
+            ("twice(twice(memori:4K))", "character 13", "no device is named \"memori\""),
+        ] {
+            let error = open(spec).await.unwrap_err();
+            assert!(error.detail.contains(place) && error.detail.contains(words), "{spec}: {error}");
+        }
+    }
+}
