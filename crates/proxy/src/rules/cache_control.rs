@@ -1,0 +1,223 @@
+//! `Cache-Control` in requests and responses, and `Pragma` where a request has nothing better.
+//!
+//! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2.
+//! - Names compare without regard to case; arguments may be tokens or quoted strings.
+//! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
+//! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading.
+//! - Unknown directives are ignored.
+
+use http::HeaderMap;
+use http::header::{CACHE_CONTROL, PRAGMA};
+
+use super::list::{directive, members_of};
+
+/// The longest duration that a directive can name, in seconds; longer ones mean this.
+pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
+
+/// What a response's `Cache-Control` says. Durations in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResponseDirectives {
+    /// Not to be stored.
+    pub no_store: bool,
+    /// Not to be used without validation.
+    pub no_cache: bool,
+    /// For one user's cache only.
+    pub private: bool,
+    /// Storable even where it would not be otherwise.
+    pub public: bool,
+    /// Not to be used stale.
+    pub must_revalidate: bool,
+    /// Not to be used stale by a shared cache.
+    pub proxy_revalidate: bool,
+    /// Storable only by a cache that understands the status code.
+    pub must_understand: bool,
+    /// How long it is fresh.
+    pub max_age: Option<u64>,
+    /// How long it is fresh in a shared cache.
+    pub s_maxage: Option<u64>,
+}
+
+/// What a request's `Cache-Control` (or `Pragma`) says. Durations in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestDirectives {
+    /// Nothing stored without validation.
+    pub no_cache: bool,
+    /// The response is not to be stored.
+    pub no_store: bool,
+    /// A stored response or none.
+    pub only_if_cached: bool,
+    /// The greatest age that is accepted.
+    pub max_age: Option<u64>,
+    /// How long it must stay fresh.
+    pub min_fresh: Option<u64>,
+    /// How stale it may be; `u64::MAX` for any.
+    pub max_stale: Option<u64>,
+}
+
+impl ResponseDirectives {
+    /// Reads a response's header.
+    pub fn parse(headers: &HeaderMap) -> ResponseDirectives {
+        let mut found = ResponseDirectives::default();
+        for member in members_of(headers, &CACHE_CONTROL) {
+            let (name, argument) = directive(member);
+            let argument = argument.as_deref();
+            match Name::of(name) {
+                Name::NoStore => found.no_store = true,
+                Name::NoCache => found.no_cache = true,
+                Name::Private => found.private = true,
+                Name::Public => found.public = true,
+                Name::MustRevalidate => found.must_revalidate = true,
+                Name::ProxyRevalidate => found.proxy_revalidate = true,
+                Name::MustUnderstand => found.must_understand = true,
+                Name::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                Name::SMaxage => _ = found.s_maxage.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Whether a shared cache must not use the response stale.
+    pub fn forbids_stale(&self) -> bool {
+        self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
+    }
+}
+
+impl RequestDirectives {
+    /// Reads a request's headers.
+    pub fn parse(headers: &HeaderMap) -> RequestDirectives {
+        let mut found = RequestDirectives::default();
+        if !headers.contains_key(CACHE_CONTROL) {
+            found.no_cache = members_of(headers, &PRAGMA).any(|member| member.eq_ignore_ascii_case(b"no-cache"));
+            return found;
+        }
+        for member in members_of(headers, &CACHE_CONTROL) {
+            let (name, argument) = directive(member);
+            let argument = argument.as_deref();
+            match Name::of(name) {
+                Name::NoStore => found.no_store = true,
+                Name::NoCache => found.no_cache = true,
+                Name::OnlyIfCached => found.only_if_cached = true,
+                Name::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                Name::MinFresh if found.min_fresh.is_none() => found.min_fresh = delta_seconds(argument),
+                Name::MaxStale if found.max_stale.is_none() => {
+                    found.max_stale = if argument.is_none() { Some(u64::MAX) } else { delta_seconds(argument) };
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+enum Name {
+    NoStore,
+    NoCache,
+    Private,
+    Public,
+    MustRevalidate,
+    ProxyRevalidate,
+    MustUnderstand,
+    MaxAge,
+    SMaxage,
+    OnlyIfCached,
+    MinFresh,
+    MaxStale,
+    Unknown,
+}
+
+impl Name {
+    fn of(name: &[u8]) -> Name {
+        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        match name.len() {
+            6 if is(b"public") => Name::Public,
+            7 if is(b"max-age") => Name::MaxAge,
+            7 if is(b"private") => Name::Private,
+            8 if is(b"no-store") => Name::NoStore,
+            8 if is(b"no-cache") => Name::NoCache,
+            8 if is(b"s-maxage") => Name::SMaxage,
+            9 if is(b"min-fresh") => Name::MinFresh,
+            9 if is(b"max-stale") => Name::MaxStale,
+            14 if is(b"only-if-cached") => Name::OnlyIfCached,
+            15 if is(b"must-revalidate") => Name::MustRevalidate,
+            15 if is(b"must-understand") => Name::MustUnderstand,
+            16 if is(b"proxy-revalidate") => Name::ProxyRevalidate,
+            _ => Name::Unknown,
+        }
+    }
+}
+
+/// Reads a number of seconds; one too large to count is [`DELTA_SECONDS_MAX`].
+pub fn delta_seconds(argument: Option<&[u8]>) -> Option<u64> {
+    let digits = argument?;
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let seconds = digits.iter().fold(0u64, |seconds, digit| {
+        seconds.saturating_mul(10).saturating_add(u64::from(digit - b'0')).min(DELTA_SECONDS_MAX)
+    });
+    Some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    #[test]
+    fn response_directives_are_read_as_the_rfc_says() {
+        type Fields = fn(&ResponseDirectives) -> bool;
+        let table: &[(&[&str], Fields)] = &[
+            (&["max-age=60"], |d| d.max_age == Some(60)),
+            (&["MAX-AGE=60"], |d| d.max_age == Some(60)),
+            (&["max-age=\"60\""], |d| d.max_age == Some(60)),
+            (&["max-age='60'"], |d| d.max_age == Some(0)),
+            (&["max-age=60, max-age=1"], |d| d.max_age == Some(60)),
+            (&["max-age=60", "max-age=1"], |d| d.max_age == Some(60)),
+            (&["max-age=1.5"], |d| d.max_age == Some(0)),
+            (&["max-age=-1"], |d| d.max_age == Some(0)),
+            (&["max-age"], |d| d.max_age == Some(0)),
+            (&["max-age="], |d| d.max_age == Some(0)),
+            (&["max-age= 60"], |d| d.max_age == Some(0)),
+            (&["max-age =60"], |d| d.max_age.is_none()),
+            (&["max-age=99999999999999999999999"], |d| d.max_age == Some(DELTA_SECONDS_MAX)),
+            (&["s-maxage=5,max-age=60"], |d| d.s_maxage == Some(5) && d.max_age == Some(60) && d.forbids_stale()),
+            (&["extension=\"max-age=7\", max-age=60"], |d| d.max_age == Some(60)),
+            (&["extension=\"a, no-store\""], |d| !d.no_store),
+            (&["no-store, private, public"], |d| d.no_store && d.private && d.public),
+            (&["no-cache=\"Set-Cookie, X\""], |d| d.no_cache && d.forbids_stale()),
+            (&["private=\"X\""], |d| d.private),
+            (&["must-revalidate,proxy-revalidate,must-understand"], |d| {
+                d.must_revalidate && d.proxy_revalidate && d.must_understand
+            }),
+            (&[""], |d| *d == ResponseDirectives::default()),
+            (&["nostore, no_cache, max_age=4"], |d| *d == ResponseDirectives::default()),
+        ];
+        for (lines, holds) in table {
+            let lines: Vec<_> = lines.iter().map(|line| ("cache-control", *line)).collect();
+            let found = ResponseDirectives::parse(&headers(&lines));
+            assert!(holds(&found), "{lines:?} gave {found:?}");
+        }
+    }
+
+    #[test]
+    fn request_directives_are_read_and_pragma_counts_only_alone() {
+        type Fields = fn(&RequestDirectives) -> bool;
+        let table: &[(&[(&str, &str)], Fields)] = &[
+            (&[("cache-control", "no-cache")], |d| d.no_cache),
+            (&[("pragma", "no-cache")], |d| d.no_cache),
+            (&[("pragma", "No-Cache, x")], |d| d.no_cache),
+            (&[("pragma", "no-cache"), ("cache-control", "max-age=5")], |d| !d.no_cache && d.max_age == Some(5)),
+            (&[("cache-control", "max-stale")], |d| d.max_stale == Some(u64::MAX)),
+            (&[("cache-control", "max-stale=7")], |d| d.max_stale == Some(7)),
+            (&[("cache-control", "max-stale=x")], |d| d.max_stale.is_none()),
+            (&[("cache-control", "min-fresh=9")], |d| d.min_fresh == Some(9)),
+            (&[("cache-control", "max-age=x")], |d| d.max_age == Some(0)),
+            (&[("cache-control", "only-if-cached, no-store")], |d| d.only_if_cached && d.no_store),
+        ];
+        for (lines, holds) in table {
+            let found = RequestDirectives::parse(&headers(lines));
+            assert!(holds(&found), "{lines:?} gave {found:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `Cache-Status`: what this cache did with a request.
+//!
+//! Owns: the member that is appended to every response's list. *Source*: RFC 9211.
+
+use std::io::Write;
+
+use http::HeaderValue;
+
+/// The name by which this cache calls itself.
+pub const CACHE_NAME: &str = "nectary";
+
+/// Why a request went towards the origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forward {
+    /// The cache does not handle this request.
+    Bypass,
+    /// The method is not one that is answered from a store.
+    Method,
+    /// Nothing is stored for the URL.
+    UriMiss,
+    /// Something is stored for the URL, for other request headers.
+    VaryMiss,
+    /// The request's directives demand it.
+    Request,
+    /// What is stored is stale.
+    Stale,
+}
+
+impl Forward {
+    /// The token of RFC 9211.
+    pub fn token(self) -> &'static str {
+        match self {
+            Forward::Bypass => "bypass",
+            Forward::Method => "method",
+            Forward::UriMiss => "uri-miss",
+            Forward::VaryMiss => "vary-miss",
+            Forward::Request => "request",
+            Forward::Stale => "stale",
+        }
+    }
+}
+
+/// What happened to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheStatus {
+    /// Answered from the store, fresh for `ttl_s` more seconds (negative: stale).
+    Hit {
+        /// Remaining lifetime in seconds.
+        ttl_s: i64,
+    },
+    /// Went towards the origin.
+    Forwarded {
+        /// Why.
+        why: Forward,
+        /// What the origin said, if it did.
+        status: Option<u16>,
+        /// Whether the response is being stored.
+        stored: bool,
+        /// Whether the request waited for another's fetch.
+        collapsed: bool,
+    },
+    /// Answered by this cache itself, without the store or an origin.
+    Own {
+        /// One token that says why.
+        detail: &'static str,
+    },
+}
+
+impl CacheStatus {
+    /// The list member, for a response.
+    pub fn value(&self) -> HeaderValue {
+        let mut text = Vec::with_capacity(64);
+        self.write(&mut text);
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).expect("tokens and digits")
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let result = match self {
+            CacheStatus::Hit { ttl_s } => write!(out, "{CACHE_NAME}; hit; ttl={ttl_s}"),
+            CacheStatus::Forwarded { why, status, stored, collapsed } => {
+                let mut result = write!(out, "{CACHE_NAME}; fwd={}", why.token());
+                if let Some(status) = status {
+                    result = result.and_then(|()| write!(out, "; fwd-status={status}"));
+                }
+                if *stored {
+                    out.extend_from_slice(b"; stored");
+                }
+                if *collapsed {
+                    out.extend_from_slice(b"; collapsed");
+                }
+                result
+            }
+            CacheStatus::Own { detail } => write!(out, "{CACHE_NAME}; detail={detail}"),
+        };
+        result.expect("a Vec takes what is written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_read_as_rfc_9211_writes_them() {
+        let forwarded = |why, status, stored, collapsed| CacheStatus::Forwarded { why, status, stored, collapsed };
+        let table = [
+            (CacheStatus::Hit { ttl_s: 376 }, "nectary; hit; ttl=376"),
+            (CacheStatus::Hit { ttl_s: -4 }, "nectary; hit; ttl=-4"),
+            (forwarded(Forward::UriMiss, Some(200), true, false), "nectary; fwd=uri-miss; fwd-status=200; stored"),
+            (
+                forwarded(Forward::VaryMiss, Some(200), true, true),
+                "nectary; fwd=vary-miss; fwd-status=200; stored; collapsed",
+            ),
+            (forwarded(Forward::Stale, Some(304), false, false), "nectary; fwd=stale; fwd-status=304"),
+            (forwarded(Forward::Request, None, false, false), "nectary; fwd=request"),
+            (forwarded(Forward::Method, Some(201), false, false), "nectary; fwd=method; fwd-status=201"),
+            (forwarded(Forward::Bypass, None, false, false), "nectary; fwd=bypass"),
+            (CacheStatus::Own { detail: "loop" }, "nectary; detail=loop"),
+        ];
+        for (status, expected) in table {
+            assert_eq!(status.value(), expected);
+        }
+    }
+}

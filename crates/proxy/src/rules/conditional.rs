@@ -1,0 +1,194 @@
+//! Conditional requests answered from a stored response, and conditions that validate one.
+//!
+//! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. `If-Match` and `If-Unmodified-Since` are
+//! for origins: requests that carry them are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
+
+use http::header::{
+    DATE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+
+use super::list::members_of;
+use super::parse_date_s;
+
+/// Every header that makes a request conditional.
+pub const CONDITIONAL_HEADERS: [HeaderName; 5] =
+    [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, IF_RANGE];
+
+/// Whether a request has conditions that only an origin may evaluate.
+pub fn is_for_origin_only(request: &HeaderMap) -> bool {
+    request.contains_key(IF_MATCH) || request.contains_key(IF_UNMODIFIED_SINCE)
+}
+
+/// Whether two entity tags match, weakly: their opaque parts are the same.
+pub fn weakly_match(left: &[u8], right: &[u8]) -> bool {
+    opaque(left) == opaque(right)
+}
+
+/// Whether two entity tags match, strongly: both strong and the same.
+pub fn strongly_match(left: &[u8], right: &[u8]) -> bool {
+    left == right && left.starts_with(b"\"")
+}
+
+fn opaque(tag: &[u8]) -> &[u8] {
+    tag.strip_prefix(b"W/").unwrap_or(tag)
+}
+
+/// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at `response_ms`.
+///
+/// `If-None-Match` decides alone where it is present. Without `Last-Modified`, `If-Modified-Since` is compared with
+/// `Date` and at last with the time of reception.
+pub fn is_not_modified(
+    method: &Method,
+    request: &HeaderMap,
+    status: StatusCode,
+    headers: &HeaderMap,
+    response_ms: u64,
+) -> bool {
+    if !(method == Method::GET || method == Method::HEAD) || status != StatusCode::OK {
+        return false;
+    }
+    if request.contains_key(IF_NONE_MATCH) {
+        let stored = headers.get(ETAG).map(HeaderValue::as_bytes);
+        return members_of(request, &IF_NONE_MATCH)
+            .any(|tag| tag == b"*" || stored.is_some_and(|stored| weakly_match(tag, stored)));
+    }
+    let Some(since_s) = request.get(IF_MODIFIED_SINCE).and_then(parse_date_s) else { return false };
+    let modified_s =
+        headers.get(LAST_MODIFIED).or_else(|| headers.get(DATE)).and_then(parse_date_s).unwrap_or(response_ms / 1000);
+    modified_s <= since_s
+}
+
+/// Whether a range may be served: there is no `If-Range`, or it names exactly the stored response by a strong validator.
+pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
+    let Some(condition) = request.get(IF_RANGE) else { return true };
+    let condition = condition.as_bytes().trim_ascii();
+    if condition.starts_with(b"\"") || condition.starts_with(b"W/") {
+        return headers.get(ETAG).is_some_and(|tag| strongly_match(condition, tag.as_bytes()));
+    }
+    let Some(modified) = headers.get(LAST_MODIFIED) else { return false };
+    // A date is a strong validator where the response was made at least a second after it.
+    let is_strong = match (headers.get(DATE).and_then(parse_date_s), parse_date_s(modified)) {
+        (Some(date_s), Some(modified_s)) => date_s > modified_s,
+        _ => false,
+    };
+    is_strong && condition == modified.as_bytes()
+}
+
+/// Replaces a request's conditions by ones that validate the stored response; false where it has no validator.
+pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
+    for name in CONDITIONAL_HEADERS {
+        request.remove(name);
+    }
+    let (tag, modified) = (stored.get(ETAG), stored.get(LAST_MODIFIED));
+    if let Some(tag) = tag {
+        request.insert(IF_NONE_MATCH, tag.clone());
+    }
+    if let Some(modified) = modified {
+        request.insert(IF_MODIFIED_SINCE, modified.clone());
+    }
+    tag.is_some() || modified.is_some()
+}
+
+/// Whether a `304` with `headers` is about the stored response: it names no other by a strong entity tag.
+pub fn validates(headers: &HeaderMap, stored: &HeaderMap) -> bool {
+    match (headers.get(ETAG), stored.get(ETAG)) {
+        (Some(fresh), Some(stored)) if fresh.as_bytes().starts_with(b"\"") => {
+            weakly_match(fresh.as_bytes(), stored.as_bytes())
+        }
+        (Some(fresh), None) => !fresh.as_bytes().starts_with(b"\""),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATE: &str = "Sun, 06 Nov 1994 09:49:37 GMT";
+    type Lines<'a> = &'a [(&'a str, &'a str)];
+
+    #[test]
+    fn conditional_requests_are_answered_from_the_store() {
+        let table: &[(&str, Lines, u16, Lines, bool)] = &[
+            ("no condition", &[], 200, &[("etag", "\"a\"")], false),
+            ("same tag", &[("if-none-match", "\"a\"")], 200, &[("etag", "\"a\"")], true),
+            ("weak tag", &[("if-none-match", "W/\"a\"")], 200, &[("etag", "\"a\"")], true),
+            ("weak stored tag", &[("if-none-match", "\"a\"")], 200, &[("etag", "W/\"a\"")], true),
+            ("one of several", &[("if-none-match", "\"x\", W/\"a\"")], 200, &[("etag", "\"a\"")], true),
+            (
+                "one of several lines",
+                &[("if-none-match", "\"x\""), ("if-none-match", "\"a\"")],
+                200,
+                &[("etag", "\"a\"")],
+                true,
+            ),
+            ("a comma in a tag", &[("if-none-match", "\"a,b\"")], 200, &[("etag", "\"a,b\"")], true),
+            ("other tag", &[("if-none-match", "\"b\"")], 200, &[("etag", "\"a\"")], false),
+            ("case counts", &[("if-none-match", "\"A\"")], 200, &[("etag", "\"a\"")], false),
+            ("star", &[("if-none-match", "*")], 200, &[], true),
+            ("no stored tag", &[("if-none-match", "\"a\"")], 200, &[], false),
+            (
+                "tag beats date",
+                &[("if-none-match", "\"b\""), ("if-modified-since", LATE)],
+                200,
+                &[("etag", "\"a\""), ("last-modified", EARLY)],
+                false,
+            ),
+            ("not modified since", &[("if-modified-since", EARLY)], 200, &[("last-modified", EARLY)], true),
+            ("modified since", &[("if-modified-since", EARLY)], 200, &[("last-modified", LATE)], false),
+            ("date stands in", &[("if-modified-since", LATE)], 200, &[("date", EARLY)], true),
+            ("reception stands in", &[("if-modified-since", EARLY)], 200, &[], false),
+            ("bad date is ignored", &[("if-modified-since", "yesterday")], 200, &[("last-modified", EARLY)], false),
+            ("only for 200", &[("if-none-match", "*")], 404, &[], false),
+        ];
+        for (name, request, status, stored, expected) in table {
+            let found = is_not_modified(
+                &Method::GET,
+                &headers(request),
+                StatusCode::from_u16(*status).expect("a status"),
+                &headers(stored),
+                784_200_000_000,
+            );
+            assert_eq!(found, *expected, "{name}");
+        }
+        assert!(!is_not_modified(&Method::POST, &headers(&[("if-none-match", "*")]), StatusCode::OK, &headers(&[]), 0));
+    }
+
+    #[test]
+    fn if_range_needs_a_strong_validator() {
+        let table: &[(&str, Option<&str>, Lines, bool)] = &[
+            ("none", None, &[], true),
+            ("same tag", Some("\"a\""), &[("etag", "\"a\"")], true),
+            ("weak tag", Some("W/\"a\""), &[("etag", "W/\"a\"")], false),
+            ("other tag", Some("\"b\""), &[("etag", "\"a\"")], false),
+            ("same date", Some(EARLY), &[("last-modified", EARLY), ("date", LATE)], true),
+            ("weak date", Some(EARLY), &[("last-modified", EARLY), ("date", EARLY)], false),
+            ("date without date", Some(EARLY), &[("last-modified", EARLY)], false),
+            ("other date", Some(LATE), &[("last-modified", EARLY), ("date", LATE)], false),
+        ];
+        for (name, condition, stored, expected) in table {
+            let request = condition.map(|condition| headers(&[("if-range", condition)])).unwrap_or_default();
+            assert_eq!(if_range_holds(&request, &headers(stored)), *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn validation_replaces_the_clients_conditions() {
+        let mut request = headers(&[("if-none-match", "\"mine\""), ("if-range", "\"mine\"")]);
+        assert!(set_validation(&mut request, &headers(&[("etag", "\"a\""), ("last-modified", EARLY)])));
+        assert_eq!(request, headers(&[("if-none-match", "\"a\""), ("if-modified-since", EARLY)]));
+        assert!(!set_validation(&mut request, &headers(&[])));
+        assert!(request.is_empty());
+    }
+
+    #[test]
+    fn a_304_for_another_tag_validates_nothing() {
+        assert!(validates(&headers(&[("etag", "\"a\"")]), &headers(&[("etag", "\"a\"")])));
+        assert!(validates(&headers(&[]), &headers(&[("etag", "\"a\"")])));
+        assert!(!validates(&headers(&[("etag", "\"b\"")]), &headers(&[("etag", "\"a\"")])));
+        assert!(!validates(&headers(&[("etag", "\"b\"")]), &headers(&[])));
+    }
+}

@@ -1,0 +1,155 @@
+//! Lifetimes that the operator gives to responses which have none.
+//!
+//! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern of
+//! the whole path and query where it has a `*`. The first rule that matches counts. Off without rules. Which responses take
+//! it is decided in [`freshness`](super::freshness).
+
+use super::cache_control::DELTA_SECONDS_MAX;
+use super::key::host_and_path;
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    host: Vec<u8>,
+    path: Vec<u8>,
+    ttl_s: u64,
+}
+
+/// Rules in the order in which they are tried.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefaultTtl {
+    rules: Vec<Rule>,
+}
+
+impl Rule {
+    /// Reads a rule.
+    ///
+    /// *Errors*: a sentence that says what is wrong with the text.
+    pub fn parse(text: &str) -> Result<Rule, String> {
+        let (pattern, ttl) = text.rsplit_once('=').unwrap_or(("", text));
+        let (host, path) = match pattern.find('/') {
+            Some(slash) => pattern.split_at(slash),
+            None => (pattern, ""),
+        };
+        if host.contains(|character: char| character.is_whitespace() || character == ':')
+            || host.strip_prefix("*.").unwrap_or(if host == "*" { "" } else { host }).contains('*')
+        {
+            return Err(format!("`{host}` is no host: write one as `example.org`, `*.example.org` or `*`"));
+        }
+        let ttl_s = parse_duration_s(ttl)
+            .ok_or_else(|| format!("`{ttl}` is no duration: write one as `90`, `15m`, `12h` or `7d`"))?;
+        let host = if host.is_empty() { "*" } else { host };
+        Ok(Rule { host: host.to_ascii_lowercase().into_bytes(), path: path.as_bytes().to_vec(), ttl_s })
+    }
+
+    fn matches(&self, host: &[u8], path: &[u8]) -> bool {
+        let host_matches = match self.host.strip_prefix(b"*") {
+            Some(suffix) => host.ends_with(suffix),
+            None => host == self.host,
+        };
+        host_matches && if self.path.contains(&b'*') { glob(&self.path, path) } else { path.starts_with(&self.path) }
+    }
+}
+
+impl DefaultTtl {
+    /// Makes an ordered set of rules.
+    pub fn new(rules: Vec<Rule>) -> DefaultTtl {
+        DefaultTtl { rules }
+    }
+
+    /// The default lifetime, in seconds, for a URL given as its primary key.
+    pub fn for_key(&self, key: &[u8]) -> Option<u64> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let (host, path) = host_and_path(key);
+        self.rules.iter().find(|rule| rule.matches(host, path)).map(|rule| rule.ttl_s)
+    }
+}
+
+/// Reads a number of seconds, or of minutes, hours or days with `m`, `h` or `d`.
+fn parse_duration_s(text: &str) -> Option<u64> {
+    let (digits, unit_s) = match text.as_bytes().last()? {
+        b's' => (&text[..text.len() - 1], 1),
+        b'm' => (&text[..text.len() - 1], 60),
+        b'h' => (&text[..text.len() - 1], 3600),
+        b'd' => (&text[..text.len() - 1], 86400),
+        _ => (text, 1),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some(digits.parse::<u64>().ok()?.checked_mul(unit_s)?.min(DELTA_SECONDS_MAX))
+}
+
+/// Whether the whole of `text` matches `pattern`, whose `*` stand for any bytes. Linear in both.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at_pattern, mut at_text) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while at_text < text.len() {
+        if pattern.get(at_pattern) == Some(&b'*') {
+            star = Some((at_pattern + 1, at_text));
+            at_pattern += 1;
+        } else if pattern.get(at_pattern) == Some(&text[at_text]) {
+            at_pattern += 1;
+            at_text += 1;
+        } else if let Some((after_star, taken)) = star {
+            star = Some((after_star, taken + 1));
+            at_pattern = after_star;
+            at_text = taken + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[at_pattern..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rule_that_matches_counts() {
+        let texts =
+            ["deb.example.org/debian/pool/=7d", "*.example.org/*.deb=2h", "*.example.org=15m", "/late=5s", "60"];
+        let rules = DefaultTtl::new(texts.iter().map(|text| Rule::parse(text).expect("a rule")).collect());
+        let table = [
+            ("http://deb.example.org/debian/pool/a.deb", Some(7 * 86400)),
+            ("http://deb.example.org/other/a.deb", Some(7200)),
+            ("http://deb.example.org:8080/other/a.tar", Some(900)),
+            ("http://example.org/late/x", Some(5)),
+            ("http://example.org/x", Some(60)),
+            ("http://notexample.org/a.deb", Some(60)),
+        ];
+        for (key, expected) in table {
+            assert_eq!(rules.for_key(key.as_bytes()), expected, "{key}");
+        }
+        assert_eq!(DefaultTtl::default().for_key(b"http://a/"), None);
+        let one = DefaultTtl::new(vec![Rule::parse("a/x=1").expect("a rule")]);
+        assert_eq!(one.for_key(b"http://a/y"), None);
+    }
+
+    #[test]
+    fn bad_rules_say_what_is_wrong() {
+        for text in ["", "x", "a=", "a=5w", "a=-5", "a b=5", "a.*=5", "a:80=5", "a=99999999999999999999d"] {
+            let error = Rule::parse(text).expect_err(text);
+            assert!(error.contains("write one as"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn patterns_cover_the_whole_path() {
+        let table = [
+            ("/*.deb", "/a/b.deb", true),
+            ("/*.deb", "/a/b.deb?x", false),
+            ("*", "/anything", true),
+            ("/a*b*c", "/aXbYbZc", true),
+            ("/a*b*c", "/aXbYbZ", false),
+            ("/a", "/a", true),
+            ("/**", "/", true),
+        ];
+        for (pattern, text, expected) in table {
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! How long a response is fresh.
+//!
+//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and 4.2.2.
+
+use http::header::{DATE, EXPIRES, LAST_MODIFIED};
+use http::{HeaderMap, StatusCode};
+
+use super::cache_control::ResponseDirectives;
+use super::parse_date_s;
+
+/// The longest heuristic lifetime, in seconds.
+pub const HEURISTIC_LIFETIME_S_MAX: u64 = 24 * 3600;
+
+/// Where a lifetime comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// `s-maxage`, `max-age` or `Expires`.
+    Explicit,
+    /// The operator's rules.
+    DefaultTtl,
+    /// A tenth of the time since the last modification.
+    Heuristic,
+    /// Nothing says; the lifetime is 0.
+    None,
+}
+
+/// A freshness lifetime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Freshness {
+    /// How long from its generation the response is fresh, in milliseconds.
+    pub lifetime_ms: u64,
+    /// Where that comes from.
+    pub source: Source,
+}
+
+/// Whether a status may be stored and given a lifetime without being told (RFC 9110, 15.1; 206 is not stored here).
+pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// Whether the operator's default lifetime applies to a status: answers that say what a thing is, not that it is absent.
+pub fn takes_default_ttl(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 300 | 301 | 308 | 410)
+}
+
+/// Whether a response says itself how long it is fresh.
+pub fn is_explicit(headers: &HeaderMap, directives: &ResponseDirectives) -> bool {
+    directives.s_maxage.is_some() || directives.max_age.is_some() || headers.contains_key(EXPIRES)
+}
+
+/// The freshness lifetime of a response received at `response_ms`, with the operator's default for its URL if any.
+///
+/// An `Expires` that is no date means stale. The default never applies to a response that asks for validation.
+pub fn lifetime(
+    status: StatusCode,
+    headers: &HeaderMap,
+    directives: &ResponseDirectives,
+    default_ttl_s: Option<u64>,
+    response_ms: u64,
+) -> Freshness {
+    let explicit = |seconds: u64| Freshness { lifetime_ms: seconds * 1000, source: Source::Explicit };
+    if let Some(seconds) = directives.s_maxage.or(directives.max_age) {
+        return explicit(seconds);
+    }
+    let date_s = headers.get(DATE).and_then(parse_date_s).unwrap_or(response_ms / 1000);
+    if let Some(expires) = headers.get(EXPIRES) {
+        return explicit(parse_date_s(expires).map_or(0, |expires_s| expires_s.saturating_sub(date_s)));
+    }
+    if let Some(seconds) = default_ttl_s
+        && takes_default_ttl(status)
+        && !(directives.no_cache || directives.no_store || directives.private)
+    {
+        return Freshness { lifetime_ms: seconds * 1000, source: Source::DefaultTtl };
+    }
+    if (is_heuristically_cacheable(status) || directives.public)
+        && let Some(modified_s) = headers.get(LAST_MODIFIED).and_then(parse_date_s)
+    {
+        let seconds = (date_s.saturating_sub(modified_s) / 10).min(HEURISTIC_LIFETIME_S_MAX);
+        return Freshness { lifetime_ms: seconds * 1000, source: Source::Heuristic };
+    }
+    Freshness { lifetime_ms: 0, source: Source::None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    const NOW_MS: u64 = 784_111_777_000;
+    const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    #[test]
+    fn lifetimes_follow_the_order_of_the_rfc() {
+        use Source::{DefaultTtl, Explicit, Heuristic, None as Nothing};
+        type Row<'a> = (&'a str, u16, &'a [(&'a str, &'a str)], Option<u64>, u64, Source);
+        let table: &[Row] = &[
+            ("nothing", 200, &[], None, 0, Nothing),
+            ("max-age", 200, &[("cache-control", "max-age=5")], None, 5, Explicit),
+            ("s-maxage wins", 200, &[("cache-control", "max-age=5, s-maxage=9")], None, 9, Explicit),
+            (
+                "max-age wins over expires",
+                200,
+                &[("cache-control", "max-age=5"), ("expires", "Sun, 06 Nov 1994 09:49:37 GMT")],
+                None,
+                5,
+                Explicit,
+            ),
+            ("expires", 200, &[("date", NOW), ("expires", "Sun, 06 Nov 1994 09:49:37 GMT")], None, 3600, Explicit),
+            ("expires without date", 200, &[("expires", "Sun, 06 Nov 1994 08:49:47 GMT")], None, 10, Explicit),
+            ("expires in rfc850 form", 200, &[("expires", "Sunday, 06-Nov-94 08:49:47 GMT")], None, 10, Explicit),
+            ("expires in asctime form", 200, &[("expires", "Sun Nov  6 08:49:47 1994")], None, 10, Explicit),
+            ("expires 0 is stale", 200, &[("expires", "0")], Some(99), 0, Explicit),
+            ("expired", 200, &[("date", NOW), ("expires", "Sun, 06 Nov 1994 07:49:37 GMT")], None, 0, Explicit),
+            ("bad max-age is stale", 200, &[("cache-control", "max-age=x")], Some(99), 0, Explicit),
+            ("default", 200, &[], Some(99), 99, DefaultTtl),
+            ("default before heuristic", 200, &[("last-modified", NOW)], Some(99), 99, DefaultTtl),
+            ("no default for 404", 404, &[], Some(99), 0, Nothing),
+            ("no default for no-cache", 200, &[("cache-control", "no-cache")], Some(99), 0, Nothing),
+            ("no default for private", 200, &[("cache-control", "private")], Some(99), 0, Nothing),
+            ("heuristic", 200, &[("last-modified", "Sun, 06 Nov 1994 08:32:57 GMT")], None, 100, Heuristic),
+            ("heuristic, bounded", 200, &[("last-modified", "Wed, 06 Nov 1974 08:32:57 GMT")], None, 86400, Heuristic),
+            (
+                "heuristic from the future",
+                200,
+                &[("last-modified", "Sun, 06 Nov 2044 08:32:57 GMT")],
+                None,
+                0,
+                Heuristic,
+            ),
+            ("no heuristic for 201", 201, &[("last-modified", "Sun, 06 Nov 1994 08:32:57 GMT")], None, 0, Nothing),
+            (
+                "heuristic for public 201",
+                201,
+                &[("cache-control", "public"), ("last-modified", "Sun, 06 Nov 1994 08:32:57 GMT")],
+                None,
+                100,
+                Heuristic,
+            ),
+        ];
+        for (name, status, lines, default, seconds, source) in table {
+            let map = headers(lines);
+            let status = StatusCode::from_u16(*status).expect("a status");
+            let found = lifetime(status, &map, &ResponseDirectives::parse(&map), *default, NOW_MS + 999);
+            assert_eq!(found, Freshness { lifetime_ms: seconds * 1000, source: *source }, "{name}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Headers that belong to one connection and go no further.
+//!
+//! Owns: which they are, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
+
+use http::header::{
+    AGE, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, HOST, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY, VIA,
+};
+use http::{HeaderMap, HeaderValue};
+
+use super::list::Members;
+
+/// Removes every hop-by-hop header and those that `Connection` names.
+///
+/// Headers that caches and framing rest upon cannot be removed by being named: `Connection: cache-control` would turn a
+/// private response into a shared one.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+        for name in lines.iter().flat_map(|line| Members::new(line.as_bytes())) {
+            if let Ok(name) = HeaderName::from_bytes(name)
+                && !is_protected(&name)
+            {
+                headers.remove(name);
+            }
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in [TE, TRAILER, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION] {
+        headers.remove(name);
+    }
+    for name in ["keep-alive", "proxy-connection", "proxy-authentication-info"] {
+        headers.remove(name);
+    }
+}
+
+fn is_protected(name: &HeaderName) -> bool {
+    [AGE, CACHE_CONTROL, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, VARY, VIA].contains(name)
+        || name == "x-forwarded-for"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    #[test]
+    fn only_what_belongs_to_the_connection_goes() {
+        type Lines<'a> = &'a [(&'a str, &'a str)];
+        let table: &[(Lines, Lines)] = &[
+            (&[("a", "1")], &[("a", "1")]),
+            (&[("connection", "close"), ("a", "1")], &[("a", "1")]),
+            (
+                &[("connection", "A, b"), ("connection", "c"), ("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")],
+                &[("d", "1")],
+            ),
+            (&[("connection", "cache-control"), ("cache-control", "private")], &[("cache-control", "private")]),
+            (&[("connection", "host"), ("host", "x")], &[("host", "x")]),
+            (&[("connection", "not a name, @"), ("a", "1")], &[("a", "1")]),
+            (
+                &[
+                    ("keep-alive", "1"),
+                    ("proxy-connection", "1"),
+                    ("te", "trailers"),
+                    ("trailer", "x"),
+                    ("transfer-encoding", "chunked"),
+                    ("upgrade", "h2c"),
+                    ("proxy-authorization", "x"),
+                    ("proxy-authenticate", "x"),
+                    ("proxy-authentication-info", "x"),
+                    ("authorization", "kept"),
+                ],
+                &[("authorization", "kept")],
+            ),
+        ];
+        for (before, after) in table {
+            let mut map = headers(before);
+            remove_hop_by_hop(&mut map);
+            assert_eq!(map, headers(after), "{before:?}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The rules of HTTP caching as pure functions: requests, responses and time in, decisions out.
+//!
+//! No I/O, no clock, no randomness. Times are Unix milliseconds and durations are milliseconds unless a name says
+//! otherwise; `Age`, `max-age` and their kin are seconds on the wire. *Source*: RFC 9110, 9111, 9112, 9211.
+
+pub mod age;
+pub mod cache_control;
+pub mod cache_status;
+pub mod conditional;
+pub mod default_ttl;
+pub mod freshness;
+pub mod hop;
+pub mod invalidate;
+pub mod key;
+pub mod list;
+pub mod range;
+pub mod serve;
+pub mod storable;
+pub mod update;
+pub mod vary;
+
+/// Parses an HTTP date into Unix seconds; `None` where it is none or lies before 1970.
+pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
+    let time = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
+    time.duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+#[cfg(test)]
+pub(crate) fn headers(lines: &[(&str, &str)]) -> http::HeaderMap {
+    let mut map = http::HeaderMap::new();
+    for (name, value) in lines {
+        map.append(
+            http::HeaderName::from_bytes(name.as_bytes()).expect("a header name"),
+            http::HeaderValue::from_str(value).expect("a header value"),
+        );
+    }
+    map
+}

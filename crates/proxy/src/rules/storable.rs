@@ -1,0 +1,176 @@
+//! Whether a response may be stored.
+//!
+//! Owns: RFC 9111, 3 and 3.5, for a shared cache that understands GET, keeps whole responses only, and has no use for what
+//! it could never serve.
+
+use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
+use http::{HeaderMap, Method, StatusCode};
+
+use super::cache_control::{RequestDirectives, ResponseDirectives};
+use super::freshness::{Freshness, is_explicit, is_heuristically_cacheable};
+use super::vary::Vary;
+
+/// Whether to store, and why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storability {
+    /// It may be stored.
+    Storable,
+    /// The method is not GET.
+    Method,
+    /// The status is interim, partial, a validation's, or not understood where it must be.
+    Status,
+    /// `no-store` in the request or the response.
+    NoStore,
+    /// `private`.
+    Private,
+    /// The request had `Authorization` and the response does not allow sharing.
+    Authorization,
+    /// Nothing allows it: no lifetime, not `public`, and a status that says nothing about caching.
+    NotAllowed,
+    /// `Vary: *`, or more names than are kept.
+    Vary,
+    /// It would be stale at once and could never be validated.
+    Useless,
+}
+
+impl Storability {
+    /// Whether it may be stored.
+    pub fn is_storable(self) -> bool {
+        self == Storability::Storable
+    }
+}
+
+/// The final status codes whose meaning for caches is known here.
+fn is_understood(status: StatusCode) -> bool {
+    matches!(status.as_u16(),
+        200..=205 | 300..=303 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 428 | 429 | 431 | 451 | 500..=505 | 511)
+}
+
+/// Decides about one response to `method` with `request_headers`.
+pub fn storability(
+    method: &Method,
+    request_headers: &HeaderMap,
+    request: &RequestDirectives,
+    status: StatusCode,
+    headers: &HeaderMap,
+    response: &ResponseDirectives,
+    freshness: Freshness,
+) -> Storability {
+    if method != Method::GET {
+        return Storability::Method;
+    }
+    if status.as_u16() < 200 || status == StatusCode::PARTIAL_CONTENT || status == StatusCode::NOT_MODIFIED {
+        return Storability::Status;
+    }
+    if response.must_understand && !is_understood(status) {
+        return Storability::Status;
+    }
+    // With must-understand, no-store is for caches that do not understand it.
+    if request.no_store || (response.no_store && !response.must_understand) {
+        return Storability::NoStore;
+    }
+    if response.private {
+        return Storability::Private;
+    }
+    if request_headers.contains_key(AUTHORIZATION)
+        && !(response.must_revalidate || response.public || response.s_maxage.is_some())
+    {
+        return Storability::Authorization;
+    }
+    if !(response.public || is_explicit(headers, response) || is_heuristically_cacheable(status)) {
+        return Storability::NotAllowed;
+    }
+    if matches!(Vary::parse(headers), Vary::Any) {
+        return Storability::Vary;
+    }
+    let has_validator = headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED);
+    if (freshness.lifetime_ms == 0 || response.no_cache) && !has_validator {
+        return Storability::Useless;
+    }
+    Storability::Storable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::freshness::lifetime;
+    use super::super::headers;
+    use super::*;
+
+    #[test]
+    fn storability_follows_the_rfc() {
+        use Storability::*;
+        let fresh = ("cache-control", "max-age=60");
+        type Lines<'a> = &'a [(&'a str, &'a str)];
+        let table: &[(&str, &str, Lines, u16, Lines, Storability)] = &[
+            ("plain", "GET", &[], 200, &[fresh], Storable),
+            ("head", "HEAD", &[], 200, &[fresh], Method),
+            ("post", "POST", &[], 200, &[fresh], Method),
+            ("partial", "GET", &[], 206, &[fresh], Status),
+            ("not modified", "GET", &[], 304, &[fresh], Status),
+            ("no-store", "GET", &[], 200, &[("cache-control", "no-store, max-age=60")], NoStore),
+            ("request no-store", "GET", &[("cache-control", "no-store")], 200, &[fresh], NoStore),
+            ("private", "GET", &[], 200, &[("cache-control", "private, max-age=60")], Private),
+            ("set-cookie has no rule", "GET", &[], 200, &[fresh, ("set-cookie", "a=b")], Storable),
+            ("authorization", "GET", &[("authorization", "x")], 200, &[fresh], Authorization),
+            (
+                "authorized, public",
+                "GET",
+                &[("authorization", "x")],
+                200,
+                &[("cache-control", "public, max-age=1")],
+                Storable,
+            ),
+            (
+                "authorized, s-maxage",
+                "GET",
+                &[("authorization", "x")],
+                200,
+                &[("cache-control", "s-maxage=1")],
+                Storable,
+            ),
+            (
+                "authorized, must-revalidate",
+                "GET",
+                &[("authorization", "x")],
+                200,
+                &[("cache-control", "must-revalidate, max-age=1")],
+                Storable,
+            ),
+            ("heuristic", "GET", &[], 200, &[("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], Storable),
+            ("404 with lifetime", "GET", &[], 404, &[fresh], Storable),
+            ("302 without lifetime", "GET", &[], 302, &[("etag", "\"a\"")], NotAllowed),
+            ("302 with lifetime", "GET", &[], 302, &[fresh], Storable),
+            ("500 with lifetime", "GET", &[], 500, &[fresh], Storable),
+            ("599 with lifetime", "GET", &[], 599, &[fresh], Storable),
+            ("must-understand unknown", "GET", &[], 599, &[("cache-control", "must-understand, max-age=1")], Status),
+            (
+                "must-understand known",
+                "GET",
+                &[],
+                200,
+                &[("cache-control", "must-understand, no-store, max-age=1")],
+                Storable,
+            ),
+            ("vary star", "GET", &[], 200, &[fresh, ("vary", "accept, *")], Vary),
+            ("nothing to go by", "GET", &[], 200, &[], Useless),
+            ("always validated", "GET", &[], 200, &[("cache-control", "no-cache"), ("etag", "\"a\"")], Storable),
+            ("never validatable", "GET", &[], 200, &[("cache-control", "no-cache, max-age=9")], Useless),
+            ("expired, no validator", "GET", &[], 200, &[("expires", "0")], Useless),
+        ];
+        for (name, method, request, status, response, expected) in table {
+            let (request, response) = (headers(request), headers(response));
+            let status = StatusCode::from_u16(*status).expect("a status");
+            let directives = ResponseDirectives::parse(&response);
+            let found = storability(
+                &http::Method::from_bytes(method.as_bytes()).expect("a method"),
+                &request,
+                &RequestDirectives::parse(&request),
+                status,
+                &response,
+                &directives,
+                lifetime(status, &response, &directives, None, 0),
+            );
+            assert_eq!(found, *expected, "{name}");
+        }
+    }
+}

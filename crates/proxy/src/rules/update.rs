@@ -1,0 +1,56 @@
+//! New headers for a stored response, from the `304` that validated it.
+//!
+//! Owns: which headers are replaced. The body stays, so what describes its bytes stays. *Source*: RFC 9111, 3.2 and 4.3.4.
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
+
+const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE];
+
+/// Puts the headers of a `304` (hop-by-hop ones already gone) over those of the stored response.
+///
+/// Every header that the `304` has replaces all lines of that name; the others stay. The old `Age` and `Date` go even where
+/// the `304` has none: they would make the response look as old as it was.
+pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
+    let mut result = stored.clone();
+    result.remove(http::header::AGE);
+    if !fresh.contains_key(http::header::DATE) {
+        result.remove(http::header::DATE);
+    }
+    for name in fresh.keys() {
+        if ABOUT_THE_BODY.contains(name) {
+            continue;
+        }
+        result.remove(name);
+        for value in fresh.get_all(name) {
+            result.append(name.clone(), value.clone());
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    #[test]
+    fn headers_are_replaced_but_for_those_about_the_body() {
+        type Lines<'a> = &'a [(&'a str, &'a str)];
+        let table: &[(Lines, Lines, Lines)] = &[
+            (&[("a", "1")], &[], &[("a", "1")]),
+            (&[("a", "1")], &[("a", "2")], &[("a", "2")]),
+            (&[("a", "1"), ("a", "2")], &[("a", "3")], &[("a", "3")]),
+            (&[("a", "1")], &[("a", "2"), ("a", "3"), ("b", "4")], &[("a", "2"), ("a", "3"), ("b", "4")]),
+            (&[("content-length", "5")], &[("content-length", "0")], &[("content-length", "5")]),
+            (&[("content-encoding", "gzip")], &[("content-encoding", "br")], &[("content-encoding", "gzip")]),
+            (&[("content-type", "a/b")], &[("content-type", "c/d")], &[("content-type", "c/d")]),
+            (&[("cache-control", "max-age=1")], &[("cache-control", "max-age=9")], &[("cache-control", "max-age=9")]),
+            (&[("age", "100"), ("date", "x")], &[], &[]),
+            (&[("age", "100"), ("date", "x")], &[("date", "y")], &[("date", "y")]),
+        ];
+        for (stored, fresh, expected) in table {
+            assert_eq!(merged(&headers(stored), &headers(fresh)), headers(expected), "{stored:?} {fresh:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Responses that depend on request headers.
+//!
+//! Owns: what `Vary` names, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` where the
+//! request lacks it. Values compare exactly but for whitespace: several lines are joined by commas, whitespace around commas
+//! goes, other runs of it become one space. The names are in the variant, so whoever has one can tell whether a request
+//! matches it. *Source*: RFC 9111, 4.1.
+
+use http::header::VARY;
+use http::{HeaderMap, HeaderName};
+
+use super::list::members_of;
+
+/// The most names by which stored responses of one URL may vary.
+pub const VARY_NAMES_MAX: usize = 16;
+
+/// What a response varies by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vary {
+    /// Nothing.
+    Nothing,
+    /// These headers; sorted, each once.
+    Names(Vec<HeaderName>),
+    /// Anything: it can never be reused.
+    Any,
+}
+
+impl Vary {
+    /// Reads a response's `Vary`. More than [`VARY_NAMES_MAX`] names, or one that is no name, count as `*`.
+    pub fn parse(headers: &HeaderMap) -> Vary {
+        if !headers.contains_key(VARY) {
+            return Vary::Nothing;
+        }
+        let mut names = Vec::new();
+        for member in members_of(headers, &VARY) {
+            match HeaderName::from_bytes(member) {
+                Ok(name) if member != b"*" => names.push(name),
+                _ => return Vary::Any,
+            }
+        }
+        Vary::of(names)
+    }
+
+    /// Makes a `Vary` of names in any order.
+    pub fn of(mut names: Vec<HeaderName>) -> Vary {
+        names.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
+        names.dedup();
+        match names.len() {
+            0 => Vary::Nothing,
+            1..=VARY_NAMES_MAX => Vary::Names(names),
+            _ => Vary::Any,
+        }
+    }
+
+    /// Joins the names that are known for a URL with those of a new response.
+    pub fn union(self, known: &[HeaderName]) -> Vary {
+        match self {
+            Vary::Any => Vary::Any,
+            Vary::Nothing => Vary::of(known.to_vec()),
+            Vary::Names(mut names) => {
+                names.extend_from_slice(known);
+                Vary::of(names)
+            }
+        }
+    }
+}
+
+/// Appends the variant part of a request's key to `out`.
+pub fn push_variant(out: &mut Vec<u8>, names: &[HeaderName], request: &HeaderMap) {
+    for name in names {
+        out.extend_from_slice(name.as_str().as_bytes());
+        push_value(out, name.as_str(), request);
+        out.push(b'\n');
+    }
+}
+
+/// Whether a request would get the variant, as [`push_variant`] wrote it.
+pub fn matches_variant(variant: &[u8], request: &HeaderMap) -> bool {
+    let mut found = Vec::new();
+    variant.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).all(|line| {
+        let end = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
+        let Ok(name) = std::str::from_utf8(&line[..end]) else { return false };
+        found.clear();
+        push_value(&mut found, name, request);
+        found == line[end..]
+    })
+}
+
+/// The names in a variant, as [`push_variant`] wrote it.
+pub fn names_in(variant: &[u8]) -> Vec<HeaderName> {
+    variant
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| HeaderName::from_bytes(line.split(|&byte| byte == b':').next()?).ok())
+        .collect()
+}
+
+/// Appends `:` and the normalised value; nothing where the header is absent.
+fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
+    let mut lines = request.get_all(name).into_iter();
+    let Some(first) = lines.next() else { return };
+    out.push(b':');
+    let start = out.len();
+    push_normalised(out, start, first.as_bytes());
+    for line in lines {
+        out.push(b',');
+        push_normalised(out, start, line.as_bytes());
+    }
+}
+
+fn push_normalised(out: &mut Vec<u8>, start: usize, value: &[u8]) {
+    let mut spaced = false;
+    for &byte in value.trim_ascii() {
+        match byte {
+            b' ' | b'\t' => spaced = true,
+            _ => {
+                if spaced && byte != b',' && out.len() > start && out.last() != Some(&b',') {
+                    out.push(b' ');
+                }
+                spaced = false;
+                out.push(byte);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    fn names(list: &[&str]) -> Vec<HeaderName> {
+        list.iter().map(|name| HeaderName::from_bytes(name.as_bytes()).expect("a name")).collect()
+    }
+
+    #[test]
+    fn names_are_sorted_unique_and_bounded() {
+        let table: &[(&[&str], Vary)] = &[
+            (&[], Vary::Nothing),
+            (&[""], Vary::Nothing),
+            (&["Accept"], Vary::Names(names(&["accept"]))),
+            (&["B, a", "A"], Vary::Names(names(&["a", "b"]))),
+            (&["*"], Vary::Any),
+            (&["a, *"], Vary::Any),
+            (&["a b"], Vary::Any),
+            (&["a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"], Vary::Any),
+            (
+                &["a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p"],
+                Vary::of(names(&["p", "o", "n", "m", "l", "k", "j", "i", "h", "g", "f", "e", "d", "c", "b", "a"])),
+            ),
+        ];
+        for (lines, expected) in table {
+            let lines: Vec<_> = lines.iter().map(|line| ("vary", *line)).collect();
+            assert_eq!(Vary::parse(&headers(&lines)), *expected, "{lines:?}");
+        }
+        assert_eq!(Vary::Nothing.union(&names(&["b", "a"])), Vary::Names(names(&["a", "b"])));
+        assert_eq!(Vary::Names(names(&["a"])).union(&names(&["b"])), Vary::Names(names(&["a", "b"])));
+        assert_eq!(Vary::Any.union(&names(&["b"])), Vary::Any);
+    }
+
+    #[test]
+    fn variants_match_exactly_but_for_whitespace() {
+        let table: &[(&[(&str, &str)], &[(&str, &str)], bool)] = &[
+            (&[("a", "1")], &[("a", "1")], true),
+            (&[("a", "1")], &[("a", "2")], false),
+            (&[("a", "1")], &[], false),
+            (&[], &[], true),
+            (&[], &[("a", "")], false),
+            (&[("a", "1, 2")], &[("a", "1,2")], true),
+            (&[("a", "1 ,  2")], &[("a", "1"), ("a", "2")], true),
+            (&[("a", "x  y")], &[("a", "x y")], true),
+            (&[("a", "xy")], &[("a", "x y")], false),
+            (&[("a", "1,2")], &[("a", "2,1")], false),
+            (&[("a", "X")], &[("a", "x")], false),
+            (&[("a", "1"), ("b", "2")], &[("b", "2"), ("a", "1")], true),
+            (&[("a", "b:2")], &[("a", "b"), ("b", "2")], false),
+        ];
+        for (first, second, expected) in table {
+            let (first, second) = (headers(first), headers(second));
+            let mut variants = [Vec::new(), Vec::new()];
+            push_variant(&mut variants[0], &names(&["a", "b"]), &first);
+            push_variant(&mut variants[1], &names(&["a", "b"]), &second);
+            assert_eq!(variants[0] == variants[1], *expected, "{first:?} {second:?}");
+            assert_eq!(matches_variant(&variants[0], &second), *expected, "{first:?} {second:?}");
+            assert_eq!(names_in(&variants[0]), names(&["a", "b"]));
+        }
+    }
+}
