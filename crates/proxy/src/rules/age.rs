@@ -47,7 +47,8 @@ mod tests {
 
     #[test]
     fn initial_age_is_the_greater_of_apparent_and_claimed_age() {
-        let table: &[(&[(&str, &str)], u64, u64, u64)] = &[
+        type Lines<'a> = &'a [(&'a str, &'a str)];
+        let table: &[(Lines, u64, u64, u64)] = &[
             // headers, request, response, expected
             (&[], 0, 0, 0),
             (&[("date", DATE_TEXT)], 0, 999, 999),

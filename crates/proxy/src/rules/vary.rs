@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn variants_match_exactly_but_for_whitespace() {
-        let table: &[(&[(&str, &str)], &[(&str, &str)], bool)] = &[
+        type Lines<'a> = &'a [(&'a str, &'a str)];
+        let table: &[(Lines, Lines, bool)] = &[
             (&[("a", "1")], &[("a", "1")], true),
             (&[("a", "1")], &[("a", "2")], false),
             (&[("a", "1")], &[], false),
