@@ -1,1 +1,282 @@
-//! Placeholder.
+//! The program under test: finds the `nectary` binary, runs the proxy, asks its control socket.
+//!
+//! Owns a running proxy as a user would have it: its own runtime directory, an access log, a store. Knows the command line
+//! and the control protocol (one line of JSON each way), nothing else of what is inside.
+
+use crate::guard::{self, Process};
+use crate::http::{Connection, wait_listening};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Finds the binary: `NECTARY_BIN`, else `nectary` in the target directory that this program was built into.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NECTARY_BIN") {
+        return Ok(PathBuf::from(path));
+    }
+    let own = std::env::current_exe()?;
+    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join("nectary")).find(|path| path.is_file());
+    found.with_context(|| {
+        format!(
+            "no nectary binary beside {}: run `cargo build --release -p nectary`, or set NECTARY_BIN",
+            own.display()
+        )
+    })
+}
+
+/// How to run a proxy.
+#[derive(Clone, Debug)]
+pub struct ProxyCommand {
+    /// Where it shall listen.
+    pub listen: SocketAddr,
+    /// Origin of a reverse proxy; a forward proxy without.
+    pub origin: Option<String>,
+    /// SPEC of the store.
+    pub store: String,
+    /// Size of the store, as on the command line.
+    pub size: String,
+    /// Memory, as on the command line.
+    pub memory: String,
+    /// Directory for the control socket, the access log and what the process prints.
+    pub folder: PathBuf,
+    /// Write an access log to `folder/access.log`.
+    pub access_log: bool,
+    /// Further arguments.
+    pub arguments: Vec<String>,
+    /// Processor to run on.
+    pub cpu: Option<usize>,
+    /// Program and arguments to put before the binary, as `strace …`.
+    pub wrapper: Vec<String>,
+}
+
+impl ProxyCommand {
+    /// A reverse proxy on a free port with its store as a file in `folder`, one worker, 64 MiB of memory.
+    pub fn new(folder: &Path, origin: Option<String>) -> Result<Self> {
+        Ok(Self {
+            listen: crate::scratch::free_address()?,
+            origin,
+            store: folder.join("store").display().to_string(),
+            size: "256M".to_owned(),
+            memory: "64M".to_owned(),
+            folder: folder.to_owned(),
+            access_log: false,
+            arguments: Vec::new(),
+            cpu: None,
+            wrapper: Vec::new(),
+        })
+    }
+
+    /// Where the access log is.
+    pub fn access_log_path(&self) -> PathBuf {
+        self.folder.join("access.log")
+    }
+
+    /// The command line as it will be run.
+    pub fn command(&self) -> Result<Command> {
+        let binary = binary()?;
+        let mut command = match self.wrapper.split_first() {
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(binary);
+                command
+            }
+            None => Command::new(binary),
+        };
+        command.arg("proxy").arg("--listen").arg(self.listen.to_string());
+        if let Some(origin) = &self.origin {
+            command.args(["--origin", origin]);
+        }
+        command.args(["--store", &self.store, "--size", &self.size, "--memory", &self.memory]);
+        if self.access_log {
+            command.arg("--access-log").arg(self.access_log_path());
+        }
+        command.args(&self.arguments).env("NECTARY_RUNTIME_DIR", self.runtime_folder());
+        Ok(command)
+    }
+
+    /// The directory of the control socket.
+    pub fn runtime_folder(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// Starts the proxy without waiting for it.
+    pub fn spawn(&self) -> Result<Nectary> {
+        let runtime = self.runtime_folder();
+        std::fs::create_dir_all(&runtime)?;
+        std::fs::set_permissions(&runtime, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        let process = Process::spawn("nectary", self.command()?, &self.folder.join("nectary.log"), self.cpu)?;
+        Ok(Nectary { process, listen: self.listen, runtime })
+    }
+
+    /// Starts the proxy and waits until it accepts connections.
+    pub fn start(&self) -> Result<Nectary> {
+        let mut nectary = self.spawn()?;
+        nectary.wait_ready(Duration::from_secs(30))?;
+        Ok(nectary)
+    }
+
+    /// Runs the proxy where it is expected to refuse: its exit status and what it printed.
+    pub fn run_to_refusal(&self, limit: Duration) -> Result<(ExitStatus, String)> {
+        let before = std::fs::read_to_string(self.folder.join("nectary.log")).unwrap_or_default().len();
+        let mut nectary = self.spawn()?;
+        let status = nectary.process.wait(limit)?;
+        let text = nectary.process.log_text();
+        Ok((status, text.get(before..).unwrap_or_default().to_owned()))
+    }
+}
+
+/// Runs another subcommand to its end; its exit status and what it printed.
+pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
+    let mut command = Command::new(binary()?);
+    command.args(arguments).env("NECTARY_RUNTIME_DIR", folder.join("run"));
+    let log = folder.join("command.log");
+    let _ = std::fs::remove_file(&log);
+    guard::run(&format!("nectary {}", arguments.join(" ")), command, &log, Duration::from_secs(60))
+}
+
+/// What the store says about its progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sequences {
+    /// The highest that was given to a put.
+    pub last: u64,
+    /// Everything up to here survives a kill.
+    pub written: u64,
+    /// Everything up to here survives a power cut.
+    pub flushed: u64,
+}
+
+/// A running proxy.
+#[derive(Debug)]
+pub struct Nectary {
+    /// The process.
+    pub process: Process,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    runtime: PathBuf,
+}
+
+impl Nectary {
+    /// Waits until it accepts connections; fails early, with what it printed, when it ends instead.
+    pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if wait_listening(self.listen, Duration::from_millis(20)).is_ok() {
+                return Ok(());
+            }
+            if let Some(status) = self.process.try_status() {
+                bail!("nectary ended with {}\n{}", guard::describe(status), self.process.log_tail());
+            }
+            if Instant::now() > deadline {
+                bail!("nectary does not listen on {} after {limit:?}\n{}", self.listen, self.process.log_tail());
+            }
+        }
+    }
+
+    /// A client of the proxy with generous waits.
+    pub fn client(&self) -> Connection {
+        Connection::new(self.listen, Duration::from_secs(30))
+    }
+
+    /// Opens the control socket.
+    pub fn control(&self) -> Result<Control> {
+        Control::connect(&self.runtime)
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
+        self.process.signal(libc::SIGTERM);
+        self.process.wait(limit)
+    }
+
+    /// Waits until everything that was put is written, so that it would survive a kill.
+    pub fn wait_written(&self, limit: Duration) -> Result<Sequences> {
+        let mut control = self.control()?;
+        let target = control.sequences()?.last;
+        let deadline = Instant::now() + limit;
+        loop {
+            let now = control.sequences()?;
+            if now.written >= target {
+                return Ok(now);
+            }
+            if Instant::now() > deadline {
+                bail!("sequence {target} is not written after {limit:?}: {now:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A connection to the control socket.
+#[derive(Debug)]
+pub struct Control {
+    stream: BufReader<UnixStream>,
+}
+
+impl Control {
+    /// Connects to the one socket in a runtime directory.
+    pub fn connect(runtime: &Path) -> Result<Self> {
+        let mut found = None;
+        for entry in std::fs::read_dir(runtime).with_context(|| format!("cannot read {}", runtime.display()))? {
+            let entry = entry?;
+            if entry.file_type()?.is_socket() && found.replace(entry.path()).is_some() {
+                bail!("several sockets in {}", runtime.display());
+            }
+        }
+        let path = found.with_context(|| format!("no control socket in {}", runtime.display()))?;
+        let stream = UnixStream::connect(&path).with_context(|| format!("cannot connect to {}", path.display()))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Asks and waits for the answer.
+    pub fn request(&mut self, method: &str) -> Result<Value> {
+        self.stream.get_mut().write_all(format!("{{\"method\":\"{method}\"}}\n").as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let mut answer: Value = serde_json::from_str(&line).with_context(|| format!("control answer {line:?}"))?;
+        match answer.get_mut("ok") {
+            Some(value) => Ok(value.take()),
+            None => bail!("control socket: {method}: {line}"),
+        }
+    }
+
+    /// The status of the part.
+    pub fn status(&mut self) -> Result<Value> {
+        self.request("status")
+    }
+
+    /// The store's progress.
+    pub fn sequences(&mut self) -> Result<Sequences> {
+        let status = self.status()?;
+        let found = find(&status, "sequences").with_context(|| format!("no sequences in the status {status}"))?;
+        let number = |name: &str| found[name].as_u64().with_context(|| format!("no {name} in {found}"));
+        Ok(Sequences { last: number("last")?, written: number("written")?, flushed: number("flushed")? })
+    }
+}
+
+/// Finds the first member of this name at any depth.
+pub fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(members) => members.get(name).or_else(|| members.values().find_map(|member| find(member, name))),
+        Value::Array(elements) => elements.iter().find_map(|element| find(element, name)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_at_any_depth() {
+        let value = serde_json::json!({"a": [{"b": 1}, {"sequences": {"last": 7}}]});
+        assert_eq!(find(&value, "sequences").unwrap()["last"], 7);
+        assert!(find(&value, "c").is_none());
+    }
+}

@@ -1,6 +1,10 @@
 //! How runs report: medians of paired rounds, counts, and what was not run.
 
+use anyhow::Result;
 use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 
 /// Prints why something was not run, in the form that the test runner collects.
 pub fn not_run(reason: impl fmt::Display) {
@@ -50,6 +54,12 @@ impl fmt::Display for Spread {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:.2} ({:.2}-{:.2})", self.median, self.min, self.max)
     }
+}
+
+/// Appends one line of JSON to a file, which is made where it is absent.
+pub fn write_json_line(path: &Path, value: &serde_json::Value) -> Result<()> {
+    let mut file = File::options().create(true).append(true).open(path)?;
+    Ok(file.write_all(format!("{value}\n").as_bytes())?)
 }
 
 /// The seed to use: the one that was asked for, or a new one from the clock. Either way the caller prints it.

@@ -3,7 +3,7 @@
 //! Promises the same values for the same seed on every machine. Not for secrets.
 
 /// A generator of 64-bit values (SplitMix64): tiny, fast, good enough to choose workloads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rng {
     state: u64,
 }

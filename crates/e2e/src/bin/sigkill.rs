@@ -1,0 +1,118 @@
+//! SIGKILL rounds under load, as many as asked for: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
+//!
+//! Prints one line a round and the sums; appends one line of JSON a round to the log. Rounds that the log already has for
+//! this seed are not run again. Exit code 0 only where missing, wrong and lost are 0, enough was demanded, every purge
+//! held, and the first hit came within a second of exec every time.
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use nectary_e2e::report::{seed_or_new, write_json_line};
+use nectary_e2e::sigkill::{self, Campaign, Plant, RoundReport};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Kills a loaded proxy again and again; everything written must be there, everything purged must not.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds of all shards together.
+    #[arg(long, default_value_t = 15)]
+    rounds: u64,
+    /// Chooses the workload; a new one is drawn and printed without it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run every n-th round only, from the i-th on.
+    #[arg(long, value_name = "I/N", default_value = "0/1")]
+    shard: String,
+    /// Append one line of JSON a round to this file, and skip the rounds that it has.
+    #[arg(long)]
+    log: Option<PathBuf>,
+    /// Plant a bug: wrong-byte, lost-object, forgotten-purge or zeroed-store. The run must fail.
+    #[arg(long)]
+    plant: Option<String>,
+    /// Further arguments of the proxy.
+    #[arg(last = true)]
+    proxy: Vec<String>,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let seed = seed_or_new(arguments.seed);
+    let plant = match arguments.plant.as_deref() {
+        Some(name) => Some(Plant::by_name(name).with_context(|| format!("unknown planted bug {name:?}"))?),
+        None => None,
+    };
+    let (shard, shards) = parse_shard(&arguments.shard)?;
+    let done = arguments.log.as_deref().map_or_else(|| Ok(Vec::new()), |log| rounds_done(log, seed))?;
+    let mut campaign = Campaign::new(seed, arguments.rounds);
+    campaign.rounds.retain(|round| round % shards == shard && !done.contains(round));
+    campaign.plant = plant;
+    campaign.arguments = arguments.proxy;
+    println!(
+        "sigkill: {} rounds, seed {seed}, shard {shard}/{shards}, {} done before",
+        campaign.rounds.len(),
+        done.len()
+    );
+    let summary = sigkill::run(&campaign, |report| {
+        println!("{}", describe(report));
+        match &arguments.log {
+            Some(log) => write_json_line(log, &to_json(report, seed)),
+            None => Ok(()),
+        }
+    })?;
+    println!("{}", sigkill::describe(&summary));
+    let problems = summary.problems();
+    problems.iter().for_each(|problem| println!("PROBLEM: {problem}"));
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn parse_shard(text: &str) -> Result<(u64, u64)> {
+    let (index, count) = text.split_once('/').context("--shard takes I/N, as 0/2")?;
+    let (index, count): (u64, u64) = (index.parse()?, count.parse()?);
+    if index >= count {
+        bail!("--shard {text}: the first number must be less than the second");
+    }
+    Ok((index, count))
+}
+
+fn rounds_done(log: &Path, seed: u64) -> Result<Vec<u64>> {
+    if !log.exists() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(log)?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(lines.filter(|line| line["seed"] == seed).filter_map(|line| line["round"].as_u64()).collect())
+}
+
+fn describe(report: &RoundReport) -> String {
+    let tally = &report.tally;
+    let mut text = format!(
+        "round {:3}: {} requests, {} hits, {} keys, written {} of {}; demanded {}, missing {}, wrong {}, purged {}, first hit {}",
+        report.round,
+        tally.requests,
+        tally.hits,
+        report.keys,
+        report.written,
+        report.last,
+        tally.demanded,
+        tally.missing,
+        tally.wrong,
+        tally.forbidden,
+        report.first_hit.map_or_else(|| "-".to_owned(), |time| format!("{} ms", time.as_millis())),
+    );
+    for complaint in &tally.complaints {
+        text.push_str(&format!("\n    {complaint}"));
+    }
+    text
+}
+
+fn to_json(report: &RoundReport, seed: u64) -> Value {
+    let tally = &report.tally;
+    json!({
+        "test": "sigkill", "seed": seed, "round": report.round, "requests": tally.requests, "hits": tally.hits,
+        "keys": report.keys, "written": report.written, "last": report.last, "demanded": tally.demanded,
+        "missing": tally.missing, "wrong": tally.wrong, "lost_alive": tally.lost_alive, "forbidden": tally.forbidden,
+        "purges": tally.purges, "replaced": tally.replaced,
+        "first_hit_ms": report.first_hit.map(|time| time.as_millis() as u64),
+    })
+}
