@@ -1,2 +1,70 @@
-//! Runs checks and tests.
-fn main() {}
+//! Runs the project's checks, tests, campaigns and benchmarks, and prints one summary.
+//!
+//! Owns: what `make test`, `make soak` and `make bench` do after the set-up. Promises: everything is built in the release
+//! profile, once; the exit code is 0 only where everything passed; the last line of `test` is the count. Leaves to
+//! others: the tests themselves, and system packages (`ci/setup`).
+#![forbid(unsafe_code)]
+
+mod bench;
+mod binaries;
+mod budgets;
+mod checks;
+mod floors;
+mod house;
+mod libtest;
+mod licences;
+mod metadata;
+mod process;
+mod report;
+mod soak;
+mod tests;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+const USAGE: &str = "\
+cargo xtask check                 formatting, lints, floors, licences, files and documents
+cargo xtask test [CRATE]...       the checks, then every test, crate by crate, within its time budget
+cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--log FILE]
+                                  long campaigns; a round that FILE already has is not run again
+cargo xtask bench [ARGUMENT]...   the benchmarks, beside the peers that are installed
+
+Exit codes: 0 everything passed, 1 something failed, 2 the command line is wrong.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rest = arguments.get(1..).unwrap_or_default();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("check") if rest.is_empty() => checks::command(),
+        Some("test") => tests::command(rest),
+        Some("soak") => match soak::Options::parse(rest) {
+            Ok(options) => soak::command(&options),
+            Err(error) => return usage(&error.to_string()),
+        },
+        Some("bench") => bench::command(rest),
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Some(other) => return usage(&format!("{other} is not understood")),
+        None => return usage("which command?"),
+    };
+    finish(outcome)
+}
+
+fn usage(problem: &str) -> ExitCode {
+    eprintln!("xtask: {problem}\n{USAGE}");
+    ExitCode::from(2)
+}
+
+fn finish(outcome: Result<bool>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,48 @@
+# Everything that a user or contributor does, by one name each. `make run` and `make test` do all their set-up.
+# Without make: `ci/setup run` installs it (as root), or names the package.
+
+LISTEN ?= 127.0.0.1:8080
+DATA   ?= nectary-data
+SIZE   ?= 4G
+MEMORY ?= 256M
+# More options for `make run` (see `nectary proxy --help`), and arguments for `make soak` and `make bench`.
+ARGS   ?=
+
+# Where rustup puts cargo, for shells that have not been started again since.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help run test check soak bench clean
+
+help:
+	@echo 'make run     a caching forward proxy on $(LISTEN), its store in ./$(DATA)'
+	@echo 'make test    every default check and test; the last line is the count'
+	@echo 'make check   the checks alone: formatting, lints, licences, dependencies, documents'
+	@echo "make soak    long campaigns; ARGS='--seed 7 --rounds 100 --shard 1/4'"
+	@echo 'make bench   benchmarks beside nginx and Varnish'
+	@echo 'make clean   removes what was built; the store in ./$(DATA) stays'
+
+run:
+	@ci/setup run
+	cargo build --release --locked
+	@mkdir -p $(DATA)
+	target=$${CARGO_TARGET_DIR:-target}; exec $$target/release/nectary proxy --listen $(LISTEN) \
+	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log $(ARGS)
+
+test:
+	@ci/setup test
+	@cargo xtask test
+
+check:
+	@ci/setup run
+	@cargo xtask check
+
+soak:
+	@ci/setup test
+	@cargo xtask soak $(ARGS)
+
+bench:
+	@ci/setup test
+	@cargo xtask bench $(ARGS)
+
+clean:
+	cargo clean

@@ -1,0 +1,89 @@
+//! Everything that is built: programs and test programs, in one cargo run.
+//!
+//! Owns: the build, and where its results are. One run for the whole workspace keeps one set of features, and so one set
+//! of dependency artefacts; running the test programs directly afterwards keeps the build out of their time.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::metadata::{Package, Workspace, cargo};
+use crate::process;
+
+/// A build that takes longer hangs.
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+
+/// One built program.
+#[derive(Debug)]
+pub struct Binary {
+    /// The package it belongs to, by cargo's id.
+    package_id: String,
+    /// Its target's name.
+    pub name: String,
+    /// Whether it is a test program.
+    pub is_test: bool,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// All built programs.
+#[derive(Debug)]
+pub struct Binaries {
+    binaries: Vec<Binary>,
+}
+
+impl Binaries {
+    /// Builds all programs and test programs of the workspace in the release profile.
+    pub fn build(workspace: &Workspace) -> Result<Binaries> {
+        println!("== build");
+        let mut command = cargo();
+        command.current_dir(&workspace.root).args(["test", "--release", "--workspace", "--no-run"]);
+        command.args(["--lib", "--bins", "--tests", "--message-format", "json-render-diagnostics"]);
+        let ended = process::run(&mut command, BUILD_LIMIT, false)?;
+        if !ended.success {
+            bail!("the build failed: {}", ended.how);
+        }
+        let messages = ended.output.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let binaries = messages.filter_map(|message| binary(&message)).collect();
+        println!("== build: {:.1} s", ended.taken.as_secs_f64());
+        Ok(Binaries { binaries })
+    }
+
+    /// The test programs of a package, the library's first.
+    pub fn tests_of(&self, package: &Package) -> Vec<&Binary> {
+        self.binaries.iter().filter(|binary| binary.is_test && binary.package_id == package.id).collect()
+    }
+
+    /// The program called `name`.
+    pub fn program(&self, name: &str) -> Option<&Binary> {
+        self.binaries.iter().find(|binary| !binary.is_test && binary.name == name)
+    }
+
+    /// A command that runs `binary` as cargo would: in its package's directory, told where the `nectary` program is.
+    pub fn command(&self, binary: &Binary, workspace: &Workspace) -> Command {
+        let mut command = Command::new(&binary.path);
+        if let Some(package) = workspace.packages.iter().find(|package| package.id == binary.package_id) {
+            command.current_dir(&package.directory).env("CARGO_MANIFEST_DIR", &package.directory);
+        }
+        if let Some(nectary) = self.program("nectary") {
+            command.env("NECTARY_BIN", &nectary.path);
+        }
+        command.env("RUST_BACKTRACE", "1");
+        command
+    }
+}
+
+fn binary(message: &Value) -> Option<Binary> {
+    if message["reason"] != "compiler-artifact" {
+        return None;
+    }
+    Some(Binary {
+        package_id: message["package_id"].as_str()?.to_owned(),
+        name: message["target"]["name"].as_str()?.to_owned(),
+        is_test: message["profile"]["test"].as_bool()?,
+        path: PathBuf::from(message["executable"].as_str()?),
+    })
+}

@@ -1,0 +1,45 @@
+//! How long the tests of each crate may take on two cores, in seconds.
+//!
+//! Owns: the table. A crate over its budget fails: the default run stays under ten minutes after the build only if
+//! somebody watches. Longer runs belong into `make soak`.
+
+/// What a crate that is not in the table gets. *Units*: seconds.
+const DEFAULT_SECONDS: u64 = 10;
+
+/// A process is killed at this many times its crate's budget: it hangs.
+pub const KILL_FACTOR: u64 = 3;
+
+/// The name under which the examples in doc comments are run.
+pub const DOCTESTS: &str = "doc examples";
+
+const SECONDS: &[(&str, u64)] = &[
+    ("nectary-block", 50),
+    ("nectary-host", 10),
+    ("nectary-cache", 10),
+    ("nectary-sim", 50),
+    ("nectary-store", 150),
+    ("nectary-proxy", 70),
+    ("nectary", 30),
+    ("nectary-e2e", 180),
+    ("xtask", 10),
+    (DOCTESTS, 40),
+];
+
+/// The budget of a crate, in seconds.
+pub fn seconds(name: &str) -> u64 {
+    SECONDS.iter().find(|entry| entry.0 == name).map_or(DEFAULT_SECONDS, |entry| entry.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of all budgets may not pass this. *Units*: seconds.
+    const TOTAL_SECONDS_MAX: u64 = 600;
+
+    #[test]
+    fn the_budgets_stay_within_ten_minutes() {
+        let sum: u64 = SECONDS.iter().map(|entry| entry.1).sum();
+        assert!(sum <= TOTAL_SECONDS_MAX, "{sum} s");
+    }
+}

@@ -1,0 +1,60 @@
+//! The checks that run no code of ours: formatting, lints, dependency direction, licences, files and documents.
+//!
+//! Owns: their order and how they are counted, one test each.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::metadata::{Workspace, cargo};
+use crate::report::Report;
+use crate::{floors, house, licences, process};
+
+/// Lints compile everything; longer than this they hang.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Runs the checks alone; tells whether all passed.
+pub fn command() -> Result<bool> {
+    let workspace = Workspace::load()?;
+    let mut report = Report::default();
+    run(&workspace, &mut report);
+    print!("{}", report.summary());
+    Ok(report.is_good())
+}
+
+/// Runs the checks and counts them in `report`.
+pub fn run(workspace: &Workspace, report: &mut Report) {
+    listed(report, "dependency direction", &floors::problems(&workspace.members()));
+    listed(report, "licences", &licences::problems(&workspace.packages));
+    listed(report, "files and documents", &house::problems(&workspace.root));
+    executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));
+    let mut lints = cargo();
+    lints.current_dir(&workspace.root);
+    lints.args(["clippy", "--release", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
+    executed(report, "lints", &mut lints);
+}
+
+fn listed(report: &mut Report, name: &str, problems: &[String]) {
+    println!("== {name}: {}", if problems.is_empty() { "good" } else { "FAILED" });
+    for problem in problems {
+        println!("  {problem}");
+    }
+    match problems {
+        [] => report.passed(1),
+        [only] => report.failed(format!("{name}: {only}")),
+        [first, rest @ ..] => report.failed(format!("{name}: {first} (and {} more)", rest.len())),
+    }
+}
+
+fn executed(report: &mut Report, name: &str, command: &mut Command) {
+    println!("== {name}");
+    match process::run(command, LIMIT, true) {
+        Ok(ended) if ended.success => {
+            println!("== {name}: good, {:.1} s", ended.taken.as_secs_f64());
+            report.passed(1);
+        }
+        Ok(ended) => report.failed(format!("{name}: {}", ended.how)),
+        Err(error) => report.failed(format!("{name}: {error:#}")),
+    }
+}

@@ -1,0 +1,86 @@
+//! The direction of dependencies: a crate depends only on crates of lower floors.
+//!
+//! Owns: the table of floors, as in the README's picture of the house, and of the frameworks that may appear in one crate
+//! only. A new crate fails the check until it has a floor here.
+
+use crate::metadata::Package;
+
+/// The floor of each crate; a crate may depend on lower ones.
+const FLOORS: &[(&str, u8)] = &[
+    ("nectary", 6),
+    ("nectary-proxy", 5),
+    ("nectary-store", 3),
+    ("nectary-cache", 2),
+    ("nectary-host", 1),
+    ("nectary-block", 0),
+];
+
+/// For tests only: they may depend on any floor; floors name them as dev-dependencies at most.
+const BESIDE: &[&str] = &["nectary-sim", "nectary-e2e", "xtask"];
+
+/// Heavy frameworks, and the one floor's crate that may name each, so that nobody pays for them who does not use them.
+const FRAMEWORKS: &[(&str, &str)] =
+    &[("hyper", "nectary-proxy"), ("rustls", "nectary-proxy"), ("clap", "nectary"), ("io-uring", "nectary-block")];
+
+/// What is wrong with the members' dependencies, one line each.
+pub fn problems(members: &[&Package]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let floor = |name: &str| FLOORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1);
+    for member in members {
+        let name = member.name.as_str();
+        let is_beside = BESIDE.contains(&name);
+        if !is_beside && floor(name).is_none() {
+            problems.push(format!("{name} has no floor: give it one in xtask/src/floors.rs"));
+        }
+        for dependency in &member.dependencies {
+            let other = dependency.name.as_str();
+            let framework = FRAMEWORKS.iter().find(|entry| entry.0 == other && entry.1 != name);
+            if let Some((_, owner)) = framework.filter(|_| !is_beside) {
+                problems.push(format!("{name} depends on {other}, which only {owner} may"));
+            }
+            if BESIDE.contains(&other) && !dependency.dev && !is_beside {
+                problems.push(format!("{name} depends on {other}, which is for tests: make it a dev-dependency"));
+            }
+            if let (Some(above), Some(below)) = (floor(name), floor(other))
+                && above <= below
+            {
+                problems.push(format!("{name} (floor {above}) depends on {other} (floor {below}), which is not lower"));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Dependency;
+
+    fn package(name: &str, dependencies: &[(&str, bool)]) -> Package {
+        Package {
+            name: name.to_owned(),
+            version: String::new(),
+            licence: String::new(),
+            dependencies: dependencies.iter().map(|&(name, dev)| Dependency { name: name.to_owned(), dev }).collect(),
+            is_member: true,
+            id: String::new(),
+            directory: std::path::PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn only_downward_dependencies_pass() {
+        let good = package("nectary-store", &[("nectary-block", false), ("nectary-sim", true), ("tokio", false)]);
+        assert_eq!(problems(&[&good]), Vec::<String>::new());
+        for bad in [
+            package("nectary-store", &[("nectary-proxy", false)]),
+            package("nectary-store", &[("nectary-proxy", true)]),
+            package("nectary-store", &[("nectary-store", false)]),
+            package("nectary-store", &[("nectary-sim", false)]),
+            package("nectary-store", &[("hyper", false)]),
+            package("nectary-unheard-of", &[]),
+        ] {
+            assert_eq!(problems(&[&bad]).len(), 1, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The rules for files and documents that a program can check.
+//!
+//! Owns: every source file opens with `//!`; nothing unfinished is left in the code; every relative link in a document
+//! leads somewhere; every test that `docs/semantics.md` names exists.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where sources are, and how deep they are looked for.
+const SOURCES: &[&str] = &["crates", "xtask"];
+/// Where documents are.
+const DOCUMENTS: &[&str] = &["docs"];
+const DEPTH_MAX: usize = 8;
+
+/// What is wrong, one line each.
+pub fn problems(root: &Path) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut functions = BTreeSet::new();
+    for path in files(root, SOURCES, "rs") {
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                source(&shown(root, &path), &text, &mut problems);
+                functions.extend(text.split("fn ").skip(1).map(|rest| word(rest).to_owned()));
+            }
+            Err(error) => problems.push(format!("{}: {error}", shown(root, &path))),
+        }
+    }
+    let mut documents = files(root, DOCUMENTS, "md");
+    documents.extend(["README.md", "CHANGELOG.md"].map(|name| root.join(name)));
+    for path in documents {
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                links(root, &path, &text, &mut problems);
+                if path.ends_with("docs/semantics.md") {
+                    promises(&text, &functions, &mut problems);
+                }
+            }
+            Err(error) => problems.push(format!("{}: {error}", shown(root, &path))),
+        }
+    }
+    problems
+}
+
+fn source(name: &str, text: &str, problems: &mut Vec<String>) {
+    if !text.lines().take(3).any(|line| line.starts_with("//!")) {
+        problems.push(format!("{name}: does not open with //!, what it owns and promises"));
+    }
+    // Put together here, so that this file does not find itself.
+    for unfinished in
+        [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("TO", "DO:")]
+    {
+        if let Some(line) = text.lines().position(|line| line.contains(unfinished)) {
+            problems.push(format!("{name}:{}: {unfinished} is left in the code", line + 1));
+        }
+    }
+}
+
+fn links(root: &Path, path: &Path, text: &str, problems: &mut Vec<String>) {
+    for rest in text.split("](").skip(1) {
+        let target = rest.split([')', '#', ' ']).next().unwrap_or_default();
+        if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let from = path.parent().unwrap_or(root);
+        if !from.join(target).exists() {
+            problems.push(format!("{}: the link to {target} leads nowhere", shown(root, path)));
+        }
+    }
+}
+
+/// Every name in the last column of a table, in backquotes, must be a test.
+fn promises(text: &str, functions: &BTreeSet<String>, problems: &mut Vec<String>) {
+    for row in text.lines().filter(|line| line.starts_with('|')) {
+        let last = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+        for name in last.split('`').skip(1).step_by(2) {
+            let function = name.rsplit("::").next().unwrap_or_default();
+            if !functions.contains(function) {
+                problems.push(format!("docs/semantics.md: there is no test {name}"));
+            }
+        }
+    }
+}
+
+fn word(text: &str) -> &str {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
+}
+
+fn shown(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
+}
+
+fn files(root: &Path, folders: &[&str], extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in folders {
+        collect(&root.join(folder), extension, DEPTH_MAX, &mut found);
+    }
+    found.sort();
+    found
+}
+
+fn collect(folder: &Path, extension: &str, depth: usize, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.is_dir() && depth > 0 && !path.ends_with("target") {
+            collect(&path, extension, depth - 1, found);
+        } else if path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_finds_what_breaks_it() {
+        let mut problems = Vec::new();
+        source("a.rs", "//! Owns a.\nfn a() {}\n", &mut problems);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        links(root, &root.join("x.md"), "[a](src/main.rs) [b](https://x.y/) [c](src/main.rs#top)", &mut problems);
+        let functions = BTreeSet::from(["a_test".to_owned()]);
+        promises("| promise | test |\n|---|---|\n| it `does` | `crate::a_test` |\n", &functions, &mut problems);
+        assert_eq!(problems, Vec::<String>::new());
+
+        source("b.rs", "fn a() {}\n", &mut problems);
+        source("c.rs", concat!("//! C.\nfn a() { todo", "!() }\n"), &mut problems);
+        links(root, &root.join("x.md"), "[a](src/nothing.rs)", &mut problems);
+        promises("| it does | `no_such_test` |\n", &functions, &mut problems);
+        assert_eq!(problems.len(), 4, "{problems:?}");
+    }
+}

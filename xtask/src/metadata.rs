@@ -1,0 +1,109 @@
+//! The workspace and its dependencies, as `cargo metadata` tells them.
+//!
+//! Owns: where the workspace is, its members, and every package with its licence. Leaves to others: what is allowed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::process;
+
+/// A dependency of a package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dependency {
+    /// The package depended on.
+    pub name: String,
+    /// Whether only tests and examples have it.
+    pub dev: bool,
+}
+
+/// A package, of the workspace or from elsewhere.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its licence, an SPDX expression; empty where it names none.
+    pub licence: String,
+    /// What it depends on.
+    pub dependencies: Vec<Dependency>,
+    /// Whether it is one of ours.
+    pub is_member: bool,
+    /// cargo's id for it.
+    pub id: String,
+    /// Its directory.
+    pub directory: PathBuf,
+}
+
+/// The workspace.
+#[derive(Debug)]
+pub struct Workspace {
+    /// Its top directory.
+    pub root: PathBuf,
+    /// Every package that is built on this platform.
+    pub packages: Vec<Package>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub fn load() -> Result<Workspace> {
+        let target = host_target()?;
+        let text = process::output(cargo().args(["metadata", "--format-version", "1", "--filter-platform", &target]))?;
+        Workspace::parse(&text).context("cargo metadata is not as expected")
+    }
+
+    /// The packages of the workspace, lowest name first.
+    pub fn members(&self) -> Vec<&Package> {
+        let mut members: Vec<&Package> = self.packages.iter().filter(|package| package.is_member).collect();
+        members.sort_by(|a, b| a.name.cmp(&b.name));
+        members
+    }
+
+    fn parse(text: &str) -> Option<Workspace> {
+        let metadata: Value = serde_json::from_str(text).ok()?;
+        let ids = |key: &str| -> Option<Vec<&str>> { metadata[key].as_array()?.iter().map(Value::as_str).collect() };
+        let members = ids("workspace_members")?;
+        let nodes = metadata["resolve"]["nodes"].as_array()?;
+        let built: Vec<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
+        let mut packages = Vec::new();
+        for package in metadata["packages"].as_array()? {
+            let id = package["id"].as_str()?;
+            if !built.contains(&id) {
+                continue;
+            }
+            let dependencies = package["dependencies"].as_array()?.iter().filter_map(|dependency| {
+                let dev = dependency["kind"].as_str() == Some("dev");
+                Some(Dependency { name: dependency["name"].as_str()?.to_owned(), dev })
+            });
+            packages.push(Package {
+                name: package["name"].as_str()?.to_owned(),
+                version: package["version"].as_str()?.to_owned(),
+                licence: package["license"].as_str().unwrap_or_default().to_owned(),
+                dependencies: dependencies.collect(),
+                is_member: members.contains(&id),
+                id: id.to_owned(),
+                directory: PathBuf::from(package["manifest_path"].as_str()?).parent()?.to_owned(),
+            });
+        }
+        Some(Workspace { root: PathBuf::from(metadata["workspace_root"].as_str()?), packages })
+    }
+}
+
+/// The cargo that runs this program, or the one on the path.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Set by the cargo that started this program, about this program.
+    for variable in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn host_target() -> Result<String> {
+    let text = process::output(Command::new("rustc").arg("-vV"))?;
+    let target = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(target.context("rustc -vV names no host")?.to_owned())
+}

@@ -1,0 +1,112 @@
+//! Child processes: their output is shown as it comes and kept, and they are killed when they hang.
+//!
+//! Owns: starting, reading and ending them. A child runs in a process group of its own, so that what it started ends
+//! with it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long the rest of the output is waited for after a child was killed.
+const REST: Duration = Duration::from_secs(5);
+
+/// How a child ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Whether its exit code was 0.
+    pub success: bool,
+    /// Whether it was killed because it ran too long.
+    pub killed: bool,
+    /// How it ended, in words.
+    pub how: String,
+    /// What it wrote to its standard output.
+    pub output: String,
+    /// How long it ran.
+    pub taken: Duration,
+}
+
+/// Runs `command` for `limit` at most; its standard output is shown line by line where `show` is set.
+pub fn run(command: &mut Command, limit: Duration, show: bool) -> Result<Ended> {
+    let started = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    let stdout = child.stdout.take().context("its output is piped")?;
+    let (sender, lines) = channel();
+    // It ends with the pipe; where a grandchild keeps that open, with this process.
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut output, mut killed) = (String::new(), false);
+    let mut deadline = started + limit;
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if show {
+                    let _ = writeln!(std::io::stdout().lock(), "{line}");
+                }
+                output += &line;
+                output.push('\n');
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if killed => break,
+            Err(RecvTimeoutError::Timeout) => {
+                kill_group(&mut child);
+                killed = true;
+                deadline = Instant::now() + REST;
+            }
+        }
+    }
+    let status = child.wait().context("cannot wait for a child")?;
+    let how = if killed { format!("killed after {} s", limit.as_secs()) } else { status.to_string() };
+    Ok(Ended { success: status.success() && !killed, killed, how, output, taken: started.elapsed() })
+}
+
+/// Runs a command whose output is the result.
+///
+/// *Errors*: where it fails.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot start {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn kill_group(child: &mut Child) {
+    let group = format!("-{}", child.id());
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+    let _ = child.kill();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_hangs_is_killed_with_what_it_started() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo before; sleep 1000 & sleep 1000"]);
+        let ended = run(&mut command, Duration::from_millis(300), false).expect("starts");
+        assert!(ended.killed && !ended.success);
+        assert_eq!(ended.output, "before\n");
+        assert!(ended.taken < Duration::from_secs(100));
+    }
+
+    #[test]
+    fn a_failure_keeps_the_output() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "printf 'a\\nb'; exit 3"]);
+        let ended = run(&mut command, Duration::from_secs(100), false).expect("starts");
+        assert!(!ended.success && !ended.killed && ended.how.contains('3'), "{}", ended.how);
+        assert_eq!(ended.output, "a\nb\n");
+    }
+}

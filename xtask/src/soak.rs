@@ -1,0 +1,256 @@
+//! Long campaigns: the random tests again, with other seeds and for longer, as many rounds as somebody has time for.
+//!
+//! Owns: the campaigns, their rounds and the log. A round is one run of a program with a seed of its own, derived from
+//! the seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line;
+//! a round that passed on the same commit is not run again, so a soak that was stopped goes on where it was. Shards
+//! share a soak out to several machines: shard I/K runs every K-th round, from the I-th.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::binaries::Binaries;
+use crate::metadata::Workspace;
+use crate::process::{self, Ended};
+
+/// A round that takes longer hangs.
+const ROUND_LIMIT: Duration = Duration::from_secs(3600);
+/// How many lines of a failed round's output go into the log.
+const TAIL_LINES: usize = 40;
+
+/// What a campaign runs.
+enum Program {
+    /// A program of the workspace.
+    Binary(&'static str),
+    /// The test programs of a crate whose names begin so.
+    Tests { package: &'static str, prefix: &'static str },
+}
+
+struct Campaign {
+    name: &'static str,
+    program: Program,
+    /// Its arguments; `{seed}` stands for the round's seed.
+    arguments: &'static [&'static str],
+    /// Its environment; `{seed}` stands for the round's seed.
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        name: "policies",
+        program: Program::Tests { package: "nectary-cache", prefix: "policies_agree" },
+        arguments: &["--show-output"],
+        environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "20000")],
+    },
+    Campaign {
+        name: "sigkill",
+        program: Program::Binary("sigkill"),
+        arguments: &["--rounds", "20", "--seed", "{seed}"],
+        environment: &[],
+    },
+];
+
+/// What to soak, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    seed: Option<u64>,
+    rounds: u64,
+    shard_index: u64,
+    shard_count: u64,
+    only: Option<String>,
+    log: PathBuf,
+}
+
+impl Options {
+    /// Reads the arguments after `soak`.
+    pub fn parse(arguments: &[String]) -> Result<Options> {
+        let mut options = Options {
+            seed: None,
+            rounds: 10,
+            shard_index: 0,
+            shard_count: 1,
+            only: None,
+            log: PathBuf::from("target/soak.jsonl"),
+        };
+        let mut rest = arguments.iter();
+        while let Some(name) = rest.next() {
+            let value = rest.next().with_context(|| format!("{name} needs a value"))?;
+            let number = || value.parse::<u64>().with_context(|| format!("{name} {value}: expected a number"));
+            match name.as_str() {
+                "--seed" => options.seed = Some(number()?),
+                "--rounds" => options.rounds = number()?,
+                "--only" => options.only = Some(value.clone()),
+                "--log" => options.log = PathBuf::from(value),
+                "--shard" => {
+                    let (index, count) = value.split_once('/').context("--shard: expected I/K, as 1/4")?;
+                    let (index, count): (u64, u64) = (index.parse()?, count.parse()?);
+                    if index == 0 || index > count {
+                        bail!("--shard {value}: I counts from 1 to K");
+                    }
+                    (options.shard_index, options.shard_count) = (index - 1, count);
+                }
+                other => bail!("{other} is not understood"),
+            }
+        }
+        if let Some(only) = options.only.as_deref().filter(|only| !CAMPAIGNS.iter().any(|known| known.name == *only)) {
+            let known: Vec<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+            bail!("there is no campaign {only}; there are {}", known.join(", "));
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the rounds that the log does not have; tells whether all passed.
+pub fn command(options: &Options) -> Result<bool> {
+    let workspace = Workspace::load()?;
+    let binaries = Binaries::build(&workspace)?;
+    let commit = commit(&workspace.root);
+    let path = workspace.root.join(&options.log);
+    let done = fs::read_to_string(&path).unwrap_or_default();
+    let seed = options.seed.or_else(|| last_seed(&done, &commit)).unwrap_or_else(new_seed);
+    println!("== soak: seed {seed}, {} rounds, commit {commit}, log {}", options.rounds, path.display());
+    let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
+    for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
+        for campaign in CAMPAIGNS {
+            if options.only.as_deref().is_some_and(|only| only != campaign.name) {
+                continue;
+            }
+            if is_done(&done, campaign.name, seed, round, &commit) {
+                skipped += 1;
+                continue;
+            }
+            let round_seed = derive(seed, round);
+            println!("== soak: {} round {round}, seed {round_seed}", campaign.name);
+            let runs = run(campaign, round_seed, &binaries, &workspace)?;
+            let good = runs.iter().all(|ended| ended.success);
+            *if good { &mut passed } else { &mut failed } += 1;
+            append(&path, &entry(campaign.name, seed, round, round_seed, &commit, &runs))?;
+        }
+    }
+    println!("soak: {passed} rounds passed, {failed} failed, {skipped} were in the log already (seed {seed})");
+    Ok(failed == 0)
+}
+
+fn run(campaign: &Campaign, seed: u64, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Ended>> {
+    let programs = match campaign.program {
+        Program::Binary(name) => vec![binaries.program(name).with_context(|| format!("there is no program {name}"))?],
+        Program::Tests { package, prefix } => {
+            let member = workspace.packages.iter().find(|member| member.name == package);
+            let mut tests = binaries.tests_of(member.with_context(|| format!("there is no crate {package}"))?);
+            tests.retain(|test| test.name.starts_with(prefix));
+            if tests.is_empty() {
+                bail!("campaign {}: {package} has no test program {prefix}…", campaign.name);
+            }
+            tests
+        }
+    };
+    let filled = |text: &str| text.replace("{seed}", &seed.to_string());
+    programs
+        .into_iter()
+        .map(|program| {
+            let mut command = binaries.command(program, workspace);
+            command.args(campaign.arguments.iter().map(|argument| filled(argument)));
+            command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
+            process::run(&mut command, ROUND_LIMIT, true)
+        })
+        .collect()
+}
+
+fn entry(campaign: &str, seed: u64, round: u64, round_seed: u64, commit: &str, runs: &[Ended]) -> Value {
+    let good = runs.iter().all(|ended| ended.success);
+    let seconds: f64 = runs.iter().map(|ended| ended.taken.as_secs_f64()).sum();
+    let mut entry = json!({
+        "campaign": campaign, "seed": seed, "round": round, "round_seed": round_seed, "commit": commit,
+        "passed": good, "seconds": (seconds * 10.0).round() / 10.0,
+    });
+    if let Some(bad) = runs.iter().find(|ended| !ended.success) {
+        let lines: Vec<&str> = bad.output.lines().collect();
+        entry["how"] = json!(bad.how);
+        entry["tail"] = json!(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
+    }
+    entry
+}
+
+fn append(path: &Path, entry: &Value) -> Result<()> {
+    let failed = || format!("cannot append to {}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    let mut log = OpenOptions::new().create(true).append(true).open(path).with_context(failed)?;
+    writeln!(log, "{entry}").with_context(failed)
+}
+
+fn entries(log: &str) -> impl Iterator<Item = Value> {
+    log.lines().filter_map(|line| serde_json::from_str(line).ok())
+}
+
+fn is_done(log: &str, campaign: &str, seed: u64, round: u64, commit: &str) -> bool {
+    entries(log).any(|entry| {
+        entry["campaign"] == campaign
+            && entry["seed"] == seed
+            && entry["round"] == round
+            && entry["commit"] == commit
+            && entry["passed"] == true
+    })
+}
+
+/// The seed of the soak that the log ends with, where it was about this commit: the soak to go on with.
+fn last_seed(log: &str, commit: &str) -> Option<u64> {
+    entries(log).last().filter(|entry| entry["commit"] == commit)?["seed"].as_u64()
+}
+
+/// A seed below a million from the clock: short to type.
+fn new_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| u64::from(elapsed.subsec_micros()))
+}
+
+/// The seed of a round: SplitMix64 of both, below a thousand million.
+fn derive(seed: u64, round: u64) -> u64 {
+    let mut z = seed.wrapping_add((round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) % 1_000_000_000
+}
+
+/// The commit, marked where files differ from it; such a soak is of use once only.
+fn commit(root: &Path) -> String {
+    let git = |arguments: &[&str]| process::output(Command::new("git").current_dir(root).args(arguments));
+    let Ok(head) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "none".to_owned() };
+    let clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_ok_and(|changes| changes.is_empty());
+    format!("{}{}", head.trim(), if clean { "" } else { "+" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options> {
+        Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn arguments_are_read_and_wrong_ones_refused() {
+        let options = parse("--seed 7 --rounds 3 --shard 2/4 --only policies").expect("good");
+        assert_eq!((options.seed, options.rounds), (Some(7), 3));
+        assert_eq!((options.shard_index, options.shard_count), (1, 4));
+        for wrong in ["--seed", "--seed x", "--shard 0/4", "--shard 5/4", "--shard 1", "--only no", "--what 1"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_round_that_passed_on_this_commit_is_done_and_no_other() {
+        let log = format!("{}\n", entry("policies", 7, 3, 1, "abc", &[]));
+        assert!(is_done(&log, "policies", 7, 3, "abc"));
+        assert!(!is_done(&log, "policies", 7, 4, "abc"));
+        assert!(!is_done(&log, "policies", 7, 3, "abd"));
+        assert_eq!(last_seed(&log, "abc"), Some(7));
+        assert_eq!(last_seed(&log, "abd"), None);
+        assert_ne!(derive(7, 3), derive(7, 4));
+    }
+}
