@@ -7,6 +7,7 @@
 //! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its parent.
 
 pub mod access_log;
+pub mod bench;
 pub mod content;
 pub mod guard;
 pub mod http;

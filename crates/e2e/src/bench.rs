@@ -1,0 +1,247 @@
+//! Requests a second from memory, one worker each, beside nginx and Varnish: paired rounds in alternating order.
+//!
+//! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one thread on
+//! another. All contestants are up and warm the whole time, and idle but for the one that is measured. In each round every
+//! contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a round, so
+//! that a drift of the machine cancels out. Nectary runs twice: the ratio of the two says what the noise is.
+
+use crate::guard::{self, Process};
+use crate::http::{Connection, wait_listening};
+use crate::nectary::{Nectary, ProxyCommand};
+use crate::origin::Origin;
+use crate::peers::Peer;
+use crate::report::Spread;
+use crate::rng::{Rng, Zipf};
+use crate::scratch::{Scratch, free_address};
+use crate::wrk::{self, Load, Measured};
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Connections of the load.
+const CONNECTIONS: usize = 64;
+/// Objects of the mix.
+const MIX_OBJECTS: usize = 20_000;
+/// Requests of the mix before it repeats.
+const MIX_REQUESTS: usize = 200_000;
+/// Exponent of the mix's Zipf law.
+const MIX_EXPONENT: f64 = 0.9;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Name for the report.
+    pub name: &'static str,
+    /// Every target once.
+    pub targets: Vec<String>,
+    /// Ranks of the targets in the order in which they are asked for.
+    pub order: Vec<usize>,
+}
+
+impl Workload {
+    /// One object of 1 KiB.
+    pub fn small() -> Self {
+        Self { name: "one object of 1 KiB", targets: vec!["/o/1?size=1024".to_owned()], order: vec![0] }
+    }
+
+    /// 20,000 objects by a Zipf law, log-normal sizes from 200 bytes to 64 KiB with a median of 4 KiB.
+    pub fn mix(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let targets = (0..MIX_OBJECTS).map(|id| {
+            let normal = (-2.0 * (1.0 - rng.unit()).ln()).sqrt() * (std::f64::consts::TAU * rng.unit()).cos();
+            let bytes = ((8.3 + 1.2 * normal).exp() as u64).clamp(200, 64 << 10);
+            format!("/m/{id}?size={bytes}")
+        });
+        let targets = targets.collect();
+        let zipf = Zipf::new(MIX_OBJECTS, MIX_EXPONENT);
+        let order = (0..MIX_REQUESTS).map(|_| zipf.sample(&mut rng)).collect();
+        Self { name: "Zipf mix of 20,000 objects", targets, order }
+    }
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rounds.
+    pub rounds: usize,
+    /// Length of one measurement.
+    pub duration: Duration,
+    /// Threads of Varnish.
+    pub varnish_threads: usize,
+    /// A program that answers `GET /` on the address that is its one argument, to show what the best case is.
+    pub floor: Option<PathBuf>,
+    /// Further arguments of Nectary.
+    pub arguments: Vec<String>,
+}
+
+/// A server that is measured.
+#[derive(Debug)]
+struct Contestant {
+    name: String,
+    address: SocketAddr,
+    /// It caches, so it has to be warm, and must not ask the origin when it is.
+    caches: bool,
+    _server: Server,
+}
+
+/// What keeps a contestant running.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for their drop, which ends the process")]
+enum Server {
+    Nectary(Nectary),
+    Peer(Peer),
+    Floor(Process),
+}
+
+/// The measurements of one contestant, by round.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Who was measured.
+    pub name: String,
+    /// One measurement a round.
+    pub measured: Vec<Measured>,
+}
+
+impl Series {
+    /// Requests a second, by round.
+    pub fn rates(&self) -> Vec<f64> {
+        self.measured.iter().map(|measured| measured.requests_per_second).collect()
+    }
+
+    /// Sum of the errors that wrk saw.
+    pub fn errors(&self) -> u64 {
+        self.measured.iter().map(|measured| measured.errors).sum()
+    }
+}
+
+/// What came out for one workload. The first series is Nectary, the second is Nectary again.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The workload's name.
+    pub workload: &'static str,
+    /// All contestants.
+    pub series: Vec<Series>,
+    /// Requests that reached the origin while hits were measured; it has to be 0.
+    pub origin_requests: u64,
+}
+
+impl Outcome {
+    /// Nectary's rate over that of the contestant at this index.
+    pub fn ratio(&self, index: usize) -> Spread {
+        Spread::of_ratios(&self.series[0].rates(), &self.series[index].rates())
+    }
+}
+
+/// Measures one workload on all contestants. Call it from a thread that lives as long as the measurement.
+pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str)) -> Result<Outcome> {
+    let scratch = Scratch::in_memory("bench")?;
+    let origin = Origin::start()?;
+    let contestants = contestants(plan, &origin, &scratch)?;
+    let targets = scratch.join("targets");
+    wrk::write_targets(&targets, workload.order.iter().map(|rank| workload.targets[*rank].clone()))?;
+    let floor_targets = scratch.join("floor-targets");
+    wrk::write_targets(&floor_targets, std::iter::once("/".to_owned()))?;
+    for contestant in contestants.iter().filter(|contestant| contestant.caches) {
+        warm(contestant, workload, &origin)?;
+    }
+    let asked_before = origin.requests();
+    let mut series: Vec<Series> =
+        contestants.iter().map(|one| Series { name: one.name.clone(), measured: Vec::new() }).collect();
+    for round in 0..plan.rounds {
+        let mut order: Vec<usize> = (0..contestants.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let contestant = &contestants[index];
+            let load = Load {
+                address: contestant.address,
+                targets: if contestant.caches { targets.clone() } else { floor_targets.clone() },
+                threads: 1,
+                connections: CONNECTIONS,
+                duration: plan.duration,
+                cpu: Some(1),
+            };
+            let measured = wrk::run(&load, scratch.path())?;
+            progress(&format!("round {round}: {} {:.0}/s", contestant.name, measured.requests_per_second));
+            series[index].measured.push(measured);
+        }
+    }
+    let origin_requests = origin.requests() - asked_before;
+    Ok(Outcome { workload: workload.name, series, origin_requests })
+}
+
+fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Contestant>> {
+    let mut contestants = Vec::new();
+    for name in ["nectary", "nectary again"] {
+        let folder = scratch.join(&name.replace(' ', "-"));
+        std::fs::create_dir(&folder)?;
+        let mut command = ProxyCommand::new(&folder, Some(origin.url()))?;
+        command.size = "2G".to_owned();
+        command.memory = "1G".to_owned();
+        command.cpu = Some(0);
+        command.arguments.extend(["--workers".to_owned(), "1".to_owned()]);
+        command.arguments.extend(plan.arguments.iter().cloned());
+        let nectary = command.start()?;
+        let address = nectary.listen;
+        contestants.push(Contestant {
+            name: name.to_owned(),
+            address,
+            caches: true,
+            _server: Server::Nectary(nectary),
+        });
+    }
+    let peers =
+        [Peer::nginx(origin.address(), Some(0)), Peer::varnish(origin.address(), plan.varnish_threads, Some(0))];
+    for peer in peers {
+        let peer = peer?;
+        let (name, address) = (peer.name.clone(), peer.address);
+        contestants.push(Contestant { name, address, caches: true, _server: Server::Peer(peer) });
+    }
+    if let Some(program) = &plan.floor {
+        let address = free_address()?;
+        let mut command = Command::new(program);
+        command.arg(address.to_string());
+        let process = Process::spawn("floor", command, &scratch.join("floor.log"), Some(0))?;
+        wait_listening(address, Duration::from_secs(10)).with_context(|| process.log_tail())?;
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        contestants.push(Contestant { name, address, caches: false, _server: Server::Floor(process) });
+    }
+    Ok(contestants)
+}
+
+/// Asks for every target until none reaches the origin any more.
+fn warm(contestant: &Contestant, workload: &Workload, origin: &Origin) -> Result<()> {
+    let mut client = Connection::new(contestant.address, Duration::from_secs(30));
+    for _ in 0..5 {
+        let before = origin.requests();
+        for target in &workload.targets {
+            let response = client.get(target).with_context(|| format!("{}: {target}", contestant.name))?;
+            if response.status != 200 {
+                bail!("{}: {target}: status {}", contestant.name, response.status);
+            }
+        }
+        if origin.requests() == before {
+            return Ok(());
+        }
+    }
+    bail!("{} still asks the origin after five rounds over {} targets", contestant.name, workload.targets.len())
+}
+
+/// The machine and programs that a figure belongs to.
+pub fn machine() -> String {
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = text("/proc/cpuinfo");
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_matches([':', '\t', ' ']);
+    let count = cpu.lines().filter(|line| line.starts_with("processor")).count();
+    let kernel = text("/proc/sys/kernel/osrelease");
+    format!("{count} x {model}, Linux {}", kernel.trim())
+}
+
+/// True where both processors that the measurement pins to exist.
+pub fn has_two_processors() -> bool {
+    Path::new("/sys/devices/system/cpu/cpu1").exists() && guard::find_program("wrk").is_some()
+}

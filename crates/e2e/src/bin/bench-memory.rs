@@ -1,0 +1,138 @@
+//! Requests a second from memory beside nginx and Varnish: `bench-memory --rounds 10 --seconds 3 --json out.json`.
+//!
+//! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, the A/A row included.
+//! Exit code 0 only where the median ratio to every peer reaches `--ratio-min` in every workload, no request failed, and
+//! none reached the origin.
+
+use anyhow::Result;
+use clap::Parser;
+use nectary_e2e::bench::{self, Outcome, Plan, Workload};
+use nectary_e2e::report::{Spread, not_run, seed_or_new};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Measures Nectary, nginx and Varnish answering from memory, one worker each.
+#[derive(Parser)]
+struct Arguments {
+    /// Paired rounds.
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
+    /// Length of each measurement.
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Chooses the mix.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The least median ratio to each peer.
+    #[arg(long, default_value_t = 1.5)]
+    ratio_min: f64,
+    /// Threads of Varnish.
+    #[arg(long, default_value_t = 100)]
+    varnish_threads: usize,
+    /// A server to show as the floor: it is started with an address and answers `GET /`.
+    #[arg(long, value_name = "PROGRAM")]
+    floor: Option<PathBuf>,
+    /// Write the figures to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Print every measurement.
+    #[arg(long)]
+    verbose: bool,
+    /// Further arguments of the proxy.
+    #[arg(last = true)]
+    proxy: Vec<String>,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if !bench::has_two_processors() {
+        not_run("bench-memory needs wrk and two processors: one for the server, one for the load");
+        return Ok(ExitCode::FAILURE);
+    }
+    let seed = seed_or_new(arguments.seed);
+    let plan = Plan {
+        rounds: arguments.rounds,
+        duration: Duration::from_secs(arguments.seconds),
+        varnish_threads: arguments.varnish_threads,
+        floor: arguments.floor,
+        arguments: arguments.proxy,
+    };
+    println!("bench-memory: seed {seed}, {}", bench::machine());
+    println!("server on processor 0, wrk -t1 -c64 on processor 1, {} rounds of {} s", plan.rounds, arguments.seconds);
+    let mut failures = Vec::new();
+    let mut figures = Vec::new();
+    for workload in [Workload::small(), Workload::mix(seed)] {
+        let outcome = bench::measure(&plan, &workload, |line| {
+            if arguments.verbose {
+                println!("  {line}");
+            }
+        })?;
+        print(&outcome);
+        failures.extend(problems(&outcome, arguments.ratio_min));
+        figures.push(to_json(&outcome));
+    }
+    if let Some(path) = arguments.json {
+        let text = json!({"bench": "memory", "seed": seed, "machine": bench::machine(), "workloads": figures});
+        std::fs::write(path, format!("{text:#}\n"))?;
+    }
+    failures.iter().for_each(|failure| println!("PROBLEM: {failure}"));
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(outcome: &Outcome) {
+    println!("\n{}", outcome.workload);
+    println!(
+        "{:18} {:>26} {:>8} {:>8} {:>7}  nectary's ratio",
+        "", "requests/s (min-max)", "p50 us", "p99 us", "errors"
+    );
+    for (index, series) in outcome.series.iter().enumerate() {
+        let rate = Spread::of(&series.rates());
+        let latency = |get: fn(&nectary_e2e::wrk::Measured) -> u64| {
+            Spread::of(&series.measured.iter().map(|measured| get(measured) as f64).collect::<Vec<_>>()).median
+        };
+        let ratio = if index == 0 { String::new() } else { outcome.ratio(index).to_string() };
+        println!(
+            "{:18} {:>26} {:>8.0} {:>8.0} {:>7}  {ratio}",
+            series.name,
+            format!("{:.0} ({:.0}-{:.0})", rate.median, rate.min, rate.max),
+            latency(|measured| measured.p50_us),
+            latency(|measured| measured.p99_us),
+            series.errors(),
+        );
+    }
+    println!("requests that reached the origin meanwhile: {}", outcome.origin_requests);
+}
+
+/// The peers are the third and fourth contestant.
+fn problems(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
+    let mut problems = Vec::new();
+    for index in 2..4 {
+        let ratio = outcome.ratio(index).median;
+        if ratio < ratio_min {
+            let peer = &outcome.series[index].name;
+            problems.push(format!("{}: {ratio:.2} times {peer}, at least {ratio_min} wanted", outcome.workload));
+        }
+    }
+    let errors = outcome.series[0].errors() + outcome.series[1].errors();
+    if errors + outcome.origin_requests > 0 {
+        let reached = outcome.origin_requests;
+        problems.push(format!("{}: {errors} errors, {reached} requests reached the origin", outcome.workload));
+    }
+    problems
+}
+
+fn to_json(outcome: &Outcome) -> Value {
+    let series: Vec<Value> = (0..outcome.series.len())
+        .map(|index| {
+            let one = &outcome.series[index];
+            let ratio = outcome.ratio(index);
+            json!({
+                "name": one.name, "requests_per_second": one.rates(), "errors": one.errors(),
+                "nectary_ratio": {"median": ratio.median, "min": ratio.min, "max": ratio.max},
+            })
+        })
+        .collect();
+    json!({"workload": outcome.workload, "origin_requests": outcome.origin_requests, "series": series})
+}
