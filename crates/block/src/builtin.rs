@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::device::SharedDevice;
 use crate::error::Error;
+use crate::file::FileDevice;
 use crate::memory::MemoryDevice;
 use crate::registry::{Arguments, Registry};
 use crate::size::parse_size;
@@ -11,6 +12,18 @@ use crate::size::parse_size;
 /// Registers every device and filter of floor 0.
 pub(crate) fn register(registry: &mut Registry) {
     registry.register("memory", memory);
+    registry.register("file", file);
+    registry.register("disk", disk);
+}
+
+async fn file(arguments: Arguments) -> Result<SharedDevice, Error> {
+    let device = FileDevice::open_file(arguments.rest()?, arguments.options()).await?;
+    Ok(Arc::new(device))
+}
+
+async fn disk(arguments: Arguments) -> Result<SharedDevice, Error> {
+    let device = FileDevice::open_disk(arguments.rest()?, arguments.options()).await?;
+    Ok(Arc::new(device))
 }
 
 async fn memory(arguments: Arguments) -> Result<SharedDevice, Error> {

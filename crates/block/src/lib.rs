@@ -8,6 +8,7 @@ mod buffer;
 mod builtin;
 mod device;
 mod error;
+mod file;
 mod memory;
 mod registry;
 mod request;
@@ -20,6 +21,7 @@ pub use device::{
     BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives, WriteFlags, read, write,
 };
 pub use error::{Error, ErrorKind, Operation};
+pub use file::{FileDevice, is_block_device};
 pub use memory::MemoryDevice;
 pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
 pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX};

@@ -78,3 +78,20 @@ impl Request {
 pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> {
     Box::pin(std::future::ready(result))
 }
+
+/// Waits for `work` until `deadline`; what is not done by then goes on without its future.
+pub(crate) fn within<T: Send + 'static>(
+    deadline: Option<Instant>,
+    work: IoFuture<T>,
+    late: impl FnOnce() -> Error + Send + 'static,
+) -> IoFuture<T> {
+    match deadline {
+        None => work,
+        Some(deadline) => Box::pin(async move {
+            match tokio::time::timeout_at(deadline.into(), work).await {
+                Ok(result) => result,
+                Err(_) => Err(late()),
+            }
+        }),
+    }
+}

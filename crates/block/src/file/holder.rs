@@ -1,0 +1,50 @@
+//! Finding out who holds a file or disk, for the message of a refused open.
+//!
+//! Promises: best effort, bounded, never an error: the answer is text for a person.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// The most lines of a table in `/proc` that are looked at.
+const LINES_MAX: usize = 65536;
+
+/// Says who holds `path`, as far as that can be seen.
+pub(super) fn describe(path: &Path) -> String {
+    let Ok(status) = std::fs::metadata(path) else { return "another process has it open".to_owned() };
+    if status.file_type().is_block_device()
+        && let Some(place) = mounted_on(status.rdev())
+    {
+        return format!("it is mounted on {place}; unmount it first");
+    }
+    match lock_holder(status.dev(), status.ino()) {
+        Some(pid) if pid == std::process::id() => format!("this process (pid {pid}) has it open already"),
+        Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+            Ok(name) => format!("process {pid} ({}) has it open; stop it first", name.trim()),
+            Err(_) => format!("process {pid} has it open; stop it first"),
+        },
+        None => "another process has it open, or the kernel uses it".to_owned(),
+    }
+}
+
+/// The process that holds the `flock` of an inode, as `/proc/locks` says.
+fn lock_holder(device: u64, inode: u64) -> Option<u32> {
+    let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().take(LINES_MAX).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, "WRITE", pid, at, ..] if at == place => pid.parse().ok(),
+            _ => None,
+        }
+    })
+}
+
+/// Where a block device is mounted, as `/proc/self/mountinfo` says.
+fn mounted_on(device: u64) -> Option<String> {
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().take(LINES_MAX).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.get(2) == Some(&number.as_str())).then(|| fields.get(4).map(|place| (*place).to_owned()))?
+    })
+}

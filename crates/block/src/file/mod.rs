@@ -1,0 +1,281 @@
+//! `file:PATH` and `disk:PATH`: regular files and raw disks.
+//!
+//! Owns: the device, its promises and its latch. Reads, writes and flushes go through one of two engines: `uring` (a ring
+//! of the calling thread; an operation costs no thread switch) or `posix` (a pool of threads); everything rare goes
+//! through the pool. Promises: one owner at a time; buffers stay owned until the kernel is done with them; after a failed
+//! flush, or a write that leaves in doubt what is stored, nothing is written any more.
+
+mod holder;
+mod open;
+mod posix;
+mod ranges;
+mod sys;
+mod transfer;
+mod uring;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime::Handle;
+
+use self::posix::Pool;
+use self::transfer::{Shared, Transfer};
+use crate::buffer::Buffer;
+use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, Survives, WriteFlags};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::registry::{Engine, OpenOptions};
+use crate::request::{Request, ready, within};
+use crate::spec::quoted;
+
+/// The read size beyond which more does not help, in bytes.
+const READ_BYTES_PREFERRED: u32 = 128 * 1024;
+
+/// The write size beyond which more does not help, in bytes.
+const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
+
+/// A file or a disk, open and owned by this process alone.
+///
+/// *Durability*: a completed write survives the process; on a disk that is written past the page cache, also a crash of
+/// the host's kernel. A flush makes it survive loss of power, except on a file system that lies in memory.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_block::{Buffer, Context, OpenOptions, open, read, write};
+/// let path = std::env::temp_dir().join(format!("nectary-example-{}.img", std::process::id()));
+/// let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
+/// let device = open(path.to_str().unwrap(), &options).await?;
+/// write(&*device, 4096, Buffer::copy_of(&[7; 4096])).await?;
+/// device.flush(Context::default()).await?;
+/// assert_eq!(read(&*device, 4096, 4096).await?[0], 7);
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), nectary_block::Error>(()) }).unwrap();
+/// ```
+pub struct FileDevice {
+    shared: Arc<Shared>,
+    pool: Pool,
+    engine: Engine,
+    is_disk: bool,
+    is_direct: bool,
+    in_memory: bool,
+}
+
+impl FileDevice {
+    /// Opens the regular file at `path`; creates it where it is absent and [`OpenOptions::create_bytes`] says so.
+    ///
+    /// *Errors*: [`ErrorKind::Absent`], [`ErrorKind::Busy`] with the holder where it can be found, [`ErrorKind::Full`]
+    /// where there is no room to create it, [`ErrorKind::Invalid`] where it is not a regular file.
+    pub async fn open_file(path: impl Into<PathBuf>, options: &OpenOptions) -> Result<FileDevice, Error> {
+        FileDevice::open("file", path.into(), options, false).await
+    }
+
+    /// Opens the block device at `path`. *Errors*: as for files.
+    pub async fn open_disk(path: impl Into<PathBuf>, options: &OpenOptions) -> Result<FileDevice, Error> {
+        FileDevice::open("disk", path.into(), options, true).await
+    }
+
+    async fn open(scheme: &str, path: PathBuf, options: &OpenOptions, is_disk: bool) -> Result<FileDevice, Error> {
+        let spec = format!("{scheme}:{}", quoted(&path.to_string_lossy()));
+        let engine = choose_engine(&spec, options.engine)?;
+        if Handle::try_current().is_err() {
+            return Err(outside(&spec, Operation::Open));
+        }
+        let (create_bytes, direct, name) = (options.create_bytes, options.direct, spec.clone());
+        let opened = tokio::task::spawn_blocking(move || match is_disk {
+            true => open::open_disk(&name, &path, direct),
+            false => open::open_file(&name, &path, create_bytes, direct),
+        });
+        let opened = opened.await.map_err(|error| {
+            Error::new(ErrorKind::Io, &spec, Operation::Open, format!("the runtime ended before it was open: {error}"))
+        })??;
+        let shared = Shared {
+            file: opened.file,
+            spec,
+            block_bytes: opened.block_bytes,
+            size_bytes: AtomicU64::new(opened.size_bytes),
+            latched: OnceLock::new(),
+        };
+        Ok(FileDevice {
+            shared: Arc::new(shared),
+            pool: Pool::new(posix::THREADS_MAX, posix::WAITING_MAX),
+            engine,
+            is_disk,
+            is_direct: opened.direct,
+            in_memory: opened.in_memory,
+        })
+    }
+
+    /// The engine in use: [`Engine::Uring`] or [`Engine::Posix`].
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// Whether reads and writes go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    fn transfer(&self, request: Request, buffers: Vec<Buffer>, fua: bool) -> IoFuture<Vec<Buffer>> {
+        let Ok(handle) = Handle::try_current() else {
+            return ready(Err(outside(&self.shared.spec, request.operation)));
+        };
+        let Request { operation, offset, length, deadline } = request;
+        let shared = self.shared.clone();
+        let transfer = Transfer { shared: shared.clone(), operation, offset, length, buffers, fua, done: 0 };
+        let work = match self.engine {
+            Engine::Posix => self.pool.transfer(transfer),
+            _ => match uring::transfer(&handle, transfer) {
+                Ok(work) => work,
+                // This thread has no ring: its runtime has several threads, or the kernel refuses one more.
+                Err(transfer) => self.pool.transfer(transfer),
+            },
+        };
+        within(deadline, work, move || request.error(ErrorKind::TimedOut, || shared.spec.clone(), late()))
+    }
+
+    /// Runs something rare on the pool.
+    fn rare<T: Send + 'static>(
+        &self,
+        request: Request,
+        work: impl FnOnce(&Shared) -> Result<T, Error> + Send + 'static,
+    ) -> IoFuture<T> {
+        if Handle::try_current().is_err() {
+            return ready(Err(outside(&self.shared.spec, request.operation)));
+        }
+        let (shared, spec) = (self.shared.clone(), self.shared.spec.clone());
+        let work = move || work(&shared).inspect_err(|error| shared.latch_after(error));
+        let name = spec.clone();
+        let work = self.pool.run(work, move |kind, detail| request.error(kind, || name.clone(), detail));
+        within(request.deadline, work, move || request.error(ErrorKind::TimedOut, || spec, late()))
+    }
+
+    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
+        let request = Request { operation, offset, length, deadline: context.deadline };
+        request.check(|| self.spec(), &self.geometry())?;
+        if !matches!(operation, Operation::Allocation) {
+            self.shared.check_latch(operation, offset, length)?;
+        }
+        Ok(request)
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn spec(&self) -> String {
+        self.shared.spec.clone()
+    }
+
+    fn geometry(&self) -> Geometry {
+        let block_bytes = self.shared.block_bytes;
+        Geometry {
+            size_bytes: self.shared.size_bytes.load(Ordering::Acquire),
+            block_bytes,
+            atomic_bytes: if self.is_disk { block_bytes } else { 512 },
+            read_bytes_preferred: READ_BYTES_PREFERRED,
+            write_bytes_preferred: WRITE_BYTES_PREFERRED,
+            write_survives: if self.is_disk && self.is_direct { Survives::Host } else { Survives::Process },
+            flush_survives: if self.in_memory { Survives::Process } else { Survives::Power },
+        }
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        match Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry()) {
+            Ok(request) if request.length > 0 => self.transfer(request, buffers, false),
+            checked => ready(checked.map(|_| buffers)),
+        }
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry())
+            .and_then(|request| {
+                self.shared.check_latch(Operation::Write, offset, request.length)?;
+                Ok(request)
+            });
+        match checked {
+            Ok(request) if request.length > 0 => self.transfer(request, buffers, flags.fua),
+            checked => ready(checked.map(|_| buffers)),
+        }
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Flush, 0, 0, context) {
+            Ok(request) => {
+                let flushed = self.transfer(request, Vec::new(), false);
+                Box::pin(async move { flushed.await.map(drop) })
+            }
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Discard, offset, length, context) {
+            Ok(request) if length > 0 => self.rare(request, move |shared| ranges::discard(shared, offset, length)),
+            checked => ready(checked.map(drop)),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::WriteZeroes, offset, length, context) {
+            Ok(request) if length > 0 => self.rare(request, move |shared| ranges::write_zeroes(shared, offset, length)),
+            checked => ready(checked.map(drop)),
+        }
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        match self.check(Operation::Allocation, offset, length, context) {
+            Ok(request) => self.rare(request, move |shared| ranges::allocation(shared, offset, length)),
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let now = self.geometry();
+        let request = Request { operation: Operation::Grow, offset: 0, length: size_bytes, deadline: None };
+        if size_bytes < now.size_bytes || !size_bytes.is_multiple_of(u64::from(now.block_bytes)) {
+            let detail =
+                format!("it has {} bytes and grows only, by blocks of {} bytes", now.size_bytes, now.block_bytes);
+            return ready(Err(request.error(ErrorKind::Invalid, || self.spec(), detail)));
+        }
+        let is_disk = self.is_disk;
+        match self.shared.check_latch(Operation::Grow, 0, size_bytes) {
+            Ok(()) => self.rare(request, move |shared| ranges::grow(shared, is_disk, size_bytes)),
+            Err(error) => ready(Err(error)),
+        }
+    }
+}
+
+/// Decides what `Auto` means on this host.
+fn choose_engine(spec: &str, wanted: Engine) -> Result<Engine, Error> {
+    match (wanted, uring::available()) {
+        (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),
+        (_, Ok(())) => Ok(Engine::Uring),
+        (Engine::Uring, Err(reason)) => {
+            let detail = format!("io_uring is refused on this host ({reason}); use the posix engine");
+            Err(Error::new(ErrorKind::Unsupported, spec, Operation::Open, detail))
+        }
+    }
+}
+
+fn outside(spec: &str, operation: Operation) -> Error {
+    let detail = "it was called outside a tokio runtime";
+    Error::new(ErrorKind::Invalid, spec, operation, detail)
+}
+
+fn late() -> String {
+    "the deadline passed; the operation may still happen".to_owned()
+}
+
+/// Tells whether a path names a block device, for callers that choose between the two schemes.
+pub fn is_block_device(path: impl AsRef<Path>) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|status| status.file_type().is_block_device())
+}

@@ -1,0 +1,167 @@
+//! Opening files and disks: creation, exclusive ownership, and what the kernel says about units.
+//!
+//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`); a file that is created appears
+//! under its name whole, with its blocks allocated, or not at all. Blocking: called on the blocking pool.
+
+use std::fs::{File, OpenOptions as FileOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::{holder, sys};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::size::format_size;
+
+/// The unit that sizes of created files are rounded up to, in bytes.
+const CREATE_UNIT_BYTES: u64 = 4096;
+
+/// What direct I/O is assumed to need where the kernel does not say, in bytes.
+const ALIGNMENT_ASSUMED: u32 = 4096;
+
+/// An open file or disk and what is known about it.
+pub(super) struct Opened {
+    pub file: File,
+    pub size_bytes: u64,
+    pub block_bytes: u32,
+    pub direct: bool,
+    pub in_memory: bool,
+}
+
+/// Opens a regular file, and creates it where it is absent and a size is given.
+pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, direct: bool) -> Result<Opened, Error> {
+    let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
+    match std::fs::metadata(path) {
+        Ok(status) if status.file_type().is_block_device() => {
+            let detail = format!("it is a block device; name it disk:{}", path.display());
+            return Err(fail(ErrorKind::Invalid, detail));
+        }
+        Ok(status) if !status.is_file() => {
+            return Err(fail(ErrorKind::Invalid, "it is not a regular file".to_owned()));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let Some(bytes) = create_bytes else {
+                let detail = "there is no such file; give a size to have it created".to_owned();
+                return Err(fail(ErrorKind::Absent, detail));
+            };
+            match create(path, bytes.next_multiple_of(CREATE_UNIT_BYTES)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(creation_failed(spec, path, bytes, &error));
+                }
+                _ => {}
+            }
+        }
+        Err(error) => return Err(Error::from_os(&error, spec, Operation::Open)),
+    }
+    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let mut file = open(0).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
+    let in_memory = sys::is_in_memory(&file).unwrap_or(false);
+    let mut block_bytes = 512;
+    let mut is_direct = false;
+    if direct
+        && !in_memory
+        && let alignment = sys::direct_alignment(&file).unwrap_or(ALIGNMENT_ASSUMED)
+        && (1..=4096).contains(&alignment)
+        && let Ok(opened) = open(libc::O_DIRECT)
+    {
+        (file, is_direct, block_bytes) = (opened, true, alignment.max(512));
+    }
+    sys::lock_exclusive(&file).map_err(|error| match error.raw_os_error() {
+        Some(libc::EWOULDBLOCK) => fail(ErrorKind::Busy, holder::describe(path)),
+        _ => Error::from_os(&error, spec, Operation::Open),
+    })?;
+    let length = |file: &File| file.metadata().map(|status| status.size());
+    let mut size_bytes = length(&file).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
+    if let (0, Some(bytes)) = (size_bytes, create_bytes) {
+        size_bytes = bytes.next_multiple_of(CREATE_UNIT_BYTES);
+        allocate(&file, size_bytes)
+            .and_then(|()| file.sync_all())
+            .map_err(|error| creation_failed(spec, path, bytes, &error))?;
+    }
+    size_bytes -= size_bytes % u64::from(block_bytes);
+    Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
+}
+
+/// Opens a whole disk or partition.
+pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened, Error> {
+    let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
+    let os = |error: io::Error| Error::from_os(&error, spec, Operation::Open);
+    let status = std::fs::metadata(path).map_err(os)?;
+    if !status.file_type().is_block_device() {
+        let detail = format!("it is not a block device; name a file file:{}", path.display());
+        return Err(fail(ErrorKind::Invalid, detail));
+    }
+    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(libc::O_EXCL | flags).open(path);
+    let (opened, direct) = match open(if direct { libc::O_DIRECT } else { 0 }) {
+        Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
+        opened => (opened, direct),
+    };
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => fail(ErrorKind::Busy, holder::describe(path)),
+        _ => os(error),
+    })?;
+    // The lock guards nothing here, as O_EXCL does; it lets the next one find out who holds the disk.
+    let _ = sys::lock_exclusive(&file);
+    let block_bytes = sys::sector_bytes(&file).map_err(os)?;
+    if !block_bytes.is_power_of_two() || !(512..=4096).contains(&block_bytes) {
+        let detail = format!("its sectors have {block_bytes} bytes; 512 to 4096 are supported");
+        return Err(fail(ErrorKind::Unsupported, detail));
+    }
+    let size_bytes = sys::seek(&file, 0, libc::SEEK_END).map_err(os)?;
+    let size_bytes = size_bytes - size_bytes % u64::from(block_bytes);
+    Ok(Opened { file, size_bytes, block_bytes, direct, in_memory: false })
+}
+
+/// Creates a file without a name, allocates it, and only then gives it its name.
+fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let unnamed = FileOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(parent);
+    match unnamed {
+        Ok(file) => {
+            allocate(&file, size_bytes)?;
+            file.sync_all()?;
+            sys::link(&file, path)?;
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+            let allocated = allocate(&file, size_bytes).and_then(|()| file.sync_all());
+            if let Err(error) = allocated {
+                let _ = std::fs::remove_file(path);
+                return Err(error);
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    File::open(parent)?.sync_all()
+}
+
+/// Makes a file `size_bytes` long, with blocks where the file system can, so that no write runs out of room later.
+pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
+    let length = file.metadata()?.size();
+    if size_bytes <= length {
+        return Ok(());
+    }
+    match sys::fallocate(file, 0, length, size_bytes - length) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
+        Err(error) => {
+            // What was allocated before the room ran out is given back; a failure of that changes nothing.
+            let _ = file.set_len(length);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn creation_failed(spec: &str, path: &Path, bytes: u64, error: &io::Error) -> Error {
+    let mut failed = Error::from_os(error, spec, Operation::Open);
+    let what = match failed.kind {
+        ErrorKind::Full => "make room or give a smaller size",
+        ErrorKind::Absent => "create its directory first",
+        _ => "check the directory's owner and mode",
+    };
+    failed.detail = format!("cannot create {} with {}: {error}; {what}", path.display(), format_size(bytes));
+    failed
+}

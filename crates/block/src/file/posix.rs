@@ -1,0 +1,138 @@
+//! The POSIX engine: `preadv`, `pwritev2` and `fdatasync` on tokio's pool of blocking threads.
+//!
+//! Promises: an operation that has begun ends, with its buffers, also when its future is dropped. At most
+//! [`THREADS_MAX`] operations of a device run at a time and [`WAITING_MAX`] wait; one more is refused as busy.
+//! Leaves to others: what a count or an error means (`transfer`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Semaphore;
+
+use super::sys;
+use super::transfer::{Progress, Transfer};
+use crate::buffer::Buffer;
+use crate::device::IoFuture;
+use crate::error::{Error, ErrorKind, Operation};
+use crate::request::ready;
+
+/// The most operations of one device that hold a thread at a time.
+pub(super) const THREADS_MAX: usize = 32;
+
+/// The most operations of one device that wait for a thread.
+pub(super) const WAITING_MAX: usize = 65536;
+
+/// The threads that one device may use.
+pub(super) struct Pool {
+    threads: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
+    waiting_max: usize,
+}
+
+/// A place among those that wait, given back when dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Pool {
+    pub fn new(threads_max: usize, waiting_max: usize) -> Pool {
+        Pool { threads: Arc::new(Semaphore::new(threads_max)), waiting: Arc::default(), waiting_max }
+    }
+
+    /// Runs `work` on a thread: at once where one is free, else when the future is polled and one becomes free.
+    ///
+    /// `fail` makes the error for what goes wrong around the work: too many wait, or the runtime ended.
+    pub fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+        fail: impl Fn(ErrorKind, String) -> Error + Send + Sync + 'static,
+    ) -> IoFuture<T> {
+        let ended = |error: tokio::task::JoinError| format!("the runtime ended before the operation: {error}");
+        if let Ok(permit) = self.threads.clone().try_acquire_owned() {
+            let task = tokio::task::spawn_blocking(move || {
+                let result = work();
+                drop(permit);
+                result
+            });
+            return Box::pin(async move { task.await.unwrap_or_else(|error| Err(fail(ErrorKind::Io, ended(error)))) });
+        }
+        let place = Place(self.waiting.clone());
+        if self.waiting.fetch_add(1, Ordering::AcqRel) >= self.waiting_max {
+            let detail = format!("{} operations wait for a thread already; try again later", self.waiting_max);
+            return ready(Err(fail(ErrorKind::Busy, detail)));
+        }
+        let threads = self.threads.clone();
+        Box::pin(async move {
+            let permit = threads.acquire_owned().await;
+            drop(place);
+            let task = tokio::task::spawn_blocking(move || {
+                let result = work();
+                drop(permit);
+                result
+            });
+            task.await.unwrap_or_else(|error| Err(fail(ErrorKind::Io, ended(error))))
+        })
+    }
+
+    /// Runs a read, write or flush.
+    pub fn transfer(&self, transfer: Transfer) -> IoFuture<Vec<Buffer>> {
+        let (shared, operation) = (transfer.shared.clone(), transfer.operation);
+        let (offset, length) = (transfer.offset, transfer.length);
+        self.run(
+            move || run(transfer),
+            move |kind, detail| Error::new(kind, &shared.spec, operation, detail).at(offset, length),
+        )
+    }
+}
+
+/// Does the whole of an operation on this thread.
+fn run(mut transfer: Transfer) -> Result<Vec<Buffer>, Error> {
+    let result = match transfer.operation {
+        Operation::Flush => transfer.shared.file.sync_data().map_err(|error| transfer.os_error(&error)),
+        _ => move_all(&mut transfer),
+    };
+    transfer.end(result)
+}
+
+fn move_all(transfer: &mut Transfer) -> Result<(), Error> {
+    loop {
+        let (position, done) = (transfer.position(), transfer.done as usize);
+        let file = &transfer.shared.file;
+        let moved = match transfer.operation {
+            Operation::Read => sys::read(file, position, &mut transfer.buffers, done),
+            _ => sys::write(file, position, &transfer.buffers, done, transfer.fua),
+        };
+        match moved {
+            Ok(moved) => match transfer.advance(moved)? {
+                Progress::Ended => return Ok(()),
+                Progress::More => {}
+            },
+            Err(error) => return Err(transfer.os_error(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn operations_wait_up_to_the_limit_and_one_more_is_refused() {
+        let pool = Pool::new(1, 2);
+        let fail = |kind, detail: String| Error::new(kind, "test", Operation::Read, detail);
+        let (release, wait) = mpsc::channel::<()>();
+        let first = pool.run(move || Ok(wait.recv().is_ok()), fail);
+        let second = pool.run(|| Ok(true), fail);
+        let third = pool.run(|| Ok(true), fail);
+        assert_eq!(pool.run(|| Ok(true), fail).await.unwrap_err().kind, ErrorKind::Busy);
+        drop(third);
+        let fourth = pool.run(|| Ok(true), fail);
+        release.send(()).unwrap();
+        assert!(first.await.unwrap() && second.await.unwrap() && fourth.await.unwrap());
+    }
+}

@@ -1,0 +1,99 @@
+//! What a file or disk can do with ranges: discard, zero, list what is mapped, grow. Blocking: run on the pool.
+//!
+//! Promises: a discarded range reads as its old contents or as zeroes. A disk's plain discard (`BLKDISCARD`) does not
+//! promise that, so both files and disks are asked to unmap with zeroes, and left alone where they cannot.
+
+use std::sync::atomic::Ordering;
+
+use super::open;
+use super::sys;
+use super::transfer::Shared;
+use crate::allocation::ExtentList;
+use crate::buffer::Buffer;
+use crate::device::Extent;
+use crate::error::{Error, ErrorKind, Operation};
+
+/// The unit of zeroes that are written where nothing better is possible, in bytes.
+const ZEROES_BYTES: usize = 1 << 20;
+
+fn is_unsupported(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV))
+}
+
+/// Unmaps a range where that is possible; a hint.
+pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    match sys::fallocate(&shared.file, mode, offset, length) {
+        Err(error) if !is_unsupported(&error) => {
+            Err(Error::from_os(&error, &shared.spec, Operation::Discard).at(offset, length))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes a range read as zeroes, by the cheapest way there is.
+pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
+    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    let failed = |error| Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length);
+    for mode in [libc::FALLOC_FL_ZERO_RANGE | keep, libc::FALLOC_FL_PUNCH_HOLE | keep] {
+        match sys::fallocate(&shared.file, mode, offset, length) {
+            Err(error) if is_unsupported(&error) => {}
+            result => return result.map_err(failed),
+        }
+    }
+    let mut buffers = [Buffer::zeroed(ZEROES_BYTES.min(length as usize))];
+    let mut done = 0;
+    while done < length {
+        buffers[0].set_len(ZEROES_BYTES.min((length - done) as usize));
+        let written = sys::write(&shared.file, offset + done, &buffers, 0, false).map_err(failed)?;
+        if written == 0 {
+            let detail = format!("expected to write {length} bytes, wrote {done}");
+            return Err(Error::new(ErrorKind::Io, &shared.spec, Operation::WriteZeroes, detail).at(offset, length));
+        }
+        done += written - written % u64::from(shared.block_bytes).min(written);
+    }
+    Ok(())
+}
+
+/// Lists what is mapped in a range; all of it where that cannot be found out.
+pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
+    let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
+    let (mut position, end) = (offset, offset + length);
+    let mut list = ExtentList::new(offset, length);
+    while position < end && !list.is_full() {
+        let data = match sys::seek(&shared.file, position, libc::SEEK_DATA) {
+            Ok(data) => data,
+            // No data from here on.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+            Err(error) if is_unsupported(&error) => position,
+            Err(error) => return Err(failed(error)),
+        };
+        if data >= end {
+            break;
+        }
+        let hole = match sys::seek(&shared.file, data, libc::SEEK_HOLE) {
+            Ok(hole) => hole,
+            Err(error) if is_unsupported(&error) || error.raw_os_error() == Some(libc::ENXIO) => end,
+            Err(error) => return Err(failed(error)),
+        };
+        list.mapped(data, hole.saturating_sub(data));
+        position = hole.max(data + 1);
+    }
+    Ok(list.finish())
+}
+
+/// Makes a file longer, durably; takes over the size of a disk that has become larger.
+pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
+    let failed = |error| Error::from_os(&error, &shared.spec, Operation::Grow).at(0, size_bytes);
+    if is_disk {
+        let found = sys::seek(&shared.file, 0, libc::SEEK_END).map_err(failed)?;
+        if found < size_bytes {
+            let detail = format!("the disk has {found} bytes and cannot be made larger from here");
+            return Err(Error::new(ErrorKind::Unsupported, &shared.spec, Operation::Grow, detail).at(0, size_bytes));
+        }
+    } else {
+        open::allocate(&shared.file, size_bytes).and_then(|()| shared.file.sync_all()).map_err(failed)?;
+    }
+    shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
+    Ok(())
+}

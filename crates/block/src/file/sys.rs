@@ -1,0 +1,115 @@
+//! The system calls of file and disk devices, each as one safe function.
+//!
+//! Owns: the `unsafe` of this folder outside the ring. Every function restarts after a signal.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use crate::buffer::Buffer;
+
+/// Runs a call until no signal interrupts it; a negative result is the error in `errno`.
+fn retry(mut call: impl FnMut() -> i64) -> io::Result<u64> {
+    loop {
+        match u64::try_from(call()) {
+            Ok(result) => return Ok(result),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+/// Describes `buffers` for the kernel, without their first `skip` bytes.
+pub(super) fn vectors(buffers: &[Buffer], mut skip: usize) -> Vec<libc::iovec> {
+    let mut vectors = Vec::with_capacity(buffers.len());
+    for buffer in buffers {
+        if skip >= buffer.len() {
+            skip -= buffer.len();
+            continue;
+        }
+        let rest = &buffer[skip..];
+        vectors.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
+        skip = 0;
+    }
+    vectors
+}
+
+/// Reads into `buffers` beyond their first `skip` bytes; gives the count of bytes read.
+pub(super) fn read(file: &File, offset: u64, buffers: &mut [Buffer], skip: usize) -> io::Result<u64> {
+    let vectors = vectors(buffers, skip);
+    // SAFETY: the vectors describe memory of `buffers`, which are borrowed exclusively for the call.
+    retry(|| unsafe {
+        libc::preadv(file.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32, offset as libc::off_t) as i64
+    })
+}
+
+/// Writes `buffers` beyond their first `skip` bytes; gives the count of bytes written.
+pub(super) fn write(file: &File, offset: u64, buffers: &[Buffer], skip: usize, fua: bool) -> io::Result<u64> {
+    let vectors = vectors(buffers, skip);
+    let flags = if fua { libc::RWF_DSYNC } else { 0 };
+    // SAFETY: the vectors describe memory of `buffers`, which are borrowed for the call and only read.
+    retry(|| unsafe {
+        libc::pwritev2(file.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32, offset as libc::off_t, flags) as i64
+    })
+}
+
+/// Calls `fallocate`.
+pub(super) fn fallocate(file: &File, mode: i32, offset: u64, length: u64) -> io::Result<()> {
+    // SAFETY: the call takes no pointers.
+    retry(|| unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, length as i64) as i64 }).map(drop)
+}
+
+/// Calls `lseek` with `SEEK_DATA`, `SEEK_HOLE` or `SEEK_END`.
+pub(super) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
+    // SAFETY: the call takes no pointers; the file's position is used by nobody.
+    retry(|| unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) })
+}
+
+/// Takes the exclusive lock of the open file, or fails at once with `EWOULDBLOCK`.
+pub(super) fn lock_exclusive(file: &File) -> io::Result<()> {
+    // SAFETY: the call takes no pointers.
+    retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as i64 }).map(drop)
+}
+
+/// Whether the file lies in memory (tmpfs, ramfs), and so does not survive the host.
+pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
+    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
+    // SAFETY: all zeroes is a value of this plain structure.
+    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a structure of the right type that outlives the call.
+    retry(|| unsafe { libc::fstatfs(file.as_raw_fd(), &mut status) as i64 })?;
+    Ok([libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&status.f_type))
+}
+
+/// The alignment that direct I/O on the file needs: `None` where the kernel does not say, 0 where it refuses.
+pub(super) fn direct_alignment(file: &File) -> Option<u32> {
+    // SAFETY: all zeroes is a value of this plain structure.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a terminated string and the structure outlives the call.
+    let called = retry(|| unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &mut status) as i64
+    });
+    (called.is_ok() && status.stx_mask & libc::STATX_DIOALIGN != 0).then_some(status.stx_dio_offset_align)
+}
+
+/// The logical sector of a block device, in bytes.
+pub(super) fn sector_bytes(file: &File) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: this request writes one int through the pointer.
+    retry(|| unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET as _, &mut bytes) as i64 })?;
+    Ok(bytes.unsigned_abs())
+}
+
+/// Gives a file that was opened without a name the name `path`; fails where the name is taken.
+pub(super) fn link(file: &File, path: &Path) -> io::Result<()> {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    let (cwd, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: both paths are terminated strings that outlive the call.
+    retry(|| unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), follow) as i64 }).map(drop)
+}

@@ -1,0 +1,206 @@
+//! Files as devices, by both engines: opening, owning, failing, and what happens when futures and runtimes go away.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+use super::*;
+use crate::{open, read, write};
+
+/// A directory that is removed at the end of a test.
+pub(super) struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new() -> Directory {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("nectary-block-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.0.join("a.img")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(super) const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Posix];
+
+pub(super) async fn device(directory: &Directory, engine: Engine) -> FileDevice {
+    let options = OpenOptions { create_bytes: Some(1 << 20), engine, direct: true };
+    FileDevice::open_file(directory.file(), &options).await.unwrap()
+}
+
+#[tokio::test]
+async fn contents_survive_a_second_open() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let data: Vec<u8> = (0..65536u32).map(|index| (index % 251) as u8).collect();
+        let first = device(&directory, engine).await;
+        write(&first, 8192, Buffer::copy_of(&data)).await.unwrap();
+        first.flush(Context::default()).await.unwrap();
+        drop(first);
+        let second = device(&directory, engine).await;
+        assert_eq!(second.geometry().size_bytes, 1 << 20);
+        assert_eq!(&*read(&second, 8192, 65536).await.unwrap(), &data[..]);
+    }
+}
+
+#[tokio::test]
+async fn vectors_and_fua_are_written_in_order() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = device(&directory, engine).await;
+        let buffers = (1..=3u8).map(|value| Buffer::copy_of(&[value; 4096])).collect();
+        let flags = WriteFlags { fua: true };
+        device.write_at(4096, buffers, flags, Context::default()).await.unwrap();
+        let buffers = vec![Buffer::zeroed(8192), Buffer::zeroed(4096)];
+        let buffers = device.read_at(4096, buffers, Context::default()).await.unwrap();
+        assert_eq!((buffers[0][0], buffers[0][4096], buffers[1][4095]), (1, 2, 3));
+    }
+}
+
+#[tokio::test]
+async fn absent_file_is_created_only_with_a_size() {
+    let directory = Directory::new();
+    let error = FileDevice::open_file(directory.file(), &OpenOptions::default()).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Absent, "{error}");
+    drop(device(&directory, Engine::Auto).await);
+    let status = std::fs::metadata(directory.file()).unwrap();
+    assert_eq!((status.len(), std::os::unix::fs::MetadataExt::blocks(&status) * 512), (1 << 20, 1 << 20));
+    let spec = format!("{}", directory.file().display());
+    assert_eq!(open(&spec, &OpenOptions::default()).await.unwrap().spec(), format!("file:{spec}"));
+}
+
+#[tokio::test]
+async fn file_that_cannot_be_allocated_leaves_nothing_behind() {
+    let directory = Directory::new();
+    let options = OpenOptions { create_bytes: Some(1 << 60), ..OpenOptions::default() };
+    let error = FileDevice::open_file(directory.file(), &options).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Full, "{error}");
+    assert!(!directory.file().exists());
+}
+
+#[tokio::test]
+async fn second_owner_is_refused_and_told_who_has_it() {
+    let directory = Directory::new();
+    let first = device(&directory, Engine::Auto).await;
+    let error = FileDevice::open_file(directory.file(), &OpenOptions::default()).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Busy);
+    assert!(error.detail.contains(&std::process::id().to_string()), "{error}");
+    drop(first);
+    FileDevice::open_file(directory.file(), &OpenOptions::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn truncated_file_is_an_error_that_names_expected_and_found() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = device(&directory, engine).await;
+        let other = std::fs::OpenOptions::new().write(true).open(directory.file()).unwrap();
+        for (length, found) in [(8192, "found 4096"), (6000, "found 1904"), (0, "found 0")] {
+            other.set_len(length).unwrap();
+            let error = read(&device, 4096, 16384).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Io, "{error}");
+            assert!(error.detail.contains("expected 16384") && error.detail.contains(found), "{error}");
+        }
+    }
+}
+
+/// A device whose descriptor cannot be written, so that every write and flush fails.
+async fn broken(directory: &Directory, engine: Engine) -> FileDevice {
+    let mut device = device(directory, engine).await;
+    let shared = Arc::get_mut(&mut device.shared).unwrap();
+    shared.file = std::fs::File::open(directory.file()).unwrap();
+    device
+}
+
+#[tokio::test]
+async fn failed_write_latches_and_reads_go_on() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = broken(&directory, engine).await;
+        let error = write(&device, 0, Buffer::zeroed(4096)).await.unwrap_err();
+        assert_eq!((error.kind, error.length), (ErrorKind::Io, 4096), "{error}");
+        let error = device.flush(Context::default()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Latched);
+        assert!(error.detail.contains("write of 4096 bytes"), "{error}");
+        assert_eq!(write(&device, 0, Buffer::zeroed(4096)).await.unwrap_err().kind, ErrorKind::Latched);
+        assert_eq!(device.grow(2 << 20).await.unwrap_err().kind, ErrorKind::Latched);
+        read(&device, 0, 4096).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn growth_keeps_contents_and_never_shrinks() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = device(&directory, engine).await;
+        write(&device, 0, Buffer::copy_of(&[9; 4096])).await.unwrap();
+        device.grow(2 << 20).await.unwrap();
+        assert_eq!(device.geometry().size_bytes, 2 << 20);
+        assert_eq!((read(&device, 0, 4096).await.unwrap()[0], read(&device, 1 << 20, 4096).await.unwrap()[0]), (9, 0));
+        assert_eq!(device.grow(1 << 20).await.unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(device.grow((2 << 20) + 1).await.unwrap_err().kind, ErrorKind::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn expired_deadline_is_a_time_out() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = device(&directory, engine).await;
+        let context = Context { deadline: Some(Instant::now()), ..Context::default() };
+        let error = device.read_at(0, vec![Buffer::zeroed(4096)], context).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TimedOut);
+        assert_eq!(device.flush(context).await.unwrap_err().kind, ErrorKind::TimedOut);
+    }
+}
+
+#[tokio::test]
+async fn dropped_futures_leave_a_sound_device() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = device(&directory, engine).await;
+        for round in 0..200u64 {
+            let offset = round % 100 * 8192;
+            drop(device.read_at(offset, vec![Buffer::zeroed(8192)], Context::default()));
+            let flags = WriteFlags::default();
+            drop(device.write_at(offset, vec![Buffer::copy_of(&[5; 8192])], flags, Context::default()));
+            if round % 10 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        write(&device, 0, Buffer::copy_of(&[6; 4096])).await.unwrap();
+        device.flush(Context::default()).await.unwrap();
+        let found = read(&device, 4096, 4096).await.unwrap()[0];
+        assert!(found == 0 || found == 5, "{found}");
+    }
+}
+
+#[test]
+fn call_outside_a_runtime_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = runtime.block_on(device(&directory, engine));
+        let operation = device.read_at(0, vec![Buffer::zeroed(4096)], Context::default());
+        assert_eq!(runtime.block_on(operation).unwrap_err().kind, ErrorKind::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn block_device_named_as_a_file_and_the_reverse_are_told() {
+    let directory = Directory::new();
+    let error = FileDevice::open_file(&directory.0, &OpenOptions::default()).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    drop(device(&directory, Engine::Auto).await);
+    let error = FileDevice::open_disk(directory.file(), &OpenOptions::default()).await.err().unwrap();
+    assert!(error.kind == ErrorKind::Invalid && error.detail.contains("file:"), "{error}");
+}

@@ -1,0 +1,124 @@
+//! One read, write or flush on its way, for either engine.
+//!
+//! Owns: the buffers until the operation has ended, how far it got, and what its end means for the device. The engines
+//! only move bytes and report counts.
+
+use std::fs::File;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+use crate::buffer::Buffer;
+use crate::error::{Error, ErrorKind, Operation};
+
+/// What the operations on one open file or disk share.
+pub(super) struct Shared {
+    pub file: File,
+    pub spec: String,
+    pub block_bytes: u32,
+    pub size_bytes: AtomicU64,
+    /// The failure after which nothing is written any more.
+    pub latched: OnceLock<String>,
+}
+
+impl Shared {
+    /// Refuses what would change the device after a failed write or flush.
+    pub fn check_latch(&self, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
+        let Some(first) = self.latched.get() else { return Ok(()) };
+        let detail = format!("first failure: {first}; repair the cause and open the device again");
+        Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
+    }
+
+    /// Makes the device take no more writes where `error` leaves in doubt what is stored.
+    ///
+    /// A write that found no room leaves only its own range in doubt, so it does not latch; a flush that fails always does,
+    /// as the kernel then forgets which pages it could not write.
+    pub fn latch_after(&self, error: &Error) {
+        let in_doubt = match error.operation {
+            Operation::Flush => true,
+            Operation::Write | Operation::WriteZeroes => {
+                !matches!(error.kind, ErrorKind::Full | ErrorKind::Invalid | ErrorKind::TimedOut | ErrorKind::Latched)
+            }
+            _ => false,
+        };
+        if in_doubt {
+            // Only the first failure is kept: what follows is its consequence.
+            let _ = self.latched.set(error.to_string());
+        }
+    }
+}
+
+/// A read, write or flush that owns its buffers.
+pub(super) struct Transfer {
+    pub shared: Arc<Shared>,
+    pub operation: Operation,
+    pub offset: u64,
+    pub length: u64,
+    pub buffers: Vec<Buffer>,
+    pub fua: bool,
+    /// How many bytes have been moved.
+    pub done: u64,
+}
+
+/// What a count from the kernel means.
+pub(super) enum Progress {
+    /// Everything is done.
+    Ended,
+    /// The rest has to be asked for again.
+    More,
+}
+
+impl Transfer {
+    /// The offset of what is left.
+    pub fn position(&self) -> u64 {
+        self.offset + self.done
+    }
+
+    /// Counts what the kernel has moved.
+    ///
+    /// *Errors*: the device or file ended before the operation did.
+    pub fn advance(&mut self, moved: u64) -> Result<Progress, Error> {
+        let block = u64::from(self.shared.block_bytes);
+        self.done += moved;
+        match self.operation {
+            _ if self.done == self.length => return Ok(Progress::Ended),
+            // A read that stops inside a block has met the end of the file.
+            Operation::Read if moved > 0 && self.done.is_multiple_of(block) => return Ok(Progress::More),
+            Operation::Write if moved >= block => {
+                self.done -= self.done % block;
+                return Ok(Progress::More);
+            }
+            _ => {}
+        }
+        let detail = match self.operation {
+            Operation::Read => format!(
+                "expected {} bytes, found {}: the file was truncated to about {} bytes while it was open",
+                self.length,
+                self.done,
+                self.position()
+            ),
+            _ => format!("expected to move {} bytes, moved {}", self.length, self.done),
+        };
+        Err(self.error(ErrorKind::Io, detail))
+    }
+
+    /// Makes an error about this operation.
+    pub fn error(&self, kind: ErrorKind, detail: String) -> Error {
+        Error::new(kind, &self.shared.spec, self.operation, detail).at(self.offset, self.length)
+    }
+
+    /// Makes an error about this operation from the kernel's.
+    pub fn os_error(&self, error: &std::io::Error) -> Error {
+        Error::from_os(error, &self.shared.spec, self.operation).at(self.offset, self.length)
+    }
+
+    /// Ends the operation: gives the buffers back, or the error, after which the device may latch.
+    pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
+        match result {
+            Ok(()) => Ok(self.buffers),
+            Err(error) => {
+                self.shared.latch_after(&error);
+                Err(error)
+            }
+        }
+    }
+}

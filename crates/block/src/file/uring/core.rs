@@ -1,0 +1,282 @@
+//! The bookkeeping of one ring: which operation is in which slot, what waits, what has ended.
+//!
+//! Owns: the ring and, from acceptance to completion entry, the operations with their buffers. That is the safety of the
+//! engine: memory that the kernel may touch belongs to a slot, a slot is emptied only by its completion entry, and what a
+//! closing ring cannot wait for is leaked, never freed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, opcode, squeue, types};
+use tokio::sync::oneshot;
+
+use crate::buffer::Buffer;
+use crate::error::{Error, ErrorKind, Operation};
+use crate::file::sys;
+use crate::file::transfer::{Progress, Transfer};
+
+/// How often an operation that the kernel asks to repeat is repeated.
+const RETRIES_MAX: u32 = 100;
+
+/// What an operation ends with.
+pub(super) type Reply = Result<Vec<Buffer>, Error>;
+
+/// Operations that have ended, to be told once the ring's lock is free.
+pub(super) type Ended = Vec<(oneshot::Sender<Reply>, Reply)>;
+
+/// An operation and whom to tell when it has ended.
+pub(super) struct Job {
+    transfer: Transfer,
+    vectors: Vec<libc::iovec>,
+    reply: oneshot::Sender<Reply>,
+    retries: u32,
+}
+
+// SAFETY: the vectors point into the heap memory of the job's own buffers, which moves with the job.
+unsafe impl Send for Job {}
+
+impl Job {
+    pub fn new(transfer: Transfer, reply: oneshot::Sender<Reply>) -> Job {
+        Job { transfer, vectors: Vec::new(), reply, retries: 0 }
+    }
+
+    pub fn into_transfer(self) -> Transfer {
+        self.transfer
+    }
+
+    /// Describes what is left of the operation for the kernel.
+    fn entry(&mut self) -> squeue::Entry {
+        use std::os::fd::AsRawFd;
+        let transfer = &self.transfer;
+        let fd = types::Fd(transfer.shared.file.as_raw_fd());
+        if transfer.operation == Operation::Flush {
+            return opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
+        }
+        let offset = transfer.position();
+        let flags = if transfer.fua { libc::RWF_DSYNC } else { 0 };
+        self.vectors = sys::vectors(&transfer.buffers, transfer.done as usize);
+        let (start, count) = (self.vectors.as_ptr(), self.vectors.len() as u32);
+        match (transfer.operation, &self.vectors[..]) {
+            (Operation::Read, [only]) => {
+                opcode::Read::new(fd, only.iov_base.cast(), only.iov_len as u32).offset(offset).build()
+            }
+            (Operation::Read, _) => opcode::Readv::new(fd, start, count).offset(offset).build(),
+            (_, [only]) => opcode::Write::new(fd, only.iov_base.cast_const().cast(), only.iov_len as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            _ => opcode::Writev::new(fd, start, count).offset(offset).rw_flags(flags).build(),
+        }
+    }
+}
+
+/// Whether a ring takes an operation.
+pub(super) enum Accepted {
+    /// It does; the driver has to be woken.
+    Yes,
+    /// Too many wait already.
+    Full(Job),
+    /// The ring has been closed.
+    Closed(Job),
+}
+
+/// A ring, its slots and its queue.
+pub(super) struct Core {
+    uring: IoUring,
+    slots: Vec<Option<Job>>,
+    free: Vec<u32>,
+    waiting: VecDeque<Job>,
+    waiting_max: usize,
+    completed: Vec<(u64, i32)>,
+    closed: bool,
+}
+
+impl Core {
+    /// Makes a ring with `depth` slots, behind which `waiting_max` operations may wait.
+    pub fn new(depth: u32, waiting_max: usize) -> io::Result<Core> {
+        let uring = build(depth)?;
+        let mut slots = Vec::new();
+        slots.resize_with(depth as usize, || None);
+        Ok(Core {
+            uring,
+            slots,
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::new(),
+            waiting_max,
+            completed: Vec::with_capacity(depth as usize),
+            closed: false,
+        })
+    }
+
+    pub fn uring(&self) -> &IoUring {
+        &self.uring
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == self.slots.len() && self.waiting.is_empty()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Takes an operation into a slot, or into the queue where all are in use.
+    pub fn accept(&mut self, job: Job) -> Accepted {
+        if self.closed {
+            return Accepted::Closed(job);
+        }
+        match self.free.pop() {
+            Some(slot) => self.place(slot, job),
+            None if self.waiting.len() >= self.waiting_max => return Accepted::Full(job),
+            None => self.waiting.push_back(job),
+        }
+        Accepted::Yes
+    }
+
+    /// The most operations that may wait.
+    pub fn waiting_max(&self) -> usize {
+        self.waiting_max
+    }
+
+    /// Submits what is new and collects what has ended, until neither is left.
+    ///
+    /// Gives whether the kernel was too busy to take everything: the caller comes again.
+    pub fn turn(&mut self, ended: &mut Ended) -> bool {
+        loop {
+            self.reap(ended);
+            match self.submit() {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(error) => {
+                    self.abandon(&format!("io_uring refused to submit: {error}"), ended);
+                    return false;
+                }
+            }
+            if self.uring.completion().is_empty() {
+                return false;
+            }
+        }
+    }
+
+    /// Ends the ring: waits for what the kernel has, at most for `patience`, and leaks the buffers of the rest.
+    pub fn close(&mut self, patience: Duration, ended: &mut Ended) {
+        self.closed = true;
+        for job in self.waiting.drain(..) {
+            let error = job.transfer.error(ErrorKind::Io, "the runtime ended before the operation began".to_owned());
+            ended.push((job.reply, Err(error)));
+        }
+        let deadline = Instant::now() + patience;
+        self.reap(ended);
+        while self.free.len() < self.slots.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let time = types::Timespec::new().sec(left.as_secs()).nsec(left.subsec_nanos());
+            let arguments = types::SubmitArgs::new().timespec(&time);
+            match self.uring.submitter().submit_with_args(1, &arguments) {
+                Err(error) if !is_passing(&error) && error.raw_os_error() != Some(libc::ETIME) => break,
+                _ => self.reap(ended),
+            }
+        }
+        self.abandon("the runtime ended before the device answered", ended);
+    }
+
+    fn place(&mut self, slot: u32, mut job: Job) {
+        let entry = job.entry().user_data(u64::from(slot));
+        self.slots[slot as usize] = Some(job);
+        // SAFETY: everything that the entry points to belongs to the job, which stays in its slot until the completion
+        // entry of this submission has been seen, or is leaked.
+        let pushed = unsafe { self.uring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "there are as many submission entries as slots");
+    }
+
+    /// Hands over what is new: false where the kernel is too busy to take all of it now.
+    fn submit(&mut self) -> io::Result<bool> {
+        while !self.uring.submission().is_empty() {
+            match self.uring.submit() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_passing(&error) => return Ok(false),
+                Err(error) => return Err(error),
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn reap(&mut self, ended: &mut Ended) {
+        let mut completed = std::mem::take(&mut self.completed);
+        completed.extend(self.uring.completion().map(|entry| (entry.user_data(), entry.result())));
+        for (slot, result) in completed.drain(..) {
+            self.complete(slot as u32, result, ended);
+        }
+        self.completed = completed;
+        while let Some(slot) = self.free.pop() {
+            let Some(job) = self.waiting.pop_front() else {
+                self.free.push(slot);
+                break;
+            };
+            match job.reply.is_closed() {
+                // Nobody waits for it and it has not begun: it never does.
+                true => self.free.push(slot),
+                false => self.place(slot, job),
+            }
+        }
+    }
+
+    /// Acts on a completion entry: the operation has ended, or goes on in the same slot.
+    fn complete(&mut self, slot: u32, result: i32, ended: &mut Ended) {
+        let Some(mut job) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+        let result = match u64::try_from(result) {
+            Ok(_) if job.transfer.operation == Operation::Flush => Ok(()),
+            Ok(moved) => match job.transfer.advance(moved) {
+                Ok(Progress::Ended) => Ok(()),
+                Ok(Progress::More) => return self.place(slot, job),
+                Err(error) => Err(error),
+            },
+            Err(_) => match -result {
+                libc::EAGAIN | libc::EINTR | libc::ECANCELED if job.retries < RETRIES_MAX => {
+                    job.retries += 1;
+                    return self.place(slot, job);
+                }
+                number => Err(job.transfer.os_error(&io::Error::from_raw_os_error(number))),
+            },
+        };
+        self.free.push(slot);
+        ended.push((job.reply, job.transfer.end(result)));
+    }
+
+    /// Gives up on everything; the memory that the kernel may still touch is leaked.
+    fn abandon(&mut self, why: &str, ended: &mut Ended) {
+        self.closed = true;
+        for slot in &mut self.slots {
+            let Some(mut job) = slot.take() else { continue };
+            std::mem::forget(std::mem::take(&mut job.transfer.buffers));
+            std::mem::forget(std::mem::take(&mut job.vectors));
+            let error = job.transfer.error(ErrorKind::Io, why.to_owned());
+            ended.push((job.reply, job.transfer.end(Err(error))));
+        }
+        for job in self.waiting.drain(..) {
+            ended.push((job.reply, Err(job.transfer.error(ErrorKind::Io, why.to_owned()))));
+        }
+    }
+}
+
+/// Builds a ring, with the options that spare interrupts where the kernel knows them.
+fn build(depth: u32) -> io::Result<IoUring> {
+    let uring = match IoUring::builder().setup_coop_taskrun().setup_submit_all().build(depth) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().build(depth)?,
+        built => built?,
+    };
+    if !uring.params().is_feature_ext_arg() || !uring.params().is_feature_nodrop() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old"));
+    }
+    Ok(uring)
+}
+
+/// Whether an error of a submission passes by itself.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN | libc::EINTR))
+}

@@ -1,0 +1,235 @@
+//! The io_uring engine: one ring for each thread that runs a current-thread runtime.
+//!
+//! Why a ring a thread: an operation is put into the ring of the thread that calls it and its end is seen by that thread's
+//! own event loop, so an I/O costs no thread switch and no lock that another thread wants. How:
+//!
+//! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same runtime.
+//! 2. The driver is polled after the tasks that are ready; it submits everything that has come together in one call.
+//! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable the driver collects what has
+//!    ended and wakes whoever waits.
+//!
+//! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped the driver
+//! waits for what the kernel has (at most [`CLOSE_PATIENCE`]), tells everybody, and closes the ring. When the thread ends
+//! first, the driver stops as soon as the ring is idle. Runtimes with several threads have no ring: the caller then uses
+//! the pool of the POSIX engine.
+
+mod core;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::sync::oneshot;
+
+use self::core::{Accepted, Core, Ended, Job};
+use super::transfer::Transfer;
+use crate::buffer::Buffer;
+use crate::device::IoFuture;
+use crate::error::{Error, ErrorKind};
+use crate::request::ready;
+
+/// How many operations of one ring the kernel has at a time.
+const DEPTH: u32 = 256;
+
+/// The most operations that wait for a slot of one ring; one more is refused as busy.
+const WAITING_MAX: usize = 65536;
+
+/// How long a runtime that ends waits for the operations that the kernel has.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether this host allows io_uring; asked once.
+pub(super) fn available() -> Result<(), &'static str> {
+    static ANSWER: OnceLock<Option<String>> = OnceLock::new();
+    match ANSWER.get_or_init(|| Core::new(8, 0).err().map(|error| error.to_string())) {
+        None => Ok(()),
+        Some(reason) => Err(reason),
+    }
+}
+
+/// Begins an operation on this thread's ring; gives it back where the thread has none.
+pub(super) fn transfer(handle: &Handle, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Transfer> {
+    if handle.runtime_flavor() != RuntimeFlavor::CurrentThread {
+        return Err(transfer);
+    }
+    match RINGS.try_with(|rings| ring_of(handle, &mut rings.borrow_mut())) {
+        Ok(Some(ring)) => begin(&ring, transfer),
+        // No ring could be made, or the thread is ending.
+        _ => Err(transfer),
+    }
+}
+
+fn begin(ring: &Ring, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Transfer> {
+    let (shared, operation) = (transfer.shared.clone(), transfer.operation);
+    let (offset, length) = (transfer.offset, transfer.length);
+    let (reply, answer) = oneshot::channel();
+    let mut state = ring.lock();
+    match state.core.accept(Job::new(transfer, reply)) {
+        Accepted::Yes => {}
+        Accepted::Closed(job) => return Err(job.into_transfer()),
+        Accepted::Full(job) => {
+            let detail = format!("{} operations wait for the ring already; try again later", state.core.waiting_max());
+            return Ok(ready(Err(job.into_transfer().error(ErrorKind::Busy, detail))));
+        }
+    }
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+    Ok(Box::pin(async move {
+        answer.await.unwrap_or_else(|_| {
+            let detail = "the ring was lost before the operation ended";
+            Err(Error::new(ErrorKind::Io, &shared.spec, operation, detail).at(offset, length))
+        })
+    }))
+}
+
+thread_local! {
+    /// The rings of this thread, one for each runtime that has used one here and still lives.
+    static RINGS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread's hold on a ring; when the thread ends the driver is told to stop.
+struct Local {
+    runtime: Id,
+    /// `None` where the kernel refused to make one.
+    ring: Option<Arc<Ring>>,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let Some(ring) = &self.ring else { return };
+        let mut state = ring.lock();
+        state.is_orphan = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Finds this thread's ring for the runtime, or makes it and starts its driver.
+fn ring_of(handle: &Handle, rings: &mut Vec<Local>) -> Option<Arc<Ring>> {
+    let runtime = handle.id();
+    if let Some(local) = rings.iter().find(|local| local.runtime == runtime) {
+        match &local.ring {
+            Some(ring) if ring.lock().core.is_closed() => {}
+            ring => return ring.clone(),
+        }
+    }
+    rings.retain(|local| match &local.ring {
+        Some(ring) => !ring.lock().core.is_closed(),
+        None => false,
+    });
+    let ring = start(handle, DEPTH, WAITING_MAX).ok();
+    rings.push(Local { runtime, ring: ring.clone() });
+    ring
+}
+
+/// Makes a ring and starts its driver in the runtime.
+fn start(handle: &Handle, depth: u32, waiting_max: usize) -> io::Result<Arc<Ring>> {
+    let core = Core::new(depth, waiting_max)?;
+    let descriptor = Descriptor(core.uring().as_raw_fd());
+    let ring = Arc::new(Ring { state: Mutex::new(State { core, waker: None, is_orphan: false }) });
+    // SAFETY: the descriptor stays open as long as the ring, which the driver holds and drops after this watch.
+    let readiness = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
+    // The task is owned by the runtime and stops with it, or with the thread (see the file's head).
+    drop(handle.spawn(Driver { readiness, ring: ring.clone() }));
+    Ok(ring)
+}
+
+/// A ring, shared by the thread that uses it and the driver.
+struct Ring {
+    state: Mutex<State>,
+}
+
+struct State {
+    core: Core,
+    /// Wakes the driver; taken by whoever wakes it.
+    waker: Option<Waker>,
+    /// The thread has ended: nothing new comes.
+    is_orphan: bool,
+}
+
+impl Ring {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ring's descriptor as the runtime watches it; the ring owns it and outlives the watch.
+struct Descriptor(RawFd);
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+/// The task that submits and collects. The order of the fields matters: the watch ends before the ring can.
+struct Driver {
+    readiness: AsyncFd<Descriptor>,
+    ring: Arc<Ring>,
+}
+
+impl Driver {
+    fn turn(&self, waker: &Waker) -> bool {
+        let mut ended = Ended::new();
+        let mut state = self.ring.lock();
+        let is_busy = state.core.turn(&mut ended);
+        let is_over = state.core.is_closed() || (state.is_orphan && state.core.is_idle());
+        state.waker = Some(waker.clone());
+        drop(state);
+        tell(ended);
+        if is_busy {
+            waker.wake_by_ref();
+        }
+        is_over
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.turn(context.waker()) {
+                return Poll::Ready(());
+            }
+            match self.readiness.poll_read_ready(context) {
+                // Readiness is cleared before the next turn collects, so that nothing that ends in between is missed.
+                Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
+                // The runtime is ending and drops this task next.
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let mut ended = Ended::new();
+        self.ring.lock().core.close(CLOSE_PATIENCE, &mut ended);
+        tell(ended);
+    }
+}
+
+fn tell(ended: Ended) {
+    for (reply, result) in ended {
+        // Where nobody waits any more the buffers end here, after the kernel is done with them.
+        let _ = reply.send(result);
+    }
+}

@@ -1,0 +1,159 @@
+//! The ring when it is full, when its runtime or its thread goes away, and when the kernel does not answer.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+use crate::error::Operation;
+use crate::file::tests::{Directory, device};
+use crate::file::transfer::Shared;
+use crate::{BlockDevice, Engine, read, write};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// An operation on a pipe, which does not end before something is written to the other side.
+fn pipe_read() -> (Transfer, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for the two descriptors that the call writes.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: both descriptors are new and owned by nobody else.
+    let (from, to) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let shared = Shared {
+        file: from.into(),
+        spec: "pipe".to_owned(),
+        block_bytes: 512,
+        size_bytes: AtomicU64::new(4096),
+        latched: OnceLock::new(),
+    };
+    let buffers = vec![Buffer::zeroed(4096)];
+    let (operation, length) = (Operation::Read, 4096);
+    (Transfer { shared: Arc::new(shared), operation, offset: 0, length, buffers, fua: false, done: 0 }, to)
+}
+
+#[test]
+fn queue_takes_operations_up_to_its_limit_and_refuses_one_more() {
+    let mut core = Core::new(2, 3).unwrap();
+    let mut others = Vec::new();
+    for index in 0..6 {
+        let (transfer, other) = pipe_read();
+        others.push(other);
+        let accepted = core.accept(Job::new(transfer, oneshot::channel().0));
+        assert_eq!(matches!(accepted, Accepted::Full(_)), index == 5, "operation {index}");
+    }
+    let mut ended = Ended::new();
+    core.close(Duration::from_millis(1), &mut ended);
+    assert_eq!(ended.len(), 5);
+}
+
+#[test]
+fn operation_that_does_not_end_is_given_up_and_its_buffer_is_leaked() {
+    let mut core = Core::new(2, 2).unwrap();
+    let (transfer, other) = pipe_read();
+    let (reply, mut answer) = oneshot::channel();
+    assert!(matches!(core.accept(Job::new(transfer, reply)), Accepted::Yes));
+    let mut ended = Ended::new();
+    assert!(!core.turn(&mut ended) && ended.is_empty());
+    core.close(Duration::from_millis(20), &mut ended);
+    tell(ended);
+    assert_eq!(answer.try_recv().unwrap().unwrap_err().kind, ErrorKind::Io);
+    assert!(matches!(core.accept(Job::new(pipe_read().0, oneshot::channel().0)), Accepted::Closed(_)));
+    // The kernel may fill the buffer now; it belongs to nobody.
+    use std::io::Write;
+    std::fs::File::from(other).write_all(&[7; 4096]).unwrap();
+}
+
+#[test]
+fn one_device_serves_runtimes_that_come_and_go_on_a_thread() {
+    let directory = Directory::new();
+    let device = runtime().block_on(device(&directory, Engine::Uring));
+    assert_eq!(device.engine(), Engine::Uring);
+    for round in 0..20u8 {
+        let (outer, inner) = (runtime(), runtime());
+        outer.block_on(async { write(&device, 0, Buffer::copy_of(&[round; 4096])).await.unwrap() });
+        inner.block_on(async { assert_eq!(read(&device, 0, 4096).await.unwrap()[0], round) });
+        outer.block_on(async { assert_eq!(read(&device, 0, 4096).await.unwrap()[0], round) });
+    }
+    RINGS.with(|rings| assert!(rings.borrow().len() <= 3, "rings of ended runtimes are forgotten"));
+}
+
+#[test]
+fn runtime_that_ends_waits_for_what_the_kernel_has() {
+    let directory = Directory::new();
+    let device = runtime().block_on(device(&directory, Engine::Uring));
+    let first = runtime();
+    let pending = first.block_on(async {
+        let operations: Vec<_> = (0..300u64)
+            .map(|index| device.read_at(index % 200 * 4096, vec![Buffer::zeroed(4096)], Default::default()))
+            .collect();
+        tokio::task::yield_now().await;
+        operations
+    });
+    drop(first);
+    let mut done = 0;
+    for operation in pending {
+        // Every operation has ended, with its bytes or with the news that it never began.
+        match runtime().block_on(operation) {
+            Ok(_) => done += 1,
+            Err(error) => assert!(error.detail.contains("runtime ended"), "{error}"),
+        }
+    }
+    assert!(done >= 200, "{done}");
+}
+
+#[test]
+fn threads_that_end_leave_the_device_usable() {
+    let directory = Directory::new();
+    let device = Arc::new(runtime().block_on(device(&directory, Engine::Uring)));
+    let moved = runtime();
+    let other = device.clone();
+    let moved = std::thread::spawn(move || {
+        moved.block_on(async { write(&*other, 0, Buffer::copy_of(&[3; 4096])).await.unwrap() });
+        moved
+    })
+    .join()
+    .unwrap();
+    assert_eq!(moved.block_on(read(&*device, 0, 4096)).unwrap()[0], 3);
+    let threads: Vec<_> = (0..4)
+        .map(|index: u64| {
+            let device = device.clone();
+            std::thread::spawn(move || {
+                runtime().block_on(async {
+                    for round in 0..50u64 {
+                        let value = (round % 251) as u8;
+                        write(&*device, index * 65536, Buffer::copy_of(&[value; 16384])).await.unwrap();
+                        assert_eq!(read(&*device, index * 65536, 16384).await.unwrap()[16383], value);
+                    }
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn future_that_is_awaited_on_another_thread_is_told() {
+    let directory = Directory::new();
+    let (here, device) = (runtime(), runtime().block_on(device(&directory, Engine::Uring)));
+    here.block_on(async {
+        let operation = device.read_at(0, vec![Buffer::zeroed(4096)], Default::default());
+        let elsewhere = tokio::task::spawn_blocking(move || runtime().block_on(operation));
+        assert_eq!(elsewhere.await.unwrap().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn runtime_of_several_threads_uses_the_pool() {
+    let directory = Directory::new();
+    let device = runtime().block_on(device(&directory, Engine::Uring));
+    let several = std::thread::spawn(|| {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    });
+    several.join().unwrap().block_on(async {
+        write(&device, 0, Buffer::copy_of(&[4; 4096])).await.unwrap();
+        assert_eq!(read(&device, 0, 4096).await.unwrap()[0], 4);
+    });
+}
