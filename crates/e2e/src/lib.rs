@@ -14,6 +14,7 @@ pub mod http;
 pub mod nectary;
 pub mod origin;
 pub mod peers;
+pub mod pressure;
 pub mod report;
 pub mod ring;
 pub mod rng;

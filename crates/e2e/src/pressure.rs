@@ -1,0 +1,276 @@
+//! A working set larger than memory and store, for minutes: memory stays in its budget, and the hit rate is what a ring
+//! of segments can give.
+//!
+//! Owns the run (origin, proxy, `wrk`), and the comparison: the access log is fed to [`Ring`](crate::ring::Ring), which
+//! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on the
+//! same data: a simulation with half the segments, and a limit of memory that the process must have passed.
+
+use crate::access_log::{self, Line};
+use crate::content;
+use crate::guard;
+use crate::nectary::{Nectary, ProxyCommand, find};
+use crate::origin::{Origin, Resource};
+use crate::ring::{Ring, Shape};
+use crate::rng::{Rng, Zipf};
+use crate::scratch::Scratch;
+use crate::wrk::{self, Load, Measured};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::time::Duration;
+
+/// What the process may have resident beyond `--memory`.
+pub const MEMORY_BEYOND_BYTES_MAX: u64 = 64 << 20;
+/// How far the hit rate may be from the simulation's, as a share of the requests.
+pub const HIT_RATE_DIFFERENCE_MAX: f64 = 0.01;
+/// Exponent of the Zipf law of the working set.
+const EXPONENT: f64 = 0.8;
+/// Requests before the list repeats.
+const REQUESTS: usize = 300_000;
+/// What an entry costs in the store beside body and key: its header and the response's fields.
+const OVERHEAD_BYTES: u64 = 192 + 256;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Chooses the working set's order.
+    pub seed: u64,
+    /// How long.
+    pub duration: Duration,
+    /// `--memory`, in MiB.
+    pub memory_mib: u64,
+    /// `--size`, in MiB.
+    pub store_mib: u64,
+    /// Bytes of all objects together, in MiB.
+    pub working_set_mib: u64,
+    /// Connections.
+    pub connections: usize,
+    /// Further arguments of the proxy.
+    pub arguments: Vec<String>,
+}
+
+impl Plan {
+    /// 128 MiB of memory and 512 MiB of store under 2 GiB of objects.
+    pub fn new(seed: u64, duration: Duration) -> Self {
+        let arguments = vec!["--workers".to_owned(), "1".to_owned()];
+        Self { seed, duration, memory_mib: 128, store_mib: 512, working_set_mib: 2048, connections: 64, arguments }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What wrk measured.
+    pub measured: Measured,
+    /// Objects of the working set.
+    pub objects: usize,
+    /// The most memory that the process had resident.
+    pub resident_bytes_max: u64,
+    /// `--memory` in bytes.
+    pub memory_bytes: u64,
+    /// Lines of the access log by cache result.
+    pub results: Vec<(String, u64)>,
+    /// Share of hits in the access log.
+    pub hit_rate: f64,
+    /// Share of hits in the simulation.
+    pub simulated: f64,
+    /// Share of hits in the simulation of half a store: the planted bug.
+    pub simulated_half: f64,
+    /// Shape of the store, as its status says.
+    pub shape: Shape,
+    /// Segments that were overwritten.
+    pub segments_reclaimed: u64,
+    /// Answers that were not 200, and lines on the process's standard error that look like errors.
+    pub errors: Vec<String>,
+    /// The counters of the store at the end.
+    pub counts: Value,
+}
+
+impl Outcome {
+    /// What is wrong, in words.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.errors.clone();
+        if self.measured.errors > 0 {
+            problems.push(format!("wrk saw {} errors", self.measured.errors));
+        }
+        let limit = self.memory_bytes + MEMORY_BEYOND_BYTES_MAX;
+        if self.resident_bytes_max > limit {
+            problems.push(format!("VmHWM {} MiB, at most {} MiB allowed", self.resident_bytes_max >> 20, limit >> 20));
+        }
+        if (self.hit_rate - self.simulated).abs() > HIT_RATE_DIFFERENCE_MAX {
+            problems.push(format!("hit rate {:.4}, simulated {:.4}", self.hit_rate, self.simulated));
+        }
+        problems
+    }
+
+    /// What the planted bugs show: empty where both are caught.
+    pub fn uncaught(&self) -> Vec<String> {
+        let mut uncaught = Vec::new();
+        if (self.hit_rate - self.simulated_half).abs() <= HIT_RATE_DIFFERENCE_MAX {
+            uncaught.push(format!("half a store simulates {:.4}, which passes", self.simulated_half));
+        }
+        if self.resident_bytes_max <= 4 << 20 {
+            uncaught.push(format!("VmHWM of {} bytes is no measurement", self.resident_bytes_max));
+        }
+        uncaught
+    }
+}
+
+/// Runs it. Call it from a thread that lives as long as the run.
+pub fn run(plan: &Plan) -> Result<Outcome> {
+    let scratch = Scratch::new("pressure")?;
+    let origin = Origin::start()?;
+    let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
+    command.size = format!("{}M", plan.store_mib);
+    command.memory = format!("{}M", plan.memory_mib);
+    command.access_log = true;
+    command.arguments.clone_from(&plan.arguments);
+    let targets = targets(plan.working_set_mib << 20);
+    let zipf = Zipf::new(targets.len(), EXPONENT);
+    let mut rng = Rng::new(plan.seed);
+    let file = scratch.join("targets");
+    wrk::write_targets(&file, (0..REQUESTS).map(|_| targets[zipf.sample(&mut rng)].clone()))?;
+    let mut nectary = command.start()?;
+    let load = Load {
+        address: nectary.listen,
+        targets: file,
+        threads: 1,
+        connections: plan.connections,
+        duration: plan.duration,
+        cpu: None,
+    };
+    let measured = wrk::run(&load, scratch.path()).with_context(|| nectary.process.log_tail())?;
+    let status = nectary.control()?.status()?;
+    let resident_bytes_max = nectary.process.resident_bytes_max()?;
+    stop(&mut nectary)?;
+    let lines = access_log::read(&command.access_log_path())?;
+    let shape = shape(&status)?;
+    let half = Shape { segment_count: shape.segment_count / 2, ..shape };
+    let hits = lines.iter().filter(|line| line.is_hit()).count();
+    let counts = find(&status, "counts").cloned().unwrap_or_default();
+    Ok(Outcome {
+        measured,
+        objects: targets.len(),
+        resident_bytes_max,
+        memory_bytes: plan.memory_mib << 20,
+        results: results(&lines),
+        hit_rate: hits as f64 / lines.len().max(1) as f64,
+        simulated: simulate(&lines, shape),
+        simulated_half: simulate(&lines, half),
+        shape,
+        segments_reclaimed: find(&counts, "segments_reclaimed").and_then(Value::as_u64).unwrap_or(0),
+        errors: errors(&lines, &nectary.process.log_text()),
+        counts,
+    })
+}
+
+/// Objects by the size law until they have this many bytes together.
+fn targets(bytes: u64) -> Vec<String> {
+    let mut sum = 0;
+    let fits = |id: &u64| {
+        sum += content::law_bytes(*id);
+        sum <= bytes
+    };
+    (0..).take_while(fits).map(|id| format!("/w/{id}")).collect()
+}
+
+fn stop(nectary: &mut Nectary) -> Result<()> {
+    let status = nectary.terminate(Duration::from_secs(30))?;
+    if !status.success() {
+        bail!("SIGTERM: {}\n{}", guard::describe(status), nectary.process.log_tail());
+    }
+    Ok(())
+}
+
+fn shape(status: &Value) -> Result<Shape> {
+    let number = |name: &str| {
+        let value = find(status, name).and_then(Value::as_u64);
+        value.with_context(|| format!("no {name} in the status {status}"))
+    };
+    Ok(Shape {
+        segment_bytes: number("segment_bytes")?,
+        segment_count: number("segment_count")? as usize,
+        overhead_bytes: OVERHEAD_BYTES,
+        unit_bytes: 64,
+        fragment_bytes: 1 << 20,
+    })
+}
+
+/// The hit rate of the simulation over the requests of the log.
+fn simulate(lines: &[Line], shape: Shape) -> f64 {
+    let mut ring = Ring::new(shape);
+    for line in lines {
+        let target = target(&line.url);
+        // The size of the object and not of what was sent, which the end of the run may have cut.
+        ring.reference(target, Resource::parse(target).bytes);
+    }
+    ring.hit_rate()
+}
+
+/// The path and query of a logged URL.
+fn target(url: &str) -> &str {
+    let after = url.split_once("://").map_or(0, |(scheme, _)| scheme.len() + 3);
+    url[after..].find('/').map_or(url, |at| &url[after + at..])
+}
+
+fn results(lines: &[Line]) -> Vec<(String, u64)> {
+    let mut counts = std::collections::BTreeMap::<&str, u64>::new();
+    for line in lines {
+        *counts.entry(&line.result).or_default() += 1;
+    }
+    counts.into_iter().map(|(result, count)| (result.to_owned(), count)).collect()
+}
+
+fn errors(lines: &[Line], log: &str) -> Vec<String> {
+    let bad = lines.iter().filter(|line| line.status != 200);
+    let mut errors: Vec<String> = bad.map(|line| format!("status {} for {}", line.status, line.url)).collect();
+    let is_error = |line: &&str| line.contains("error") || line.contains("panicked") || line.contains("warning");
+    errors.extend(log.lines().filter(is_error).map(str::to_owned));
+    errors.truncate(20);
+    errors
+}
+
+/// The outcome in lines.
+pub fn describe(outcome: &Outcome) -> String {
+    let Outcome { measured, shape, .. } = outcome;
+    format!(
+        "pressure: {} requests, {:.0}/s, p50 {} us, p99 {} us, {} errors; {} objects\n\
+         pressure: VmHWM {} MiB with --memory {} MiB (at most {} more)\n\
+         pressure: hit rate {:.4}, simulated {:.4} (half a store: {:.4}); log {:?}\n\
+         pressure: {} segments of {} MiB, {} overwritten; store {}",
+        measured.requests,
+        measured.requests_per_second,
+        measured.p50_us,
+        measured.p99_us,
+        measured.errors,
+        outcome.objects,
+        outcome.resident_bytes_max >> 20,
+        outcome.memory_bytes >> 20,
+        MEMORY_BEYOND_BYTES_MAX >> 20,
+        outcome.hit_rate,
+        outcome.simulated,
+        outcome.simulated_half,
+        outcome.results,
+        shape.segment_count,
+        shape.segment_bytes >> 20,
+        outcome.segments_reclaimed,
+        outcome.counts,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_reduced_to_targets() {
+        assert_eq!(target("http://127.0.0.1:80/w/1?x"), "/w/1?x");
+        assert_eq!(target("/w/1"), "/w/1");
+        assert_eq!(target("garbage"), "garbage");
+    }
+
+    #[test]
+    fn the_working_set_has_the_bytes_that_were_asked_for() {
+        let bytes: u64 = targets(100 << 20).iter().map(|target| Resource::parse(target).bytes).sum();
+        assert!((90 << 20..=100 << 20).contains(&bytes), "{bytes}");
+    }
+}

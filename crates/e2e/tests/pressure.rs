@@ -1,0 +1,22 @@
+//! Under a working set larger than memory and store the process stays in its budget and hits as often as its ring allows.
+
+use nectary_e2e::guard::find_program;
+use nectary_e2e::pressure::{self, Plan};
+use nectary_e2e::report::{not_run, seed_or_new};
+use std::time::Duration;
+
+#[test]
+fn memory_stays_in_its_budget_and_the_hit_rate_is_that_of_the_ring() {
+    if find_program("wrk").is_none() {
+        return not_run("pressure: wrk is not installed");
+    }
+    let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
+    println!("seed {seed}");
+    let mut plan = Plan::new(seed, Duration::from_secs(20));
+    (plan.memory_mib, plan.store_mib, plan.working_set_mib) = (64, 256, 1024);
+    let outcome = pressure::run(&plan).expect("the run ends");
+    println!("{}", pressure::describe(&outcome));
+    assert!(outcome.segments_reclaimed > 0, "the store was not filled: it proves nothing");
+    assert_eq!(outcome.uncaught(), Vec::<String>::new(), "planted bugs survive");
+    assert_eq!(outcome.problems(), Vec::<String>::new(), "seed {seed}");
+}
