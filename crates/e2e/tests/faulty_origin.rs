@@ -1,0 +1,194 @@
+//! Whatever an origin does, a client never gets part of an object as a whole one, nothing of it is stored, and the proxy goes
+//! on serving: one row for each misbehaviour.
+//!
+//! The planted bug: the same checks, on the origin itself without a proxy, must complain.
+
+use anyhow::Result;
+use nectary_e2e::content;
+use nectary_e2e::http::{Connection, Failure, Response};
+use nectary_e2e::nectary::{Nectary, ProxyCommand};
+use nectary_e2e::origin::{Behaviour, Origin};
+use nectary_e2e::scratch::Scratch;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// What a client may get from a spoiled answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Allowed {
+    /// An error of the proxy (502 or 504), or an answer that is seen to be cut short.
+    ErrorOrCut,
+    /// The same, and nothing before the head was judged: an error of the proxy only.
+    Error,
+}
+
+const BYTES: u64 = 2_000_000;
+
+fn rows() -> Vec<(Behaviour, Allowed)> {
+    vec![
+        (Behaviour::DieAfter(0), Allowed::ErrorOrCut),
+        (Behaviour::DieAfter(1_500_000), Allowed::ErrorOrCut),
+        (Behaviour::ResetAfter(700_000), Allowed::ErrorOrCut),
+        (Behaviour::ChunkedDieAfter(1_200_000), Allowed::ErrorOrCut),
+        (Behaviour::ChunkedNonsenseAfter(1_200_000), Allowed::ErrorOrCut),
+        (Behaviour::LieLonger(1), Allowed::ErrorOrCut),
+        (Behaviour::Nonsense, Allowed::Error),
+        (Behaviour::BothFramings, Allowed::Error),
+        (Behaviour::TwoLengths, Allowed::Error),
+        (Behaviour::EndlessHead(8 << 20), Allowed::Error),
+        (Behaviour::CloseAtOnce, Allowed::Error),
+    ]
+}
+
+/// Judges the answer to a spoiled request; what is wrong in words.
+fn complaint(result: &Result<Response, Failure>, allowed: Allowed) -> Option<String> {
+    match result {
+        Ok(response) if matches!(response.status, 502 | 504) => None,
+        Err(Failure::Truncated { .. } | Failure::Connection(_)) if allowed == Allowed::ErrorOrCut => None,
+        Ok(response) => Some(format!("status {} with {} bytes passed as whole", response.status, response.body.len())),
+        Err(failure) => Some(failure.to_string()),
+    }
+}
+
+fn client(address: SocketAddr) -> Connection {
+    Connection::new(address, Duration::from_secs(20))
+}
+
+fn start(scratch: &Scratch, origin: &Origin, arguments: &[&str]) -> Result<Nectary> {
+    let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
+    command.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+    command.start()
+}
+
+#[test]
+fn nothing_partial_is_passed_as_whole_or_stored() -> Result<()> {
+    let scratch = Scratch::new("faulty-origin")?;
+    let origin = Origin::start()?;
+    let nectary = start(&scratch, &origin, &[])?;
+    let mut checks = 0;
+    for (index, (behaviour, allowed)) in rows().into_iter().enumerate() {
+        let target = format!("/f/{index}?size={BYTES}");
+        origin.set_behaviour(&target, Some(behaviour));
+        for attempt in 0..2 {
+            let result = client(nectary.listen).get(&target);
+            let wrong = complaint(&result, allowed);
+            assert!(wrong.is_none(), "{behaviour:?}, attempt {attempt}: {}", wrong.unwrap_or_default());
+            checks += 1;
+        }
+        origin.set_behaviour(&target, None);
+        let asked = origin.count(&target).requests;
+        let good = client(nectary.listen).get(&target)?;
+        assert!(!good.is_hit(), "{behaviour:?}: something of it was stored: {}", good.cache_status());
+        assert_eq!(origin.count(&target).requests, asked + 1, "{behaviour:?}");
+        assert!(good.status == 200 && good.body == content::body(&target, 1, BYTES), "{behaviour:?}");
+        checks += 1;
+    }
+    println!("faulty origin: {} misbehaviours, {checks} answers, none partial as whole, none stored", rows().len());
+    Ok(())
+}
+
+#[test]
+fn the_checks_complain_about_an_origin_without_a_proxy() -> Result<()> {
+    let origin = Origin::start()?;
+    let target = format!("/f/1?size={BYTES}");
+    let mut caught = 0;
+    for (behaviour, allowed) in rows().into_iter().filter(|(_, allowed)| *allowed == Allowed::Error) {
+        origin.set_behaviour(&target, Some(behaviour));
+        let result = client(origin.address()).get(&target);
+        assert!(complaint(&result, allowed).is_some(), "{behaviour:?} passed for an error of the proxy");
+        caught += 1;
+    }
+    let whole: Result<Response, Failure> = Ok(Response { status: 200, ..Response::default() });
+    assert!(complaint(&whole, Allowed::ErrorOrCut).is_some());
+    println!("planted: {} answers of a bare origin, all complained about", caught + 1);
+    Ok(())
+}
+
+#[test]
+fn an_origin_that_announces_less_than_it_sends_gives_what_it_announced() -> Result<()> {
+    let scratch = Scratch::new("short-origin")?;
+    let origin = Origin::start()?;
+    let nectary = start(&scratch, &origin, &[])?;
+    let target = "/f/1?size=100000";
+    origin.set_behaviour(target, Some(Behaviour::LieShorter(10)));
+    let whole = content::body(target, 1, 100_000);
+    for _ in 0..3 {
+        // HTTP cannot tell: the announced length is the object. What must not happen is a mix with the next answer.
+        match client(nectary.listen).get(target) {
+            Ok(response) => assert!(response.status == 502 || response.body == whole[..99_990], "{}", response.status),
+            Err(Failure::Truncated { .. } | Failure::Connection(_)) => {}
+            Err(failure) => panic!("{failure}"),
+        }
+        let other = client(nectary.listen).get("/f/2?size=1000")?;
+        assert!(other.body == content::body("/f/2?size=1000", 1, 1000), "the surplus bytes reached another answer");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slow_origin_is_streamed_to_all_and_fetched_once() -> Result<()> {
+    let scratch = Scratch::new("slow-origin")?;
+    let origin = Origin::start()?;
+    let nectary = start(&scratch, &origin, &[])?;
+    let target = "/s/1?size=400000";
+    let slow = Behaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(50) };
+    origin.set_behaviour(target, Some(slow));
+    let whole = content::body(target, 1, 400_000);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| client(nectary.listen).get(target))).collect();
+        for thread in threads {
+            let response = thread.join().expect("a client does not panic").expect("a whole answer");
+            assert!(response.body == whole, "{}", response.cache_status());
+        }
+    });
+    // 20 pauses of 50 ms; one after another they would take eight times as long.
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_eq!(origin.count(target).requests, 1, "one fetch for eight clients");
+    println!("slow origin: 8 clients at once, 1 fetch, {} ms", started.elapsed().as_millis());
+    Ok(())
+}
+
+#[test]
+fn a_silent_origin_holds_up_nobody_else() -> Result<()> {
+    let scratch = Scratch::new("silent-origin")?;
+    let origin = Origin::start()?;
+    let nectary = start(&scratch, &origin, &[])?;
+    origin.set_behaviour("/s/1?size=10", Some(Behaviour::Silent));
+    origin.set_behaviour("/s/2?size=100000", Some(Behaviour::StallAfter(50_000)));
+    let mut waiting: Vec<_> = ["/s/1?size=10", "/s/2?size=100000"]
+        .iter()
+        .map(|target| {
+            let stream = nectary_e2e::http::connect(nectary.listen, Duration::from_secs(5))?;
+            std::io::Write::write_all(&mut &stream, format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes())?;
+            Ok(stream)
+        })
+        .collect::<std::io::Result<_>>()?;
+    let started = Instant::now();
+    for id in 0..200 {
+        let target = format!("/o/{id}?size=1000");
+        assert!(client(nectary.listen).get(&target)?.body == content::body(&target, 1, 1000));
+    }
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    waiting.clear();
+    Ok(())
+}
+
+#[test]
+fn an_endless_body_is_bounded_in_memory_and_never_stored() -> Result<()> {
+    let scratch = Scratch::new("endless-origin")?;
+    let origin = Origin::start()?;
+    let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
+    command.memory = "32M".to_owned();
+    command.size = "64M".to_owned();
+    let nectary = command.start()?;
+    let target = "/e/1?size=10";
+    origin.set_behaviour(target, Some(Behaviour::EndlessBody(400 << 20)));
+    let result = client(nectary.listen).get(target);
+    assert!(!matches!(&result, Ok(response) if response.status == 200), "an unfinished body passed as whole");
+    let resident = nectary.process.resident_bytes_max()?;
+    assert!(resident <= (32 + 64) << 20, "VmHWM {} MiB", resident >> 20);
+    origin.set_behaviour(target, None);
+    assert!(client(nectary.listen).get(target)?.body == content::body(target, 1, 10));
+    println!("endless body: 400 MiB without an end through 32 MiB of memory, VmHWM {} MiB", resident >> 20);
+    Ok(())
+}
