@@ -9,6 +9,7 @@
 pub mod access_log;
 pub mod bench;
 pub mod content;
+pub mod filled;
 pub mod guard;
 pub mod http;
 pub mod nectary;

@@ -1,0 +1,99 @@
+//! A proxy whose store holds known objects: where tests of faults begin.
+//!
+//! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] looks at every object and
+//! tells hits, misses and wrong answers apart; wrong is whatever is not the object's bytes.
+
+use crate::content;
+use crate::http::Connection;
+use crate::nectary::{Nectary, ProxyCommand};
+use crate::origin::{Origin, Resource};
+use crate::rng::Rng;
+use crate::scratch::Scratch;
+use anyhow::{Result, bail};
+use std::time::{Duration, Instant};
+
+/// What a look at every object found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Whole and right, from the store.
+    pub hits: usize,
+    /// Whole and right, from the origin.
+    pub misses: usize,
+    /// Anything else.
+    pub wrong: usize,
+}
+
+/// An origin, a command line and the objects.
+#[derive(Debug)]
+pub struct Filled {
+    /// The directory of all files.
+    pub scratch: Scratch,
+    /// The origin.
+    pub origin: Origin,
+    /// How the proxy is run; change it between starts.
+    pub command: ProxyCommand,
+    /// What is in the store.
+    pub targets: Vec<String>,
+}
+
+impl Filled {
+    /// Nothing is stored yet. `count` objects: most of some kilobytes, every twentieth of several fragments.
+    pub fn new(name: &str, count: usize, seed: u64) -> Result<Self> {
+        let scratch = Scratch::new(name)?;
+        let origin = Origin::start()?;
+        let command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
+        let mut rng = Rng::new(seed);
+        let mut size = |id| if id % 20 == 19 { 300_000 + rng.below(2_500_000) } else { 200 + rng.below(30_000) };
+        let targets = (0..count).map(|id| format!("/o/{id}?size={}", size(id))).collect();
+        Ok(Self { scratch, origin, command, targets })
+    }
+
+    /// Stores every object, sees each as a hit, and waits until all are written.
+    pub fn fill(&self, nectary: &Nectary) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let checked = self.check(nectary);
+            if checked.wrong > 0 || Instant::now() > deadline {
+                bail!("the store does not fill: {checked:?}\n{}", nectary.process.log_tail());
+            }
+            if checked.hits == self.targets.len() {
+                nectary.wait_written(Duration::from_secs(10))?;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts, fills, stops by SIGTERM: a store on disk with everything in it.
+    pub fn fill_and_stop(&self) -> Result<()> {
+        let mut nectary = self.command.start()?;
+        self.fill(&nectary)?;
+        let status = nectary.terminate(Duration::from_secs(20))?;
+        if !status.success() {
+            bail!("SIGTERM: {}\n{}", crate::guard::describe(status), nectary.process.log_tail());
+        }
+        Ok(())
+    }
+
+    /// Asks for every object once.
+    pub fn check(&self, nectary: &Nectary) -> Checked {
+        let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
+        let mut checked = Checked::default();
+        for target in &self.targets {
+            let right =
+                |body: &[u8]| body == content::body(target, self.origin.version(target), Resource::parse(target).bytes);
+            match client.get(target) {
+                Ok(response) if response.status == 200 && right(&response.body) => match response.is_hit() {
+                    true => checked.hits += 1,
+                    false => checked.misses += 1,
+                },
+                _ => checked.wrong += 1,
+            }
+        }
+        checked
+    }
+
+    /// The path of the store's file.
+    pub fn store_path(&self) -> std::path::PathBuf {
+        self.scratch.join("store")
+    }
+}
