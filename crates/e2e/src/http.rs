@@ -108,11 +108,36 @@ impl Connection {
 
     /// Sends raw bytes and reads one answer, framed as an answer to `method`.
     pub fn exchange(&mut self, request: &[u8], method: &str) -> Result<Response, Failure> {
-        let result = self.exchange_once(request, method);
-        if result.is_err() {
+        self.send(request)?;
+        self.receive(method)
+    }
+
+    /// Sends raw bytes.
+    pub fn send(&mut self, request: &[u8]) -> Result<(), Failure> {
+        if self.stream.is_none() {
+            self.buffer.clear();
+            self.stream = Some(connect(self.address, self.timeout).map_err(Failure::Connection)?);
+        }
+        let stream = self.stream.as_mut().expect("connected above");
+        stream.write_all(request).map_err(|error| {
+            self.close();
+            Failure::Connection(error)
+        })
+    }
+
+    /// Waits until the first byte of an answer is there, without taking it.
+    pub fn wait_begun(&self) -> io::Result<()> {
+        let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        stream.peek(&mut [0]).map(|_| ())
+    }
+
+    /// Reads one answer, framed as an answer to `method`.
+    pub fn receive(&mut self, method: &str) -> Result<Response, Failure> {
+        let result = self.receive_once(method);
+        if !matches!(result, Ok((_, true))) {
             self.close();
         }
-        result
+        result.map(|(response, _)| response)
     }
 
     /// Closes the connection; the next request makes a new one.
@@ -121,23 +146,16 @@ impl Connection {
         self.buffer.clear();
     }
 
-    fn exchange_once(&mut self, request: &[u8], method: &str) -> Result<Response, Failure> {
-        if self.stream.is_none() {
-            self.buffer.clear();
-            self.stream = Some(connect(self.address, self.timeout).map_err(Failure::Connection)?);
-        }
-        let stream = self.stream.as_mut().expect("connected above");
-        stream.write_all(request).map_err(Failure::Connection)?;
+    /// An answer, and whether the connection can be used again.
+    fn receive_once(&mut self, method: &str) -> Result<(Response, bool), Failure> {
+        let stream = self.stream.as_mut().ok_or_else(|| Failure::Connection(io::ErrorKind::NotConnected.into()))?;
         let mut reader = Reader { stream, buffer: &mut self.buffer };
         let mut response = reader.head()?;
         while (100..200).contains(&response.status) {
             response = reader.head()?;
         }
         let keep = reader.body(&mut response, method)?;
-        if !keep {
-            self.close();
-        }
-        Ok(response)
+        Ok((response, keep))
     }
 }
 

@@ -10,7 +10,6 @@ use nectary_e2e::http::Connection;
 use nectary_e2e::nectary::{self, ProxyCommand, find};
 use nectary_e2e::report::not_run;
 use nectary_e2e::rng::Rng;
-use nectary_e2e::scratch::Scratch;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -23,25 +23,23 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
     let idle = TcpStream::connect(listen)?;
     let half = TcpStream::connect(listen)?;
     std::io::Write::write_all(&mut &half, b"GET /half HTTP/1.1\r\nHost:")?;
-    let exit = std::thread::scope(|scope| -> Result<_> {
-        let clients: Vec<_> =
-            (0..4).map(|_| scope.spawn(move || Connection::new(listen, Duration::from_secs(20)).get(target))).collect();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while filled.origin.count(target).requests == 0 && Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-        // The origin has been asked; the body takes 1.5 s from here.
-        std::thread::sleep(Duration::from_millis(300));
-        nectary.process.signal(libc::SIGTERM);
-        std::thread::sleep(Duration::from_millis(300));
-        let refused = Connection::new(listen, Duration::from_secs(2)).get(&filled.targets[0]);
-        assert!(refused.is_err(), "a new connection was served after SIGTERM: {refused:?}");
-        for client in clients {
-            let response = client.join().expect("a client does not panic")?;
-            assert!(response.status == 200 && response.body == content::body(target, 1, 1_000_000));
-        }
-        nectary.process.wait(Duration::from_secs(15))
-    })?;
+    let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut clients: Vec<_> = (0..4).map(|_| Connection::new(listen, Duration::from_secs(20))).collect();
+    for client in &mut clients {
+        client.send(request.as_bytes())?;
+        client.wait_begun()?;
+    }
+    nectary.process.signal(libc::SIGTERM);
+    // The bodies take 1.5 s; long before that nobody else may be served any more.
+    let signalled = Instant::now();
+    while Connection::new(listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
+        assert!(signalled.elapsed() < Duration::from_secs(1), "new connections are served after SIGTERM");
+    }
+    for mut client in clients {
+        let response = client.receive("GET")?;
+        assert!(response.status == 200 && response.body == content::body(target, 1, 1_000_000));
+    }
+    let exit = nectary.process.wait(Duration::from_secs(15))?;
     assert!(exit.success(), "{}\n{}", describe(exit), nectary.process.log_tail());
     drop((idle, half));
     filled.origin.set_behaviour(target, None);
@@ -58,9 +56,9 @@ fn a_client_that_reads_nothing_does_not_hold_up_the_stop_for_ever() -> Result<()
     let mut nectary = filled.command.start()?;
     filled.fill(&nectary)?;
     let target = "/big/1?size=50000000";
-    let stuck = TcpStream::connect(nectary.listen)?;
-    std::io::Write::write_all(&mut &stuck, format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes())?;
-    std::thread::sleep(Duration::from_millis(500));
+    let mut stuck = Connection::new(nectary.listen, Duration::from_secs(20));
+    stuck.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes())?;
+    stuck.wait_begun()?;
     let started = Instant::now();
     let status = nectary.terminate(Duration::from_secs(40))?;
     println!(
