@@ -9,10 +9,12 @@ mod builtin;
 mod device;
 mod error;
 mod file;
+mod filter;
 mod memory;
 mod registry;
 mod request;
 mod size;
+mod snapshot;
 mod spec;
 
 pub use allocation::EXTENTS_MAX;
@@ -22,8 +24,15 @@ pub use device::{
 };
 pub use error::{Error, ErrorKind, Operation};
 pub use file::{FileDevice, is_block_device};
+pub use filter::Filter;
+pub use filter::corrupt::{CorruptFilter, CorruptOptions};
+pub use filter::delay::{DelayFilter, DelayOptions};
+pub use filter::error::{ErrorFilter, ErrorOptions, On};
+pub use filter::record::{Event, RECORDING_BYTES_MAX, RecordFilter, Recorder, Recording};
+pub use filter::stats::{Count, Stats, StatsFilter};
 pub use memory::MemoryDevice;
 pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
 pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX};
 pub use size::{format_size, parse_duration, parse_share, parse_size};
+pub use snapshot::Snapshot;
 pub use spec::{Argument, Form, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, Spec, SpecError};

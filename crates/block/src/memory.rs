@@ -14,9 +14,7 @@ use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, Survives, 
 use crate::error::{Error, ErrorKind, Operation};
 use crate::request::{Request, ready};
 use crate::size::exact_size;
-
-/// The unit of allocation, in bytes.
-const PAGE_BYTES: usize = 64 * 1024;
+use crate::snapshot::{PAGE_BYTES, Snapshot, pages};
 
 /// How many locks the pages are spread over.
 const SHARD_COUNT: usize = 64;
@@ -24,7 +22,10 @@ const SHARD_COUNT: usize = 64;
 /// The unit of offsets and lengths, in bytes: that of the strictest disk, so that what works here works there.
 const BLOCK_BYTES: u32 = 4096;
 
-type Shard = Mutex<HashMap<u64, Box<[u8]>>>;
+/// Pages by number; shared with snapshots until they are written again.
+type Pages = HashMap<u64, Arc<Vec<u8>>>;
+
+type Shard = Mutex<Pages>;
 
 /// A block device in memory; clones of its `Arc` share the contents.
 ///
@@ -52,22 +53,35 @@ impl MemoryDevice {
 
     /// Makes a device that holds `image`, filled up with zeroes to whole blocks. *Cost*: copies what is not zero.
     pub fn from_image(image: Vec<u8>) -> MemoryDevice {
-        let device = MemoryDevice::new((image.len() as u64).next_multiple_of(u64::from(BLOCK_BYTES)));
-        for (index, piece) in image.chunks(PAGE_BYTES).enumerate() {
-            if piece.iter().any(|&byte| byte != 0) {
-                device.store(index as u64 * PAGE_BYTES as u64, piece);
-            }
+        MemoryDevice::from_snapshot(&Snapshot::from_image(&image))
+    }
+
+    /// Makes a device that begins with the contents of `snapshot`, which stays as it is. *Cost*: copies no contents; a
+    /// page is copied when it is first written.
+    pub fn from_snapshot(snapshot: &Snapshot) -> MemoryDevice {
+        let device = MemoryDevice::new(snapshot.size_bytes().next_multiple_of(u64::from(BLOCK_BYTES)));
+        for (page, bytes) in snapshot.pages() {
+            device.shard(page).insert(page, bytes.clone());
         }
         device
     }
 
+    /// Takes the contents as they are now, one page after another. *Cost*: copies no contents.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::zeroed(0);
+        for shard in &self.shards {
+            for (&page, bytes) in lock(shard).iter() {
+                snapshot.insert(page, bytes.clone());
+            }
+        }
+        // The size comes last: it only grows, so it covers every page that was seen.
+        snapshot.grow(self.size());
+        snapshot
+    }
+
     /// Copies the whole contents out. *Cost*: allocates the device's full size.
     pub fn image(&self) -> Vec<u8> {
-        let mut image = vec![0; self.size() as usize];
-        for (index, piece) in image.chunks_mut(PAGE_BYTES).enumerate() {
-            self.load(index as u64 * PAGE_BYTES as u64, piece);
-        }
-        image
+        self.snapshot().image()
     }
 
     /// The bytes of memory that the contents take now.
@@ -79,7 +93,7 @@ impl MemoryDevice {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    fn shard(&self, page: u64) -> MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
+    fn shard(&self, page: u64) -> MutexGuard<'_, Pages> {
         lock(&self.shards[(page % SHARD_COUNT as u64) as usize])
     }
 
@@ -97,8 +111,8 @@ impl MemoryDevice {
         for (page, start, range) in pages(offset, from.len() as u64) {
             let from = &from[range];
             let mut shard = self.shard(page);
-            let bytes = shard.entry(page).or_insert_with(|| vec![0; PAGE_BYTES].into_boxed_slice());
-            bytes[start..start + from.len()].copy_from_slice(from);
+            let bytes = shard.entry(page).or_insert_with(|| Arc::new(vec![0; PAGE_BYTES]));
+            Arc::make_mut(bytes)[start..start + from.len()].copy_from_slice(from);
         }
     }
 
@@ -110,7 +124,7 @@ impl MemoryDevice {
             if end - start == PAGE_BYTES {
                 shard.remove(&page);
             } else if let Some(bytes) = shard.get_mut(&page) {
-                bytes[start..end].fill(0);
+                Arc::make_mut(bytes)[start..end].fill(0);
             }
         }
     }
@@ -214,22 +228,6 @@ impl BlockDevice for MemoryDevice {
     }
 }
 
-/// Splits a range at page borders: (page, start inside the page, range inside the request).
-fn pages(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
-    let page_bytes = PAGE_BYTES as u64;
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        if done == length {
-            return None;
-        }
-        let (page, start) = ((offset + done) / page_bytes, (offset + done) % page_bytes);
-        let piece = (page_bytes - start).min(length - done);
-        let range = done as usize..(done + piece) as usize;
-        done += piece;
-        Some((page, start as usize, range))
-    })
-}
-
 /// The part of a page, as (start, end) inside it, that lies in a range.
 fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
     let base = page * PAGE_BYTES as u64;
@@ -239,7 +237,7 @@ fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
 }
 
 /// Locks, also after another thread panicked: a page is bytes, whole at any moment.
-fn lock(shard: &Shard) -> MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
+fn lock(shard: &Shard) -> MutexGuard<'_, Pages> {
     shard.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -265,6 +263,17 @@ mod tests {
         assert_eq!((image.len(), &image[61440..61440 + 16384]), (1 << 20, &data[..]));
         assert_eq!(MemoryDevice::from_image(image.clone()).image(), image);
         assert_eq!(MemoryDevice::from_image(image).resident_bytes(), 2 * PAGE_BYTES as u64);
+    }
+
+    #[tokio::test]
+    async fn snapshot_and_device_do_not_see_each_others_writes() {
+        let device = MemoryDevice::new(1 << 20);
+        write(&device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
+        let snapshot = device.snapshot();
+        let copy = MemoryDevice::from_snapshot(&snapshot);
+        write(&device, 0, Buffer::copy_of(&[2; 4096])).await.unwrap();
+        copy.write_zeroes(0, 4096, Context::default()).await.unwrap();
+        assert_eq!((snapshot.image()[0], device.image()[0], copy.image()[0]), (1, 2, 0));
     }
 
     #[tokio::test]

@@ -1,0 +1,180 @@
+//! `error(A,rate=1%,on=read|write|flush,kind=io|full,when=FILE,seed=N)`: fails a share of the operations.
+//!
+//! Promises: an operation that fails never reaches the device below. The same seed and order of operations fail the same
+//! ones. It does not latch; the device below, or its user, decides that.
+
+use std::path::PathBuf;
+
+use super::{Chance, Filter, Trigger, options_text, total};
+use crate::buffer::Buffer;
+use crate::device::{Context, IoFuture, SharedDevice, WriteFlags};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::request::ready;
+use crate::spec::quoted;
+
+/// Which operations can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct On {
+    /// Reads.
+    pub read: bool,
+    /// Writes, writes of zeroes and discards.
+    pub write: bool,
+    /// Flushes.
+    pub flush: bool,
+}
+
+impl On {
+    /// Reads words joined by `|`, such as `read|flush`.
+    pub fn parse(text: &str) -> Result<On, String> {
+        let mut on = On { read: false, write: false, flush: false };
+        for word in text.split('|') {
+            match word {
+                "read" => on.read = true,
+                "write" => on.write = true,
+                "flush" => on.flush = true,
+                _ => return Err(format!("\"{word}\" is no operation; write read, write or flush, joined by |")),
+            }
+        }
+        Ok(on)
+    }
+
+    fn text(self) -> String {
+        let words = [(self.read, "read"), (self.write, "write"), (self.flush, "flush")];
+        words.iter().filter_map(|&(on, word)| on.then_some(word)).collect::<Vec<_>>().join("|")
+    }
+}
+
+/// What the `error` filter does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ErrorOptions {
+    /// The share of operations that fail, 0 to 1.
+    pub rate: f64,
+    /// Which operations can fail.
+    pub on: On,
+    /// How they fail: [`ErrorKind::Io`] or [`ErrorKind::Full`].
+    pub kind: ErrorKind,
+    /// Fails nothing unless this file exists.
+    pub when: Option<PathBuf>,
+    /// Decides which operations fail.
+    pub seed: u64,
+}
+
+impl Default for ErrorOptions {
+    fn default() -> ErrorOptions {
+        let on = On { read: true, write: true, flush: true };
+        ErrorOptions { rate: 1.0, on, kind: ErrorKind::Io, when: None, seed: 0 }
+    }
+}
+
+/// The `error` filter; see the file's head.
+pub struct ErrorFilter {
+    inner: SharedDevice,
+    options: ErrorOptions,
+    chance: Chance,
+    trigger: Trigger,
+}
+
+impl ErrorFilter {
+    /// Fails some of what would pass to `inner`.
+    pub fn new(inner: SharedDevice, options: ErrorOptions) -> ErrorFilter {
+        let chance = Chance::new(options.rate, options.seed);
+        let trigger = Trigger(options.when.clone());
+        ErrorFilter { inner, options, chance, trigger }
+    }
+
+    fn fails(&self, is_chosen: bool, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
+        if !is_chosen || !self.trigger.is_on() || self.chance.draw().is_none() {
+            return Ok(());
+        }
+        let detail = "the error filter failed it on purpose";
+        Err(Error::new(self.options.kind, &Filter::spec(self), operation, detail).at(offset, length))
+    }
+}
+
+impl Filter for ErrorFilter {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+    fn spec(&self) -> String {
+        let ErrorOptions { rate, on, kind, when, seed } = &self.options;
+        let options = options_text([
+            ("rate", Some(format!("{}%", rate * 100.0))),
+            ("on", Some(on.text())),
+            ("kind", Some(if *kind == ErrorKind::Full { "full" } else { "io" }.to_owned())),
+            ("when", when.as_ref().map(|path| quoted(&path.to_string_lossy()))),
+            ("seed", Some(seed.to_string())),
+        ]);
+        format!("error({}{options})", self.inner.spec())
+    }
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        match self.fails(self.options.on.read, Operation::Read, offset, total(&buffers)) {
+            Ok(()) => self.inner.read_at(offset, buffers, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        match self.fails(self.options.on.write, Operation::Write, offset, total(&buffers)) {
+            Ok(()) => self.inner.write_at(offset, buffers, flags, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        match self.fails(self.options.on.flush, Operation::Flush, 0, 0) {
+            Ok(()) => self.inner.flush(context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.fails(self.options.on.write, Operation::Discard, offset, length) {
+            Ok(()) => self.inner.discard(offset, length, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.fails(self.options.on.write, Operation::WriteZeroes, offset, length) {
+            Ok(()) => self.inner.write_zeroes(offset, length, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockDevice, OpenOptions, open, read, write};
+
+    #[tokio::test]
+    async fn chosen_operations_fail_at_the_rate_and_others_pass() {
+        let spec = "error(memory:1M,rate=50%,on=write,kind=full,seed=3)";
+        let device = open(spec, &OpenOptions::default()).await.unwrap();
+        assert_eq!(device.spec(), spec);
+        let mut failed = 0;
+        for _ in 0..200 {
+            read(&*device, 0, 4096).await.unwrap();
+            if let Err(error) = write(&*device, 0, Buffer::zeroed(4096)).await {
+                assert_eq!((error.kind, error.length), (ErrorKind::Full, 4096));
+                failed += 1;
+            }
+        }
+        assert!((60..140).contains(&failed), "{failed}");
+    }
+
+    #[tokio::test]
+    async fn nothing_fails_before_the_trigger_file_exists() {
+        let when = std::env::temp_dir().join(format!("nectary-error-{}", std::process::id()));
+        let memory = open("memory:1M", &OpenOptions::default()).await.unwrap();
+        let options = ErrorOptions { when: Some(when.clone()), ..ErrorOptions::default() };
+        let device = ErrorFilter::new(memory, options);
+        BlockDevice::flush(&device, Context::default()).await.unwrap();
+        std::fs::write(&when, "").unwrap();
+        assert_eq!(BlockDevice::flush(&device, Context::default()).await.unwrap_err().kind, ErrorKind::Io);
+        std::fs::remove_file(&when).unwrap();
+        BlockDevice::flush(&device, Context::default()).await.unwrap();
+    }
+}

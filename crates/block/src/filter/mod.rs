@@ -1,0 +1,174 @@
+//! Filters: devices that stand on another device and change one thing about it. One small file each.
+//!
+//! Owns: the [`Filter`] trait, which forwards whatever a filter does not change, and what several filters share: a seeded
+//! chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
+
+pub mod corrupt;
+pub mod delay;
+pub mod error;
+pub mod record;
+pub mod stats;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::buffer::Buffer;
+use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, WriteFlags};
+
+/// A device that stands on one other device; every operation goes there unless the filter says otherwise.
+pub trait Filter: Send + Sync + 'static {
+    /// The device below.
+    fn inner(&self) -> &SharedDevice;
+
+    /// See [`BlockDevice::spec`].
+    fn spec(&self) -> String;
+
+    /// See [`BlockDevice::geometry`].
+    fn geometry(&self) -> Geometry {
+        self.inner().geometry()
+    }
+
+    /// See [`BlockDevice::read_at`].
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        self.inner().read_at(offset, buffers, context)
+    }
+
+    /// See [`BlockDevice::write_at`].
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        self.inner().write_at(offset, buffers, flags, context)
+    }
+
+    /// See [`BlockDevice::flush`].
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        self.inner().flush(context)
+    }
+
+    /// See [`BlockDevice::discard`].
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.inner().discard(offset, length, context)
+    }
+
+    /// See [`BlockDevice::write_zeroes`].
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.inner().write_zeroes(offset, length, context)
+    }
+
+    /// See [`BlockDevice::allocation`].
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        self.inner().allocation(offset, length, context)
+    }
+
+    /// See [`BlockDevice::grow`].
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        self.inner().grow(size_bytes)
+    }
+}
+
+impl<F: Filter> BlockDevice for F {
+    fn spec(&self) -> String {
+        Filter::spec(self)
+    }
+    fn geometry(&self) -> Geometry {
+        Filter::geometry(self)
+    }
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        Filter::read_at(self, offset, buffers, context)
+    }
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        Filter::write_at(self, offset, buffers, flags, context)
+    }
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        Filter::flush(self, context)
+    }
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        Filter::discard(self, offset, length, context)
+    }
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        Filter::write_zeroes(self, offset, length, context)
+    }
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        Filter::allocation(self, offset, length, context)
+    }
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        Filter::grow(self, size_bytes)
+    }
+}
+
+/// Decides by a seed, so that the same operations in the same order meet the same fate.
+pub(crate) struct Chance {
+    rate: f64,
+    seed: u64,
+    drawn: AtomicU64,
+}
+
+impl Chance {
+    pub fn new(rate: f64, seed: u64) -> Chance {
+        Chance { rate, seed, drawn: AtomicU64::new(0) }
+    }
+
+    /// Draws once; where it hits it gives random bits for what happens next.
+    pub fn draw(&self) -> Option<u64> {
+        let index = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let bits = mix(self.seed ^ mix(index));
+        // 53 bits fill a double's fraction exactly, so a rate of 0 never hits and a rate of 1 always does.
+        let share = (bits >> 11) as f64 / (1u64 << 53) as f64;
+        (share < self.rate).then(|| mix(bits))
+    }
+}
+
+/// Spreads the bits of a number over all of the result (SplitMix64).
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Whether a filter is active: always, or while a file exists.
+pub(crate) struct Trigger(pub Option<PathBuf>);
+
+impl Trigger {
+    pub fn is_on(&self) -> bool {
+        self.0.as_ref().is_none_or(|path| path.exists())
+    }
+}
+
+/// Writes `,key=value` for every option that is there.
+pub(crate) fn options_text<const N: usize>(options: [(&str, Option<String>); N]) -> String {
+    let given = options.into_iter().filter_map(|(key, value)| Some(format!(",{key}={}", value?)));
+    given.collect()
+}
+
+/// The bytes of all buffers together.
+pub(crate) fn total(buffers: &[Buffer]) -> u64 {
+    buffers.iter().fold(0, |sum, buffer| sum.saturating_add(buffer.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_keeps_its_rate_and_its_seed() {
+        let hits = |rate, seed| {
+            let chance = Chance::new(rate, seed);
+            (0..10_000).filter(|_| chance.draw().is_some()).count()
+        };
+        assert_eq!((hits(0.0, 1), hits(1.0, 1)), (0, 10_000));
+        assert!((50..200).contains(&hits(0.01, 7)));
+        assert_eq!(hits(0.5, 3), hits(0.5, 3));
+        assert_ne!(hits(0.5, 3), hits(0.5, 4));
+    }
+}

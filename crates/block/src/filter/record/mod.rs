@@ -1,0 +1,313 @@
+//! `record(A,file=F)`: writes down every write with its data, every flush, discard and growth, in the order in which they
+//! begin and end.
+//!
+//! Owns: the filter and the [`Recorder`], a handle that tests keep to take the recording out and to set marks.
+//! Promises: an operation's begin is recorded before the device below sees it, its end before its user does. So a flush
+//! covers exactly the writes whose end stands before the flush's begin. An operation whose future is dropped has no end: it
+//! may have happened or not. Reads are not recorded. When the recording is full, or cannot be written, operations fail: a
+//! recording with holes would lie. The file's format is `docs/formats/record.md`.
+
+mod format;
+mod recording;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+pub use self::recording::{Event, Recording};
+use super::Filter;
+use crate::buffer::Buffer;
+use crate::device::{Context, Geometry, IoFuture, SharedDevice, WriteFlags};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::request::{Request, ready};
+use crate::spec::quoted;
+
+/// The most bytes of data that a recording in memory holds, unless it is given another limit.
+pub const RECORDING_BYTES_MAX: u64 = 4 << 30;
+
+/// The most bytes of data that a recording in a file holds, unless it is given another limit.
+pub(crate) const FILE_BYTES_MAX: u64 = 64 << 30;
+
+/// What an event counts against the limit beside its data, in bytes.
+const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
+
+/// A recording in progress; clones are the same recording.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_block::{Buffer, Context, Event, MemoryDevice, Recorder, write};
+/// let recorder = Recorder::new();
+/// let device = recorder.wrap(std::sync::Arc::new(MemoryDevice::new(1 << 20)));
+/// write(&*device, 0, Buffer::zeroed(4096)).await?;
+/// device.flush(Context::default()).await?;
+/// recorder.mark(1);
+/// let recording = recorder.recording();
+/// assert_eq!(recording.events.len(), 5);
+/// assert_eq!(recording.events[4], Event::Mark(1));
+/// # Ok::<(), nectary_block::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Recorder(Arc<Mutex<State>>);
+
+struct State {
+    recording: Recording,
+    sink: Option<Sink>,
+    next_id: u64,
+    next_index: u64,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+/// A file that takes the events in place of memory.
+struct Sink {
+    file: File,
+    path: PathBuf,
+    identity: u64,
+    /// Why the file is not written any more.
+    failed: Option<String>,
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        Recorder::new()
+    }
+}
+
+impl Recorder {
+    /// Starts a recording in memory of at most [`RECORDING_BYTES_MAX`].
+    pub fn new() -> Recorder {
+        Recorder::with_bytes_max(RECORDING_BYTES_MAX)
+    }
+
+    /// Starts a recording in memory with its own limit.
+    pub fn with_bytes_max(bytes_max: u64) -> Recorder {
+        Recorder::start(Recording::default(), None, bytes_max)
+    }
+
+    /// Starts a recording in a new file.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] where the file exists: a recording is not overwritten.
+    pub fn to_file(path: PathBuf, bytes_max: u64, geometry: &Geometry) -> Result<Recorder, Error> {
+        let name = quoted(&path.to_string_lossy());
+        let create = || {
+            let mut file = File::options().write(true).create_new(true).open(&path)?;
+            let identity = format::random_identity()?;
+            file.write_all(&format::header(identity, geometry))?;
+            Ok((file, identity))
+        };
+        let (file, identity) = create().map_err(|error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                let detail = "the file exists; remove it or name another one".to_owned();
+                Error::new(ErrorKind::Invalid, &name, Operation::Open, detail)
+            }
+            _ => Error::from_os(&error, &name, Operation::Open),
+        })?;
+        let sink = Sink { file, path, identity: format::short(identity), failed: None };
+        Ok(Recorder::start(Recording::default(), Some(sink), bytes_max))
+    }
+
+    fn start(recording: Recording, sink: Option<Sink>, bytes_max: u64) -> Recorder {
+        Recorder(Arc::new(Mutex::new(State { recording, sink, next_id: 0, next_index: 0, bytes: 0, bytes_max })))
+    }
+
+    /// Records what passes to `device`, which is what it returns.
+    pub fn wrap(&self, device: SharedDevice) -> SharedDevice {
+        Arc::new(RecordFilter::new(device, self.clone()))
+    }
+
+    /// Sets a mark: from here on a promise holds that the caller knows by this number.
+    pub fn mark(&self, mark: u64) {
+        // Where the recording cannot take it the next operation fails and says why.
+        let _ = self.lock().push(Event::Mark(mark));
+    }
+
+    /// What has been recorded in memory until now. *Cost*: copies the list of events, not the data.
+    pub fn recording(&self) -> Recording {
+        self.lock().recording.clone()
+    }
+
+    /// Takes what has been recorded in memory out of the recorder, which goes on with an empty list.
+    ///
+    /// Operations under way keep their numbers, so their ends may stand in the next recording.
+    pub fn take(&self) -> Recording {
+        let mut state = self.lock();
+        state.bytes = 0;
+        let next = Recording { events: Vec::new(), ..state.recording };
+        std::mem::replace(&mut state.recording, next)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self) -> Option<PathBuf> {
+        self.lock().sink.as_ref().map(|sink| sink.path.clone())
+    }
+
+    fn begin(&self, event: impl FnOnce(u64) -> Event) -> Result<u64, (ErrorKind, String)> {
+        let mut state = self.lock();
+        let id = state.next_id;
+        state.push(event(id))?;
+        state.next_id += 1;
+        Ok(id)
+    }
+}
+
+impl State {
+    fn push(&mut self, event: Event) -> Result<(), (ErrorKind, String)> {
+        let bytes = EVENT_BYTES + event.data().map_or(0, |data| data.len() as u64);
+        if self.bytes + bytes > self.bytes_max {
+            return Err((ErrorKind::Full, format!("the recording is full: it holds {} bytes", self.bytes_max)));
+        }
+        match &mut self.sink {
+            None => self.recording.events.push(event),
+            Some(sink) => sink.write(self.next_index, &event).map_err(|detail| (ErrorKind::Io, detail))?,
+        }
+        self.bytes += bytes;
+        self.next_index += 1;
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn write(&mut self, index: u64, event: &Event) -> Result<(), String> {
+        if let Some(reason) = &self.failed {
+            return Err(reason.clone());
+        }
+        let header = format::event(self.identity, index, event);
+        let data = event.data().map_or(&[][..], |data| data);
+        let written = self.file.write_all(&header).and_then(|()| self.file.write_all(data));
+        written.map_err(|error| {
+            let reason = format!("cannot write the recording {}: {error}", self.path.display());
+            self.failed = Some(reason.clone());
+            reason
+        })
+    }
+}
+
+impl Recording {
+    /// Reads a recording from a file. An event that is cut off at the end of the file ends the recording.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] that names file, offset, expected and found; what the file system reports.
+    pub fn load(path: &Path) -> Result<Recording, Error> {
+        format::load(path)
+    }
+}
+
+/// The `record` filter; see the file's head.
+pub struct RecordFilter {
+    inner: SharedDevice,
+    recorder: Recorder,
+}
+
+impl RecordFilter {
+    /// Records in `recorder` what passes to `inner`.
+    pub fn new(inner: SharedDevice, recorder: Recorder) -> RecordFilter {
+        let geometry = inner.geometry();
+        let mut state = recorder.lock();
+        state.recording.size_bytes = geometry.size_bytes;
+        state.recording.block_bytes = geometry.block_bytes;
+        drop(state);
+        RecordFilter { inner, recorder }
+    }
+
+    fn recorded<T: Send + 'static>(
+        &self,
+        request: Request,
+        event: impl FnOnce(u64) -> Event,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T>,
+    ) -> IoFuture<T> {
+        let id = match self.recorder.begin(event) {
+            Ok(id) => id,
+            Err((kind, detail)) => return ready(Err(request.error(kind, || Filter::spec(self), detail))),
+        };
+        let (recorder, operation) = (self.recorder.clone(), operation(&self.inner));
+        let spec = Filter::spec(self);
+        Box::pin(async move {
+            let result = operation.await;
+            let ended = recorder.lock().push(Event::Completed { id, succeeded: result.is_ok() });
+            match ended {
+                Ok(()) => result,
+                Err((kind, detail)) => Err(request.error(kind, || spec, detail)),
+            }
+        })
+    }
+
+    /// Requests that no device takes are not recorded: they have no effect anywhere.
+    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
+        let request = Request { operation, offset, length, deadline: context.deadline };
+        request.check(|| Filter::spec(self), &self.inner.geometry())?;
+        Ok(request)
+    }
+}
+
+impl Filter for RecordFilter {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        match self.recorder.file() {
+            Some(path) => format!("record({},file={})", self.inner.spec(), quoted(&path.to_string_lossy())),
+            None => format!("record({})", self.inner.spec()),
+        }
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let geometry = self.inner.geometry();
+        let spec = || Filter::spec(self);
+        match Request::vectored(Operation::Write, offset, &buffers, context, spec, &geometry) {
+            Ok(request) => {
+                let data = buffers.iter().map(|buffer| &**buffer).collect::<Vec<&[u8]>>().concat();
+                let event = |id| Event::WriteBegun { id, offset, data: Bytes::from(data), fua: flags.fua };
+                self.recorded(request, event, move |inner| inner.write_at(offset, buffers, flags, context))
+            }
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Flush, 0, 0, context) {
+            Ok(request) => self.recorded(request, |id| Event::FlushBegun { id }, |inner| inner.flush(context)),
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Discard, offset, length, context) {
+            Ok(request) => {
+                let event = |id| Event::DiscardBegun { id, offset, length };
+                self.recorded(request, event, |inner| inner.discard(offset, length, context))
+            }
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::WriteZeroes, offset, length, context) {
+            Ok(request) => {
+                let event = |id| Event::ZeroesBegun { id, offset, length };
+                self.recorded(request, event, |inner| inner.write_zeroes(offset, length, context))
+            }
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let request = Request { operation: Operation::Grow, offset: 0, length: size_bytes, deadline: None };
+        self.recorded(request, |id| Event::GrowBegun { id, size_bytes }, |inner| inner.grow(size_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! `stats(A)`: counts what passes.
+//!
+//! Promises: an operation is counted when its end is seen; one whose future is dropped before is counted as dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::{Filter, total};
+use crate::buffer::Buffer;
+use crate::device::{Context, IoFuture, SharedDevice, WriteFlags};
+use crate::error::Error;
+
+/// What has passed of one kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Operations that have begun.
+    pub begun: u64,
+    /// Operations that succeeded.
+    pub done: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Operations whose future was dropped before their end was seen.
+    pub dropped: u64,
+    /// Bytes of the operations that succeeded.
+    pub bytes: u64,
+    /// The time that operations took that succeeded or failed, together, in microseconds.
+    pub elapsed_us: u64,
+}
+
+/// What has passed, by kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Reads.
+    pub reads: Count,
+    /// Writes.
+    pub writes: Count,
+    /// Flushes.
+    pub flushes: Count,
+    /// Discards.
+    pub discards: Count,
+    /// Writes of zeroes.
+    pub zeroes: Count,
+}
+
+#[derive(Default)]
+struct Counter {
+    begun: AtomicU64,
+    done: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+    bytes: AtomicU64,
+    elapsed_us: AtomicU64,
+}
+
+impl Counter {
+    fn read(&self) -> Count {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Count {
+            begun: get(&self.begun),
+            done: get(&self.done),
+            failed: get(&self.failed),
+            dropped: get(&self.dropped),
+            bytes: get(&self.bytes),
+            elapsed_us: get(&self.elapsed_us),
+        }
+    }
+}
+
+/// Counts as dropped what was not told to have ended.
+struct Pending {
+    counter: Arc<Counter>,
+    began: Instant,
+    is_ended: bool,
+}
+
+impl Pending {
+    fn end(mut self, bytes: u64, succeeded: bool) {
+        self.is_ended = true;
+        let elapsed_us = self.began.elapsed().as_micros().min(u128::from(u64::MAX)) as u64;
+        self.counter.elapsed_us.fetch_add(elapsed_us, Ordering::Relaxed);
+        if succeeded {
+            self.counter.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.counter.done.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.counter.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.counter.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The `stats` filter; see the file's head.
+pub struct StatsFilter {
+    inner: SharedDevice,
+    reads: Arc<Counter>,
+    writes: Arc<Counter>,
+    flushes: Arc<Counter>,
+    discards: Arc<Counter>,
+    zeroes: Arc<Counter>,
+}
+
+impl StatsFilter {
+    /// Counts what passes to `inner`.
+    pub fn new(inner: SharedDevice) -> StatsFilter {
+        let counter = Arc::<Counter>::default;
+        StatsFilter {
+            inner,
+            reads: counter(),
+            writes: counter(),
+            flushes: counter(),
+            discards: counter(),
+            zeroes: counter(),
+        }
+    }
+
+    /// What has passed until now.
+    pub fn snapshot(&self) -> Stats {
+        Stats {
+            reads: self.reads.read(),
+            writes: self.writes.read(),
+            flushes: self.flushes.read(),
+            discards: self.discards.read(),
+            zeroes: self.zeroes.read(),
+        }
+    }
+}
+
+fn counted<T: Send + 'static>(counter: &Arc<Counter>, bytes: u64, operation: IoFuture<T>) -> IoFuture<T> {
+    counter.begun.fetch_add(1, Ordering::Relaxed);
+    let pending = Pending { counter: counter.clone(), began: Instant::now(), is_ended: false };
+    Box::pin(async move {
+        let result: Result<T, Error> = operation.await;
+        pending.end(bytes, result.is_ok());
+        result
+    })
+}
+
+impl Filter for StatsFilter {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+    fn spec(&self) -> String {
+        format!("stats({})", self.inner.spec())
+    }
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        counted(&self.reads, total(&buffers), self.inner.read_at(offset, buffers, context))
+    }
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        counted(&self.writes, total(&buffers), self.inner.write_at(offset, buffers, flags, context))
+    }
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        counted(&self.flushes, 0, self.inner.flush(context))
+    }
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        counted(&self.discards, length, self.inner.discard(offset, length, context))
+    }
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        counted(&self.zeroes, length, self.inner.write_zeroes(offset, length, context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockDevice, MemoryDevice, read, write};
+
+    #[tokio::test]
+    async fn operations_bytes_failures_and_drops_are_counted() {
+        let device = StatsFilter::new(Arc::new(MemoryDevice::new(1 << 20)));
+        write(&device, 0, Buffer::zeroed(8192)).await.unwrap();
+        read(&device, 0, 4096).await.unwrap();
+        assert!(read(&device, 1, 4096).await.is_err());
+        drop(BlockDevice::read_at(&device, 0, vec![Buffer::zeroed(4096)], Context::default()));
+        BlockDevice::flush(&device, Context::default()).await.unwrap();
+        let stats = device.snapshot();
+        let reads = Count { begun: 3, done: 1, failed: 1, dropped: 1, bytes: 4096, ..stats.reads };
+        assert_eq!((stats.reads, stats.writes.bytes, stats.flushes.done), (reads, 8192, 1));
+    }
+}

@@ -1,0 +1,114 @@
+//! The contents of a device at one moment, cheap to copy and to change a little.
+//!
+//! Owns: pages that copies share until one of them writes. Made for tests that derive many images from one: a copy costs
+//! its table of pages, a change costs the pages that it touches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The unit of sharing, in bytes.
+pub(crate) const PAGE_BYTES: usize = 64 * 1024;
+
+/// An image of a device; what was never written is zeroes and takes no memory.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    size_bytes: u64,
+    pages: HashMap<u64, Arc<Vec<u8>>>,
+}
+
+impl Snapshot {
+    /// An image of zeroes.
+    pub fn zeroed(size_bytes: u64) -> Snapshot {
+        Snapshot { size_bytes, pages: HashMap::new() }
+    }
+
+    /// An image with these contents. *Cost*: copies what is not zero.
+    pub fn from_image(image: &[u8]) -> Snapshot {
+        let mut snapshot = Snapshot::zeroed(image.len() as u64);
+        for (page, piece) in image.chunks(PAGE_BYTES).enumerate() {
+            if piece.iter().any(|&byte| byte != 0) {
+                snapshot.write(page as u64 * PAGE_BYTES as u64, piece);
+            }
+        }
+        snapshot
+    }
+
+    /// The whole contents. *Cost*: allocates the full size.
+    pub fn image(&self) -> Vec<u8> {
+        let mut image = vec![0; self.size_bytes as usize];
+        for (page, bytes) in self.pages() {
+            let start = page as usize * PAGE_BYTES;
+            let end = (start + PAGE_BYTES).min(image.len());
+            image[start..end].copy_from_slice(&bytes[..end - start]);
+        }
+        image
+    }
+
+    /// The size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Makes the image larger; what is added is zeroes.
+    pub fn grow(&mut self, size_bytes: u64) {
+        self.size_bytes = self.size_bytes.max(size_bytes);
+    }
+
+    /// Copies the bytes at `offset` into `into`.
+    ///
+    /// # Panics
+    /// When the range leaves the image: that is a bug of the caller.
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        assert!(offset + into.len() as u64 <= self.size_bytes, "a read leaves the image");
+        for (page, start, range) in pages(offset, into.len() as u64) {
+            let into = &mut into[range];
+            match self.pages.get(&page) {
+                Some(bytes) => into.copy_from_slice(&bytes[start..start + into.len()]),
+                None => into.fill(0),
+            }
+        }
+    }
+
+    /// Sets the bytes at `offset`; other copies of the image keep theirs.
+    ///
+    /// # Panics
+    /// When the range leaves the image: that is a bug of the caller.
+    pub fn write(&mut self, offset: u64, from: &[u8]) {
+        assert!(offset + from.len() as u64 <= self.size_bytes, "a write leaves the image");
+        for (page, start, range) in pages(offset, from.len() as u64) {
+            let from = &from[range];
+            let bytes = self.pages.entry(page).or_insert_with(|| Arc::new(vec![0; PAGE_BYTES]));
+            Arc::make_mut(bytes)[start..start + from.len()].copy_from_slice(from);
+        }
+    }
+
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &Arc<Vec<u8>>)> {
+        self.pages.iter().map(|(&page, bytes)| (page, bytes))
+    }
+
+    pub(crate) fn insert(&mut self, page: u64, bytes: Arc<Vec<u8>>) {
+        self.pages.insert(page, bytes);
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot({} bytes)", self.size_bytes)
+    }
+}
+
+/// Splits a range at page borders: (page, start inside the page, range inside the request).
+pub(crate) fn pages(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let page_bytes = PAGE_BYTES as u64;
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let (page, start) = ((offset + done) / page_bytes, (offset + done) % page_bytes);
+        let piece = (page_bytes - start).min(length - done);
+        let range = done as usize..(done + piece) as usize;
+        done += piece;
+        Some((page, start as usize, range))
+    })
+}
