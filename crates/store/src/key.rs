@@ -5,7 +5,7 @@
 //! decided on the whole key.
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::{xxh3_128_with_seed, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 /// The longest primary part, in bytes.
 pub const PRIMARY_BYTES_MAX: usize = 8192;

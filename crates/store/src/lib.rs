@@ -1,1 +1,46 @@
-//! Placeholder of the first commit.
+//! Objects for web caches on a raw disk or file.
+//!
+//! Owns: the on-disk format (`docs/formats/store.md`), the index, the memory tier, fills, purges and recovery. Leaves to
+//! others: what an object means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `store` | the public face |
+//! | `shared` | commit and lookup: the order of things between memory, index and purges |
+//! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
+//! | `memory`, `index`, `purges`, `queue` | the parts in memory |
+//! | `writer`, `pack`, `purge_log`, `checkpoint` | what writes |
+//! | `recovery`, `log` | what reads back |
+//! | `format`, `layout` | the bytes |
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod entry;
+mod error;
+mod fill;
+mod format;
+mod index;
+mod key;
+mod layout;
+mod log;
+mod memory;
+mod object;
+mod pack;
+pub mod planted;
+mod purge_log;
+mod purges;
+mod queue;
+mod recovery;
+mod shared;
+mod stat;
+mod store;
+mod writer;
+
+pub use error::{Error, ErrorKind};
+pub use fill::{Fill, FillHead, FillReader, FillRole};
+pub use format::METADATA_BYTES_MAX;
+pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
+pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN};
+pub use object::{BodyReader, Object};
+pub use stat::{Counts, Recovery, Sequence, Sequences, Stat};
+pub use store::{CreateOptions, MEMORY_BYTES_MIN, OpenOptions, Store};

@@ -1,0 +1,221 @@
+//! Index checkpoints: the buckets as they are, twice in turn.
+//!
+//! Owns: writing a checkpoint beside a running store, and loading the newest whole one. A checkpoint may hold more than
+//! was true at its log position (the index goes on changing while it is written), never less; what roll forward replays
+//! from that position on makes it right again.
+
+use nectary_block::{Buffer, SharedDevice, read, write};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+use crate::format::{
+    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, Magic, Place,
+};
+use crate::index::{Index, Location};
+use crate::layout::Layout;
+use crate::purge_log::LogEnd;
+use crate::shared::Shared;
+use crate::stat::Counters;
+
+/// Size of a chunk on disk, header included, in bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A position in the log: everything before it is in the checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct LogPosition {
+    /// The segment incarnation.
+    pub incarnation: u64,
+    /// Bytes from that segment's start.
+    pub offset: u64,
+}
+
+/// What a checkpoint says beside the index.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckpointHeader {
+    pub number: u64,
+    pub position: LogPosition,
+    pub last_sequence: u64,
+    pub purge_end: LogEnd,
+    chunk_count: u64,
+    bucket_bits: [u8; INDEX_SHARDS],
+}
+
+/// Writes the index as checkpoint `number`, and flushes. Returns false where it does not fit its area.
+///
+/// `last_sequence` is the highest sequence before `position`.
+pub(crate) async fn write_checkpoint(
+    shared: &Shared,
+    number: u64,
+    position: LogPosition,
+    last_sequence: u64,
+    purge_end: LogEnd,
+) -> Result<bool, Error> {
+    let layout = &shared.layout;
+    let area = layout.checkpoint_offset[(number % 2) as usize];
+    let mut writer = ChunkWriter { shared, number, area, chunk: 0, payload: Vec::with_capacity(CHUNK_BYTES) };
+    let mut bucket_bits = [0; INDEX_SHARDS];
+    let entry_count = shared.index.len();
+    for (shard, bits) in bucket_bits.iter_mut().enumerate() {
+        let (shard_bits, bytes) = shared.index.dump(shard);
+        *bits = shard_bits;
+        if !writer.add(&bytes).await? {
+            return Ok(false);
+        }
+    }
+    if !writer.write_chunk().await? {
+        return Ok(false);
+    }
+    let chunk_count = writer.chunk as u32;
+    shared.flush().await?;
+    let body = CheckpointBody {
+        number: number.into(),
+        position_incarnation: position.incarnation.into(),
+        position_offset: (position.offset as u32).into(),
+        chunk_count: chunk_count.into(),
+        entry_count: entry_count.into(),
+        last_sequence: last_sequence.into(),
+        purge_lap: purge_end.lap.into(),
+        purge_blocks: purge_end.blocks.into(),
+        reserved: 0.into(),
+        bucket_bits,
+    };
+    let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
+    buffer[HEADER_BYTES..HEADER_BYTES + size_of::<CheckpointBody>()].copy_from_slice(body.as_bytes());
+    let place = Place { identity: layout.identity, incarnation: number, address: area };
+    format::seal(&mut buffer, Magic::CheckpointHeader, place, BLOCK_BYTES as usize);
+    write(&*shared.device, area, buffer).await?;
+    shared.flush().await?;
+    Counters::add(&shared.counters.checkpoints, 1);
+    Counters::add(&shared.counters.metadata_bytes, BLOCK_BYTES + u64::from(chunk_count) * CHUNK_BYTES as u64);
+    Ok(true)
+}
+
+struct ChunkWriter<'a> {
+    shared: &'a Shared,
+    number: u64,
+    area: u64,
+    chunk: u64,
+    payload: Vec<u8>,
+}
+
+impl ChunkWriter<'_> {
+    async fn add(&mut self, mut bytes: &[u8]) -> Result<bool, Error> {
+        while !bytes.is_empty() {
+            let taken = bytes.len().min(CHUNK_BYTES - CHUNK_HEADER_BYTES - self.payload.len());
+            self.payload.extend_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            if self.payload.len() == CHUNK_BYTES - CHUNK_HEADER_BYTES && !self.write_chunk().await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what is gathered; false where the area has no room for it.
+    async fn write_chunk(&mut self) -> Result<bool, Error> {
+        let offset = BLOCK_BYTES + self.chunk * CHUNK_BYTES as u64;
+        let length = (CHUNK_HEADER_BYTES + self.payload.len()).next_multiple_of(BLOCK_BYTES as usize);
+        if self.payload.is_empty() {
+            return Ok(true);
+        }
+        if offset + length as u64 > self.shared.layout.checkpoint_bytes {
+            return Ok(false);
+        }
+        let mut buffer = Buffer::zeroed(length);
+        let body = ChunkBody {
+            number: self.chunk.into(),
+            payload_bytes: (self.payload.len() as u32).into(),
+            reserved: 0.into(),
+        };
+        buffer[HEADER_BYTES..CHUNK_HEADER_BYTES].copy_from_slice(body.as_bytes());
+        let end = CHUNK_HEADER_BYTES + self.payload.len();
+        buffer[CHUNK_HEADER_BYTES..end].copy_from_slice(&self.payload);
+        let address = self.area + offset;
+        let place = Place { identity: self.shared.layout.identity, incarnation: self.number, address };
+        format::seal(&mut buffer, Magic::CheckpointChunk, place, end);
+        write(&*self.shared.device, address, buffer).await?;
+        self.payload.clear();
+        self.chunk += 1;
+        Ok(true)
+    }
+}
+
+/// The headers of both areas that are whole, newest first.
+pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<CheckpointHeader> {
+    let mut headers = Vec::new();
+    for (area, &address) in layout.checkpoint_offset.iter().enumerate() {
+        let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
+        let Ok(unit) = format::open_unplaced(&bytes, Magic::CheckpointHeader) else { continue };
+        let number = unit.incarnation.get();
+        let place = Place { identity: layout.identity, incarnation: number, address };
+        let Ok(body) = format::open(&bytes, Magic::CheckpointHeader, place).and(format::body::<CheckpointBody>(&bytes))
+        else {
+            continue;
+        };
+        let chunk_count = u64::from(body.chunk_count.get());
+        let offset = u64::from(body.position_offset.get());
+        let bounded = body.number.get() == number
+            && number % 2 == area as u64
+            && offset <= layout.segment_bytes
+            && chunk_count <= layout.checkpoint_bytes / BLOCK_BYTES;
+        if bounded {
+            headers.push(CheckpointHeader {
+                number,
+                position: LogPosition { incarnation: body.position_incarnation.get(), offset },
+                last_sequence: body.last_sequence.get(),
+                purge_end: LogEnd { lap: body.purge_lap.get(), blocks: body.purge_blocks.get() },
+                chunk_count,
+                bucket_bits: body.bucket_bits,
+            });
+        }
+    }
+    headers.sort_by_key(|header| std::cmp::Reverse(header.number));
+    headers
+}
+
+/// Loads the index of a checkpoint into `index`, but for entries of which `keep` says no; false where a chunk is damaged.
+pub(crate) async fn load(
+    device: &SharedDevice,
+    layout: &Layout,
+    header: &CheckpointHeader,
+    index: &Index,
+    keep: impl Fn(Location) -> bool,
+) -> bool {
+    const READ_CHUNKS: u64 = 16;
+    let area = layout.checkpoint_offset[(header.number % 2) as usize];
+    let mut shard = 0;
+    let mut pending: Vec<u8> = Vec::new();
+    let mut chunk = 0;
+    while chunk < header.chunk_count {
+        let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
+        let length = (CHUNK_BYTES as u64 * READ_CHUNKS.min(header.chunk_count - chunk))
+            .min(layout.checkpoint_bytes.saturating_sub(offset));
+        let Ok(bytes) = read(&**device, area + offset, length as usize).await else { return false };
+        for at in (0..length).step_by(CHUNK_BYTES) {
+            let address = area + offset + at;
+            let unit = &bytes[at as usize..(at as usize + CHUNK_BYTES).min(bytes.len())];
+            let place = Place { identity: layout.identity, incarnation: header.number, address };
+            let Ok(body) = format::open(unit, Magic::CheckpointChunk, place).and(format::body::<ChunkBody>(unit))
+            else {
+                return false;
+            };
+            let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
+            let Some(payload) = unit.get(payload).filter(|_| body.number.get() == chunk) else { return false };
+            pending.extend_from_slice(payload);
+            chunk += 1;
+            while shard < INDEX_SHARDS {
+                let bits = header.bucket_bits[shard];
+                let size = if bits < 32 { 64usize << bits } else { return false };
+                if pending.len() < size {
+                    break;
+                }
+                if !index.load(shard, bits, &pending[..size], &keep) {
+                    return false;
+                }
+                pending.drain(..size);
+                shard += 1;
+            }
+        }
+    }
+    shard == INDEX_SHARDS
+}

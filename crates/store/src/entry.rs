@@ -1,0 +1,124 @@
+//! One object, or one fragment of one, in memory.
+//!
+//! Owns: the immutable content of an entry, and where it lies on disk once it was written. Everything that holds bytes of
+//! an object holds an `Arc` of its entry, so bytes never change and never move.
+
+use std::any::Any;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use crate::format::RecordKind;
+use crate::index::Location;
+use crate::key::{Key, KeyHash, KeyRef, PrimaryHash};
+
+/// What an entry takes in memory beside its bytes: itself, its place in the map and in the policy, allocator overhead.
+const ENTRY_BYTES: u64 = 416;
+
+/// What kind of piece an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// A whole object.
+    Whole,
+    /// The head of an object in `count` fragments written under `generation`.
+    Head { generation: u64, count: u32 },
+    /// Fragment `number` written under `generation`.
+    Fragment { generation: u64, number: u32 },
+}
+
+impl Piece {
+    /// The kind on disk.
+    pub fn kind(self) -> RecordKind {
+        match self {
+            Piece::Whole => RecordKind::Whole,
+            Piece::Head { .. } => RecordKind::Head,
+            Piece::Fragment { .. } => RecordKind::Fragment,
+        }
+    }
+}
+
+/// The content of an entry.
+#[derive(Debug)]
+pub struct Entry {
+    pub key: Key,
+    pub primary_hash: PrimaryHash,
+    pub hash: KeyHash,
+    pub piece: Piece,
+    pub metadata: Bytes,
+    pub body: Bytes,
+    /// Length of the whole body, in bytes.
+    pub object_bytes: u64,
+    pub generation: u64,
+    pub sequence: u64,
+    location: AtomicU64,
+    decoded: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// What an entry is made of.
+pub struct EntryParts {
+    pub key: Key,
+    pub primary_hash: PrimaryHash,
+    pub hash: KeyHash,
+    pub piece: Piece,
+    pub metadata: Bytes,
+    pub body: Bytes,
+    pub object_bytes: u64,
+    pub generation: u64,
+}
+
+impl Entry {
+    /// Makes an entry that is not on disk yet.
+    pub fn new(parts: EntryParts, sequence: u64) -> Entry {
+        Entry {
+            key: parts.key,
+            primary_hash: parts.primary_hash,
+            hash: parts.hash,
+            piece: parts.piece,
+            metadata: parts.metadata,
+            body: parts.body,
+            object_bytes: parts.object_bytes,
+            generation: parts.generation,
+            sequence,
+            location: AtomicU64::new(0),
+            decoded: OnceLock::new(),
+        }
+    }
+
+    /// The id under which the memory tier keeps it.
+    pub fn id(&self) -> u64 {
+        self.hash.0 as u64
+    }
+
+    /// What it takes in memory, in bytes.
+    pub fn weight(&self) -> u64 {
+        let bytes = self.key.len() + self.metadata.len() + self.body.len();
+        // Metadata is kept a second time, decoded, by whoever serves it.
+        (bytes + self.metadata.len() * 2) as u64 + ENTRY_BYTES
+    }
+
+    /// Where it lies on disk, once it was written.
+    pub fn location(&self) -> Option<Location> {
+        match self.location.load(Ordering::Acquire) {
+            0 => None,
+            packed => Some(Location::unpack(packed)),
+        }
+    }
+
+    /// Says where it lies on disk.
+    pub fn set_location(&self, location: Location) {
+        self.location.store(location.pack(), Ordering::Release);
+    }
+
+    /// Whether it answers a request for `key`.
+    pub fn is(&self, hash: KeyHash, key: KeyRef<'_>) -> bool {
+        self.hash == hash && self.key.as_ref() == key
+    }
+
+    /// The decoded form of the metadata, made at the first call.
+    ///
+    /// A second call with another type gets `None`.
+    pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> Option<&T> {
+        self.decoded.get_or_init(|| Box::new(decode(&self.metadata))).downcast_ref()
+    }
+}

@@ -1,0 +1,305 @@
+//! Where the areas of a span lie.
+//!
+//! Owns: the superblock, how a span of a given size is divided, and address arithmetic. It is immutable once a store is
+//! made.
+
+use nectary_block::Buffer;
+
+use crate::error::{Error, ErrorKind};
+use crate::format::{
+    self, APPEND_HEADER_BYTES, BLOCK_BYTES, HEADER_BYTES, Magic, Mismatch, Place, SuperblockBody, UNIT_BYTES, VERSION,
+};
+use zerocopy::IntoBytes;
+
+/// The segment size where none is asked for, in bytes.
+const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
+/// The smallest and largest segment, in bytes.
+const SEGMENT_BYTES_MIN: u64 = 32 << 10;
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+/// A store has at least this many segments.
+const SEGMENT_COUNT_MIN: u64 = 4;
+/// Bodies up to this size are one record, in bytes.
+const WHOLE_BYTES_MAX: u64 = 256 << 10;
+/// Pieces of longer bodies, in bytes.
+const FRAGMENT_BYTES: u64 = 1 << 20;
+/// The largest span, in bytes: what 36 bits of units address.
+pub const SPAN_BYTES_MAX: u64 = UNIT_BYTES << 36;
+/// The smallest span, in bytes.
+pub const SPAN_BYTES_MIN: u64 = 512 << 10;
+
+/// How a span is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Random identity of the store.
+    pub identity: u128,
+    /// Seed of the key hashes, random.
+    pub hash_seed: u64,
+    /// Size of the span in bytes.
+    pub span_bytes: u64,
+    /// Size of a segment in bytes.
+    pub segment_bytes: u64,
+    /// How many segments there are.
+    pub segment_count: u64,
+    /// Where they start.
+    pub segments_offset: u64,
+    /// Where the two copies of the purge log start.
+    pub purge_log_offset: [u64; 2],
+    /// Size of one copy, both halves, in bytes.
+    pub purge_log_bytes: u64,
+    /// Where the two checkpoint areas start.
+    pub checkpoint_offset: [u64; 2],
+    /// Size of one area in bytes.
+    pub checkpoint_bytes: u64,
+    /// Size of a fragment in bytes.
+    pub fragment_bytes: u64,
+    /// Bodies up to this size are one record, in bytes.
+    pub whole_bytes_max: u64,
+    /// log2 of the buckets of an index shard at creation.
+    pub index_bucket_bits: u32,
+    /// When it was made, seconds since 1970.
+    pub created_s: u64,
+}
+
+/// Offset of the state's first slot.
+pub const STATE_OFFSET: u64 = 2 * BLOCK_BYTES;
+
+impl Layout {
+    /// Divides a span of `span_bytes`.
+    pub fn plan(
+        span_bytes: u64,
+        segment_bytes: Option<u64>,
+        identity: u128,
+        hash_seed: u64,
+        created_s: u64,
+    ) -> Result<Layout, Error> {
+        let span_bytes = span_bytes / BLOCK_BYTES * BLOCK_BYTES;
+        if span_bytes < SPAN_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a store needs at least {SPAN_BYTES_MIN} bytes, {span_bytes} were given; choose a larger size"
+            )));
+        }
+        if span_bytes > SPAN_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a store has at most {SPAN_BYTES_MAX} bytes, {span_bytes} were given; choose a smaller size"
+            )));
+        }
+        let purge_log_bytes = (span_bytes / 1024).clamp(32 << 10, 16 << 20).next_multiple_of(2 * BLOCK_BYTES);
+        let checkpoint_bytes =
+            ((span_bytes / 256).max(48 << 10) + (span_bytes / 256) / 64).next_multiple_of(BLOCK_BYTES);
+        let areas_offset = STATE_OFFSET + 2 * BLOCK_BYTES;
+        let areas_end = areas_offset + 2 * purge_log_bytes + 2 * checkpoint_bytes;
+        let room = span_bytes.saturating_sub(areas_end);
+        let wanted = segment_bytes.unwrap_or_else(|| {
+            let shrunk = (room / 32).max(1).next_power_of_two() / 2;
+            SEGMENT_BYTES_DEFAULT.min(shrunk.max(SEGMENT_BYTES_MIN))
+        });
+        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&wanted) || wanted % BLOCK_BYTES != 0 {
+            return Err(Error::invalid(format!(
+                "a segment has {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX} bytes, a multiple of {BLOCK_BYTES}; {wanted} were given"
+            )));
+        }
+        let alignment = wanted.min(1 << 20).next_power_of_two().min(room / 16).max(BLOCK_BYTES);
+        let alignment = if alignment.is_power_of_two() { alignment } else { alignment.next_power_of_two() / 2 };
+        let segments_offset = areas_end.next_multiple_of(alignment.max(BLOCK_BYTES));
+        let segment_count = span_bytes.saturating_sub(segments_offset) / wanted;
+        if segment_count < SEGMENT_COUNT_MIN {
+            return Err(Error::invalid(format!(
+                "{span_bytes} bytes hold {segment_count} segments of {wanted} bytes, a store needs {SEGMENT_COUNT_MIN}; \
+                 choose a larger size or smaller segments"
+            )));
+        }
+        let piece_max = (wanted / 4).next_multiple_of(BLOCK_BYTES);
+        let buckets = checkpoint_bytes.saturating_sub(BLOCK_BYTES) / 64 / format::INDEX_SHARDS as u64;
+        Ok(Layout {
+            identity,
+            hash_seed,
+            span_bytes,
+            segment_bytes: wanted,
+            segment_count,
+            segments_offset,
+            purge_log_offset: [areas_offset, areas_offset + purge_log_bytes],
+            purge_log_bytes,
+            checkpoint_offset: [
+                areas_offset + 2 * purge_log_bytes,
+                areas_offset + 2 * purge_log_bytes + checkpoint_bytes,
+            ],
+            checkpoint_bytes,
+            fragment_bytes: FRAGMENT_BYTES.min(piece_max),
+            whole_bytes_max: WHOLE_BYTES_MAX.min(piece_max / 2),
+            // A sixteenth of what a checkpoint can hold, so that the index doubles at most four times and its tags keep
+            // at least 16 of their 20 bits.
+            index_bucket_bits: (buckets / 16).max(4).ilog2(),
+            created_s,
+        })
+    }
+
+    /// Encodes the superblock for its copy at `address`.
+    pub fn encode(&self, address: u64) -> Buffer {
+        let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
+        let body = SuperblockBody {
+            span_bytes: self.span_bytes.into(),
+            hash_seed: self.hash_seed.into(),
+            segment_bytes: (self.segment_bytes as u32).into(),
+            segment_count: (self.segment_count as u32).into(),
+            segments_offset: self.segments_offset.into(),
+            purge_log_offset: self.purge_log_offset.map(Into::into),
+            purge_log_bytes: self.purge_log_bytes.into(),
+            checkpoint_offset: self.checkpoint_offset.map(Into::into),
+            checkpoint_bytes: self.checkpoint_bytes.into(),
+            fragment_bytes: (self.fragment_bytes as u32).into(),
+            whole_bytes_max: (self.whole_bytes_max as u32).into(),
+            index_bucket_bits: self.index_bucket_bits.into(),
+            span_count: 1.into(),
+            features: 0.into(),
+            created_s: self.created_s.into(),
+        };
+        buffer[HEADER_BYTES..HEADER_BYTES + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
+        let place = Place { identity: self.identity, incarnation: 0, address };
+        format::seal(&mut buffer, Magic::Superblock, place, BLOCK_BYTES as usize);
+        buffer
+    }
+
+    /// Decodes the superblock copy at `address`; on failure, says why in words.
+    pub fn decode(bytes: &[u8], address: u64) -> Result<Layout, Error> {
+        let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
+        let header = format::open_unplaced(bytes, Magic::Superblock).map_err(|mismatch| match mismatch {
+            Mismatch::Magic => {
+                let found: Vec<u8> = bytes.iter().copied().take(4).collect();
+                corrupt(format!(
+                    "offset {address}: this is not a Nectary store: expected the magic NSUP, found {}",
+                    found.escape_ascii()
+                ))
+            }
+            Mismatch::Version(version) => corrupt(format!(
+                "offset {address}: the store has format version {version}, this program knows version {VERSION}; use the \
+                 program it was made with, or make a new store"
+            )),
+            other => corrupt(format!("offset {address}: the superblock is damaged ({other:?})")),
+        })?;
+        let body: SuperblockBody =
+            format::body(bytes).map_err(|_| corrupt(format!("offset {address}: the superblock is cut short")))?;
+        let layout = Layout {
+            identity: header.identity.get(),
+            hash_seed: body.hash_seed.get(),
+            span_bytes: body.span_bytes.get(),
+            segment_bytes: body.segment_bytes.get().into(),
+            segment_count: body.segment_count.get().into(),
+            segments_offset: body.segments_offset.get(),
+            purge_log_offset: body.purge_log_offset.map(|offset| offset.get()),
+            purge_log_bytes: body.purge_log_bytes.get(),
+            checkpoint_offset: body.checkpoint_offset.map(|offset| offset.get()),
+            checkpoint_bytes: body.checkpoint_bytes.get(),
+            fragment_bytes: body.fragment_bytes.get().into(),
+            whole_bytes_max: body.whole_bytes_max.get().into(),
+            index_bucket_bits: body.index_bucket_bits.get(),
+            created_s: body.created_s.get(),
+        };
+        if header.address.get() != address {
+            return Err(corrupt(format!(
+                "offset {address}: the superblock says that it belongs at offset {}; was the image moved or cut?",
+                header.address.get()
+            )));
+        }
+        if body.features.get() != 0 || body.span_count.get() != 1 {
+            return Err(corrupt(format!(
+                "offset {address}: the store uses features {:#x} and {} spans, which this program does not know",
+                body.features.get(),
+                body.span_count.get()
+            )));
+        }
+        let planned = Layout::plan(
+            layout.span_bytes,
+            Some(layout.segment_bytes),
+            layout.identity,
+            layout.hash_seed,
+            layout.created_s,
+        )?;
+        if planned != layout {
+            return Err(corrupt(format!("offset {address}: the superblock's areas do not fit each other")));
+        }
+        Ok(layout)
+    }
+
+    /// The segment that holds `incarnation`.
+    pub fn segment_of(&self, incarnation: u64) -> u64 {
+        incarnation % self.segment_count
+    }
+
+    /// Where the segment that holds `incarnation` starts, in bytes.
+    pub fn segment_start(&self, incarnation: u64) -> u64 {
+        self.segments_offset + self.segment_of(incarnation) * self.segment_bytes
+    }
+
+    /// The incarnation of segment `segment` when `head` is the incarnation being written; 0 where it has none yet.
+    pub fn incarnation_of(&self, segment: u64, head: u64) -> u64 {
+        let behind = (self.segment_of(head) + self.segment_count - segment) % self.segment_count;
+        head.saturating_sub(behind)
+    }
+
+    /// The oldest incarnation that is not overwritten when `head` is being written.
+    pub fn tail(&self, head: u64) -> u64 {
+        (head + 1).saturating_sub(self.segment_count).max(1)
+    }
+
+    /// The largest body that fits one record beside the largest key and metadata, in one append of a segment.
+    pub fn append_bytes_max(&self) -> u64 {
+        (self.segment_bytes / 2).min(2 << 20).max(self.fragment_bytes + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES
+    }
+
+    /// The longest record, in bytes: what fits an append alone.
+    pub fn record_bytes_max(&self) -> u64 {
+        self.append_bytes_max() - (APPEND_HEADER_BYTES as u64 + 64)
+    }
+
+    /// The longest body that is stored, in bytes: a quarter of the segments.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.segment_count * self.segment_bytes / 4
+    }
+
+    /// How many bytes the index's buckets may take, so that a checkpoint holds them.
+    pub fn index_bytes_max(&self) -> u64 {
+        (self.checkpoint_bytes - BLOCK_BYTES) / 65 * 64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_do_not_overlap_at_any_size() {
+        for size in [SPAN_BYTES_MIN, 600 << 10, 1 << 20, 3 << 20, 64 << 20, 1 << 30, 10 << 30, 1 << 40, SPAN_BYTES_MAX]
+        {
+            let layout = Layout::plan(size, None, 1, 2, 3).unwrap();
+            let mut areas = vec![(0, 4 * BLOCK_BYTES)];
+            areas.extend(layout.purge_log_offset.map(|offset| (offset, layout.purge_log_bytes)));
+            areas.extend(layout.checkpoint_offset.map(|offset| (offset, layout.checkpoint_bytes)));
+            areas.push((layout.segments_offset, layout.segment_count * layout.segment_bytes));
+            for pair in areas.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{size}: {areas:?}");
+            }
+            let last = areas.last().unwrap();
+            assert!(last.0 + last.1 <= size, "{size}: {layout:?}");
+            assert!(layout.append_bytes_max() <= layout.segment_bytes);
+            assert!(layout.record_bytes_max() > layout.fragment_bytes + 1024);
+            assert_eq!(Layout::decode(&layout.encode(0), 0).unwrap(), layout);
+        }
+    }
+
+    #[test]
+    fn too_small_and_too_large_are_refused_with_the_bound() {
+        assert!(Layout::plan(SPAN_BYTES_MIN - 4096, None, 1, 2, 3).unwrap_err().message.contains("at least"));
+        assert!(Layout::plan(SPAN_BYTES_MAX + 4096, None, 1, 2, 3).unwrap_err().message.contains("at most"));
+    }
+
+    #[test]
+    fn incarnations_map_to_segments_in_a_ring() {
+        let layout = Layout::plan(1 << 20, Some(64 << 10), 1, 2, 3).unwrap();
+        let count = layout.segment_count;
+        let head = 5 * count + 2;
+        for incarnation in layout.tail(head)..=head {
+            assert_eq!(layout.incarnation_of(layout.segment_of(incarnation), head), incarnation);
+        }
+        assert_eq!(layout.incarnation_of(3, 2), 0);
+    }
+}

@@ -1,0 +1,310 @@
+//! Reading segments back: append by append, and record by record where an append's header is damaged.
+//!
+//! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
+//! sequences before it; so what an earlier life of the store wrote and lost is never taken for today's, and a record that
+//! is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a record.
+
+use nectary_block::{Buffer, SharedDevice, read};
+
+use crate::format::{Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, UNIT_BYTES};
+use crate::index::Location;
+use crate::key::{KeyHash, PrimaryHash};
+use crate::layout::Layout;
+use crate::planted::{Bug, planted};
+use crate::purge_log::LogEnd;
+
+/// How much is read at once where appends are small, in bytes.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// How much is read at once where appends are large and only their headers are wanted, in bytes.
+const HEADER_WINDOW_BYTES: u64 = 16 << 10;
+/// Appends from this size on count as large, in bytes.
+const LARGE_APPEND_BYTES: u64 = 128 << 10;
+
+/// A record that the log tells of.
+#[derive(Debug, Clone, Copy)]
+pub struct LoggedRecord {
+    pub hash: KeyHash,
+    pub primary_hash: PrimaryHash,
+    pub generation: u64,
+    pub location: Location,
+}
+
+/// What a segment's scan came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Scanned {
+    /// Appends read.
+    pub appends: u64,
+    /// Records found one by one.
+    pub salvaged: u64,
+    /// Whether an append in the middle was not believed.
+    pub damaged: bool,
+    /// The highest sequence so far.
+    pub last_sequence: u64,
+    /// Where the log goes on in this segment, in bytes from its start.
+    pub end: u64,
+    /// How far the purge log went, as appends say.
+    pub purge_end: LogEnd,
+}
+
+/// Reads one segment.
+pub struct SegmentReader<'a> {
+    device: &'a SharedDevice,
+    layout: &'a Layout,
+    incarnation: u64,
+    start: u64,
+    window: Option<(u64, Buffer)>,
+    window_bytes: u64,
+}
+
+impl<'a> SegmentReader<'a> {
+    /// Reads the segment that holds, or held, `incarnation`.
+    pub fn new(device: &'a SharedDevice, layout: &'a Layout, incarnation: u64) -> SegmentReader<'a> {
+        let start = layout.segment_start(incarnation);
+        SegmentReader { device, layout, incarnation, start, window: None, window_bytes: WINDOW_BYTES }
+    }
+
+    /// Visits every record from `offset` on whose sequence is above `last_sequence`.
+    ///
+    /// With `search`, damage is searched for records and later appends; without, the scan ends at the first append that
+    /// is not believed.
+    pub async fn scan(
+        &mut self,
+        offset: u64,
+        last_sequence: u64,
+        search: bool,
+        mut visit: impl FnMut(LoggedRecord),
+    ) -> Scanned {
+        let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
+        let mut position = offset;
+        while position + BLOCK_BYTES <= self.layout.segment_bytes {
+            if let Some(append) = self.append_at(position, scanned.last_sequence).await {
+                self.visit_append(&append, position, &mut visit);
+                scanned.appends += 1;
+                scanned.last_sequence = append.fields.last_sequence.get();
+                let purge_end = LogEnd { lap: append.fields.purge_lap.get(), blocks: append.fields.purge_blocks.get() };
+                scanned.purge_end = scanned.purge_end.max(purge_end);
+                let bytes = u64::from(append.fields.append_bytes.get());
+                self.window_bytes = if bytes >= LARGE_APPEND_BYTES { HEADER_WINDOW_BYTES } else { WINDOW_BYTES };
+                position += bytes;
+                scanned.end = position;
+                continue;
+            }
+            if !search {
+                break;
+            }
+            self.window_bytes = WINDOW_BYTES;
+            let next = self.next_append(position, scanned.last_sequence).await;
+            let (stop, sequence_end) = next.unwrap_or((self.layout.segment_bytes, u64::MAX));
+            let found = self.salvage(position..stop, scanned.last_sequence..sequence_end, &mut visit).await;
+            scanned.salvaged += found.count;
+            scanned.damaged |= next.is_some() || found.count > 0;
+            if found.count > 0 {
+                scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
+                scanned.end = found.end;
+            }
+            match next {
+                Some((offset, _)) => position = offset,
+                None => break,
+            }
+        }
+        scanned
+    }
+
+    /// Offsets of blocks from `offset` on that begin like a unit of this incarnation, to be wiped.
+    pub async fn units_from(&mut self, offset: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut position = offset;
+        while position + BLOCK_BYTES <= self.layout.segment_bytes {
+            let place = self.place(position);
+            let window = self.bytes_at(position, BLOCK_BYTES).await;
+            let begins = |bytes: &[u8]| {
+                bytes.get(..4) == Some(Magic::Append.bytes().as_slice())
+                    && bytes.get(16..32) == Some(place.identity.to_le_bytes().as_slice())
+                    && bytes.get(32..40) == Some(place.incarnation.to_le_bytes().as_slice())
+            };
+            if window.is_some_and(begins) {
+                found.push(self.start + position);
+            }
+            position += BLOCK_BYTES;
+        }
+        found
+    }
+
+    /// The incarnation that the first intact append found in this segment states, and its first sequence.
+    pub async fn find_incarnation(&mut self) -> Option<(u64, u64)> {
+        let layout = self.layout;
+        let count = layout.segment_count;
+        let segment = self.layout.segment_of(self.incarnation);
+        let mut newest: Option<(u64, u64)> = None;
+        let mut blank = true;
+        let mut position = 0;
+        while position + BLOCK_BYTES <= self.layout.segment_bytes {
+            let room = self.layout.segment_bytes - position;
+            let address = self.start + position;
+            let wanted = match self.bytes_at(position, BLOCK_BYTES).await {
+                Some(bytes) => {
+                    blank &= bytes[..BLOCK_BYTES as usize].iter().all(|&byte| byte == 0);
+                    Append::header_bytes(bytes, room)
+                }
+                None => None,
+            };
+            if let Some(wanted) = wanted {
+                if let Some(bytes) = self.bytes_at(position, wanted as u64).await {
+                    let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
+                    let incarnation = header.map(|header| header.incarnation.get()).unwrap_or(0);
+                    let place = Place { identity: layout.identity, incarnation, address };
+                    if incarnation > 0 && incarnation % count == segment {
+                        if let Ok(append) = Append::decode(bytes, place, room) {
+                            let first = append.fields.first_sequence.get();
+                            if position == 0 {
+                                return Some((incarnation, first));
+                            }
+                            if newest.is_none_or(|(known, _)| incarnation > known) {
+                                newest = Some((incarnation, first));
+                            }
+                        }
+                    }
+                }
+            }
+            // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
+            // behind it appends of an earlier lap may stand.
+            if blank && position >= 16 * BLOCK_BYTES {
+                return None;
+            }
+            position += BLOCK_BYTES;
+        }
+        newest
+    }
+
+    fn place(&self, position: u64) -> Place {
+        Place { identity: self.layout.identity, incarnation: self.incarnation, address: self.start + position }
+    }
+
+    async fn append_at(&mut self, position: u64, last_sequence: u64) -> Option<Append> {
+        let room = self.layout.segment_bytes - position;
+        let place = self.place(position);
+        let bytes = self.bytes_at(position, BLOCK_BYTES).await?;
+        let wanted = Append::header_bytes(bytes, room)?;
+        let bytes = self.bytes_at(position, wanted as u64).await?;
+        let append = Append::decode(bytes, place, room).ok()?;
+        let first = append.fields.first_sequence.get();
+        let in_order = first > last_sequence || (append.table.is_empty() && first == last_sequence);
+        let in_order = in_order || planted(Bug::FormerUnitAccepted);
+        in_order.then_some(append)
+    }
+
+    async fn next_append(&mut self, position: u64, last_sequence: u64) -> Option<(u64, u64)> {
+        let mut next = position + BLOCK_BYTES;
+        while next + BLOCK_BYTES <= self.layout.segment_bytes {
+            if let Some(append) = self.append_at(next, last_sequence).await {
+                return Some((next, append.fields.first_sequence.get()));
+            }
+            next += BLOCK_BYTES;
+        }
+        None
+    }
+
+    fn visit_append(&self, append: &Append, position: u64, visit: &mut impl FnMut(LoggedRecord)) {
+        let base = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
+        for entry in &append.table {
+            visit(LoggedRecord {
+                hash: KeyHash(entry.key_hash.get()),
+                primary_hash: PrimaryHash(entry.primary_hash.get()),
+                generation: entry.generation.get(),
+                location: Location::new(base + u64::from(entry.start_units.get()), entry.record_bytes.get().into()),
+            });
+        }
+    }
+
+    async fn salvage(
+        &mut self,
+        range: std::ops::Range<u64>,
+        sequences: std::ops::Range<u64>,
+        visit: &mut impl FnMut(LoggedRecord),
+    ) -> Salvaged {
+        let hash_seed = self.layout.hash_seed;
+        let mut salvaged = Salvaged::default();
+        let mut position = range.start;
+        let mut last = sequences.start;
+        while position + UNIT_BYTES * 2 < range.end {
+            let place = self.place(position);
+            let header = self.bytes_at(position, HEADER_BYTES as u64).await;
+            let Some(length) = header.and_then(record_header_bytes) else {
+                position += UNIT_BYTES;
+                continue;
+            };
+            let room = range.end - position;
+            let record = match self.bytes_at(position, length.min(room)).await {
+                // The body is checked when it is read; a header of a believed record bounds it.
+                Some(bytes) => Record::decode(bytes, place).ok().map(|record| {
+                    let key = crate::key::KeyRef::new(record.primary(bytes), record.variant(bytes));
+                    (record, crate::key::hash_key(hash_seed, key).0)
+                }),
+                None => None,
+            };
+            match record {
+                Some((record, primary_hash))
+                    if record.fields.sequence.get() > last
+                        && record.fields.sequence.get() < sequences.end
+                        && record.bytes() as u64 <= room =>
+                {
+                    last = record.fields.sequence.get();
+                    let unit = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
+                    visit(LoggedRecord {
+                        hash: KeyHash(record.fields.key_hash.get()),
+                        primary_hash,
+                        generation: record.fields.generation.get(),
+                        location: Location::new(unit, record.bytes() as u64),
+                    });
+                    salvaged.count += 1;
+                    salvaged.last_sequence = last;
+                    position += (record.bytes() as u64).next_multiple_of(UNIT_BYTES);
+                    salvaged.end = position.next_multiple_of(BLOCK_BYTES);
+                }
+                _ => position += UNIT_BYTES,
+            }
+        }
+        salvaged
+    }
+
+    /// Bytes of the segment from `position` on, at least `length` of them where it has as many.
+    async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
+        let length = length.min(self.layout.segment_bytes - position);
+        let inside = self
+            .window
+            .as_ref()
+            .is_some_and(|(start, bytes)| position >= *start && position + length <= start + bytes.len() as u64);
+        if !inside {
+            let start = position / BLOCK_BYTES * BLOCK_BYTES;
+            let wanted = (position - start + length).max(self.window_bytes).next_multiple_of(BLOCK_BYTES);
+            let bytes = wanted.min(self.layout.segment_bytes - start);
+            self.window = match read(&**self.device, self.start + start, bytes as usize).await {
+                Ok(buffer) => Some((start, buffer)),
+                // One unreadable block must not hide its neighbours.
+                Err(_) => {
+                    let least = (position - start + length).next_multiple_of(BLOCK_BYTES);
+                    let least = least.min(self.layout.segment_bytes - start);
+                    Some((start, read(&**self.device, self.start + start, least as usize).await.ok()?))
+                }
+            };
+        }
+        let (start, bytes) = self.window.as_ref()?;
+        bytes.get((position - start) as usize..)
+    }
+}
+
+#[derive(Default)]
+struct Salvaged {
+    count: u64,
+    last_sequence: u64,
+    end: u64,
+}
+
+/// The length of a record's part before the body, where `bytes` begin like a record.
+fn record_header_bytes(bytes: &[u8]) -> Option<u64> {
+    if bytes.get(..4)? != Magic::Record.bytes() {
+        return None;
+    }
+    let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
+    Some(u64::from(length).max(HEADER_BYTES as u64))
+}

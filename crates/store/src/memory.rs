@@ -1,0 +1,223 @@
+//! The memory tier: entries in memory under a scan-resistant policy.
+//!
+//! Owns: which entries are in memory. Every entry here is on disk or waits to be written (it is then pinned: the policy
+//! does not know it yet). Leaves to others: whether an entry is purged (`purges`), where it lies (`index`).
+//!
+//! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
+//! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
+
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nectary_cache::{Access, Policy, Stream};
+
+use crate::entry::Entry;
+use crate::index::Location;
+use crate::key::{KeyHash, KeyRef};
+
+const NOTES: usize = 256;
+const NOTES_BATCH: usize = 64;
+
+/// Ids are hashes already.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
+
+type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<IdHasher>>;
+
+struct Replacement {
+    policy: Box<dyn Policy>,
+    /// Where the next note to be taken stands.
+    taken: usize,
+}
+
+/// Entries in memory.
+pub struct MemoryTier {
+    map: Map,
+    notes: Box<[AtomicU64]>,
+    noted: AtomicUsize,
+    replacement: Mutex<Replacement>,
+    unwritten_bytes: AtomicU64,
+}
+
+impl MemoryTier {
+    /// Makes an empty tier under `policy`, whose capacity is in bytes.
+    pub fn new(policy: Box<dyn Policy>) -> MemoryTier {
+        MemoryTier {
+            map: Map::with_hasher(BuildHasherDefault::default()),
+            notes: (0..NOTES).map(|_| AtomicU64::new(0)).collect(),
+            noted: AtomicUsize::new(0),
+            replacement: Mutex::new(Replacement { policy, taken: 0 }),
+            unwritten_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Finds the entry of `key` and notes the reference.
+    pub fn get(&self, hash: KeyHash, key: KeyRef<'_>) -> Option<Arc<Entry>> {
+        let id = hash.0 as u64;
+        let entry = self.map.pin().get(&id).filter(|entry| entry.is(hash, key)).cloned()?;
+        self.note(id);
+        Some(entry)
+    }
+
+    /// Finds the entry of a hash that is an identity by itself (a fragment's).
+    pub fn get_hashed(&self, hash: KeyHash) -> Option<Arc<Entry>> {
+        let id = hash.0 as u64;
+        let entry = self.map.pin().get(&id).filter(|entry| entry.hash == hash).cloned()?;
+        self.note(id);
+        Some(entry)
+    }
+
+    /// Whether a hash is in memory; no reference.
+    pub fn contains(&self, hash: KeyHash) -> bool {
+        self.map.pin().get(&(hash.0 as u64)).is_some_and(|entry| entry.hash == hash)
+    }
+
+    /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it replaces.
+    pub fn put_unwritten(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let mut replacement = self.lock();
+        replacement.policy.remove(entry.id());
+        self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
+        self.map.pin().insert(entry.id(), Arc::clone(entry)).cloned()
+    }
+
+    /// Hands an entry over to the policy once it is on disk.
+    pub fn admit(&self, entry: &Arc<Entry>) {
+        let mut replacement = self.lock();
+        self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
+        let pinned = self.map.pin();
+        if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            self.refer(&mut replacement, entry);
+        }
+    }
+
+    /// Drops an entry that will not be written.
+    pub fn drop_unwritten(&self, entry: &Arc<Entry>) {
+        self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
+        self.remove_same(entry);
+    }
+
+    /// Puts an entry that was read from disk, where `still_valid` says so under the lock that orders replacement.
+    ///
+    /// Where another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
+    pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
+        let mut replacement = self.lock();
+        let pinned = self.map.pin();
+        if let Some(current) = pinned.get(&entry.id()) {
+            return Some(Arc::clone(current)).filter(|current| current.hash == entry.hash);
+        }
+        if !still_valid() {
+            return None;
+        }
+        pinned.insert(entry.id(), Arc::clone(entry));
+        self.refer(&mut replacement, entry);
+        Some(Arc::clone(entry))
+    }
+
+    /// Removes the entry of `hash` if it lies at `location`: what stood there is about to be overwritten.
+    pub fn remove_at(&self, hash: KeyHash, location: Location) {
+        let mut replacement = self.lock();
+        let pinned = self.map.pin();
+        let id = hash.0 as u64;
+        let here =
+            |entry: &Arc<Entry>| entry.hash == hash && entry.location().is_some_and(|at| at.unit == location.unit);
+        if pinned.get(&id).is_some_and(here) {
+            pinned.remove(&id);
+            replacement.policy.remove(id);
+        }
+    }
+
+    /// Removes this very entry.
+    pub fn remove_same(&self, entry: &Arc<Entry>) {
+        let mut replacement = self.lock();
+        let pinned = self.map.pin();
+        if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            pinned.remove(&entry.id());
+            replacement.policy.remove(entry.id());
+        }
+    }
+
+    /// Removes every written entry whose location is dead. *Cost*: looks at every entry.
+    pub fn sweep(&self, dead: impl Fn(Location) -> bool) {
+        let found: Vec<Arc<Entry>> = {
+            let pinned = self.map.pin();
+            pinned.values().filter(|entry| entry.location().is_some_and(&dead)).cloned().collect()
+        };
+        found.iter().for_each(|entry| self.remove_same(entry));
+    }
+
+    /// Sets the capacity in bytes and evicts down to it.
+    pub fn set_capacity(&self, bytes: u64) {
+        let mut replacement = self.lock();
+        let map = self.map.pin();
+        replacement.policy.set_capacity(bytes, &mut |id| {
+            map.remove(&id);
+            true
+        });
+    }
+
+    /// Capacity, bytes used by written entries, bytes of unwritten ones, entries.
+    pub fn usage(&self) -> (u64, u64, u64, u64) {
+        let replacement = self.lock();
+        let policy = &replacement.policy;
+        (policy.capacity(), policy.used(), self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
+    }
+
+    /// The policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.lock().policy.name()
+    }
+
+    fn note(&self, id: u64) {
+        let at = self.noted.fetch_add(1, Ordering::Relaxed);
+        self.notes[at % NOTES].store(id, Ordering::Relaxed);
+        if at % NOTES_BATCH == NOTES_BATCH - 1 {
+            if let Ok(mut replacement) = self.replacement.try_lock() {
+                self.take_notes(&mut replacement);
+            }
+        }
+    }
+
+    /// Tells the policy what has been referenced since the last time.
+    fn take_notes(&self, replacement: &mut Replacement) {
+        let noted = self.noted.load(Ordering::Relaxed);
+        let oldest = noted.saturating_sub(NOTES);
+        for at in replacement.taken.max(oldest)..noted {
+            let id = self.notes[at % NOTES].load(Ordering::Relaxed);
+            if replacement.policy.contains(id) {
+                replacement.policy.reference(id, 0, Stream::default(), &mut |_| true);
+            }
+        }
+        replacement.taken = noted;
+    }
+
+    fn refer(&self, replacement: &mut Replacement, entry: &Arc<Entry>) {
+        self.take_notes(replacement);
+        let map = self.map.pin();
+        let access = replacement.policy.reference(entry.id(), entry.weight(), Stream::default(), &mut |id| {
+            map.remove(&id);
+            true
+        });
+        if access == Access::Bypassed {
+            map.remove(&entry.id());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Replacement> {
+        self.replacement.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,142 @@
+//! Packing entries into an append.
+//!
+//! Owns: which waiting entries go into the next append, and the bytes of it. Leaves to others: when and where it is
+//! written.
+
+use nectary_block::Buffer;
+use zerocopy::IntoBytes;
+
+use crate::entry::{Entry, Piece};
+use crate::format::{
+    self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, HEADER_BYTES, Magic, Place, RECORD_HEADER_BYTES, RecordBody,
+    TABLE_ENTRY_BYTES, TableEntry, UNIT_BYTES,
+};
+use crate::index::Location;
+use crate::layout::Layout;
+use crate::purge_log::LogEnd;
+use crate::queue::{Queue, Unwritten};
+
+/// An append ready to be written.
+pub struct PackedAppend {
+    pub buffer: Buffer,
+    pub items: Vec<(Unwritten, Location)>,
+    pub last_sequence: u64,
+}
+
+/// The length of an entry's record without padding, in bytes.
+pub fn record_bytes(entry: &Entry) -> u64 {
+    (RECORD_HEADER_BYTES + entry.key.len() + entry.metadata.len() + entry.body.len()) as u64
+}
+
+/// Takes as many entries from the queue as fit one append of `bytes_max`; tells their bytes with header and table.
+pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
+    let mut bytes = APPEND_HEADER_BYTES as u64;
+    let items = queue.take(|entry| {
+        let more = TABLE_ENTRY_BYTES as u64 + record_bytes(entry).next_multiple_of(UNIT_BYTES);
+        let fits = bytes + more <= bytes_max;
+        if fits {
+            bytes += more;
+        }
+        fits
+    });
+    (items, bytes)
+}
+
+/// Lays entries out as the append that stands at `offset` of the segment of `incarnation`.
+///
+/// `sequence` is that of an append without entries.
+pub fn pack(
+    layout: &Layout,
+    incarnation: u64,
+    offset: u64,
+    items: Vec<Unwritten>,
+    sequence: u64,
+    purge_end: LogEnd,
+    buffer: Option<Buffer>,
+) -> PackedAppend {
+    let address = layout.segment_start(incarnation) + offset;
+    let table_end = APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES;
+    let records: u64 = items.iter().map(|item| record_bytes(&item.entry).next_multiple_of(UNIT_BYTES)).sum();
+    let append_bytes = (table_end as u64 + records).next_multiple_of(BLOCK_BYTES);
+    let mut buffer = match buffer.filter(|buffer| buffer.capacity() as u64 >= append_bytes) {
+        Some(mut buffer) => {
+            buffer.set_len(append_bytes as usize);
+            buffer
+        }
+        None => Buffer::zeroed(append_bytes as usize),
+    };
+    let first_sequence = items.first().map_or(sequence, |item| item.entry.sequence);
+    let last_sequence = items.last().map_or(sequence, |item| item.entry.sequence);
+    let body = AppendBody {
+        first_sequence: first_sequence.into(),
+        last_sequence: last_sequence.into(),
+        append_bytes: (append_bytes as u32).into(),
+        record_count: (items.len() as u32).into(),
+        purge_lap: purge_end.lap.into(),
+        purge_blocks: purge_end.blocks.into(),
+        reserved: [0; 28],
+    };
+    buffer[HEADER_BYTES..APPEND_HEADER_BYTES].copy_from_slice(body.as_bytes());
+    let mut position = table_end;
+    let mut placed = Vec::with_capacity(items.len());
+    for (number, item) in items.into_iter().enumerate() {
+        let bytes = record_bytes(&item.entry);
+        let end = position + bytes as usize;
+        let place = Place { identity: layout.identity, incarnation, address: address + position as u64 };
+        write_record(&mut buffer[position..end], &item.entry, place);
+        let entry = &item.entry;
+        let row = TableEntry {
+            key_hash: entry.hash.0.into(),
+            primary_hash: entry.primary_hash.0.into(),
+            generation: entry.generation.into(),
+            sequence: entry.sequence.into(),
+            start_units: ((position as u64 / UNIT_BYTES) as u32).into(),
+            record_bytes: (bytes as u32).into(),
+            kind: entry.piece.kind().code(),
+            reserved: [0; 7],
+        };
+        let at = APPEND_HEADER_BYTES + number * TABLE_ENTRY_BYTES;
+        buffer[at..at + TABLE_ENTRY_BYTES].copy_from_slice(row.as_bytes());
+        let unit = (address + position as u64 - layout.segments_offset) / UNIT_BYTES;
+        placed.push((item, Location::new(unit, bytes)));
+        let padded = end.next_multiple_of(UNIT_BYTES as usize);
+        buffer[end..padded].fill(0);
+        position = padded;
+    }
+    buffer[position..].fill(0);
+    let place = Place { identity: layout.identity, incarnation, address };
+    format::seal(&mut buffer, Magic::Append, place, table_end);
+    PackedAppend { buffer, items: placed, last_sequence }
+}
+
+fn write_record(bytes: &mut [u8], entry: &Entry, place: Place) {
+    let (fragment, fragment_generation) = match entry.piece {
+        Piece::Whole => (0, 0),
+        Piece::Head { generation, count } => (count, generation),
+        Piece::Fragment { generation, number } => (number, generation),
+    };
+    let key = entry.key.as_ref();
+    let fields = RecordBody {
+        sequence: entry.sequence.into(),
+        generation: entry.generation.into(),
+        key_hash: entry.hash.0.into(),
+        body_checksum: format::body_checksum(&entry.body).into(),
+        body_bytes: (entry.body.len() as u32).into(),
+        object_bytes: entry.object_bytes.into(),
+        primary_bytes: (key.primary.len() as u16).into(),
+        variant_bytes: (key.variant.len() as u16).into(),
+        metadata_bytes: (entry.metadata.len() as u32).into(),
+        fragment: fragment.into(),
+        kind: entry.piece.kind().code(),
+        reserved: [0; 3],
+        fragment_generation: fragment_generation.into(),
+        reserved_tags: 0.into(),
+    };
+    bytes[HEADER_BYTES..RECORD_HEADER_BYTES].copy_from_slice(fields.as_bytes());
+    let mut at = RECORD_HEADER_BYTES;
+    for part in [key.primary, key.variant, &entry.metadata[..], &entry.body[..]] {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    format::seal(bytes, Magic::Record, place, at - entry.body.len());
+}

@@ -1,0 +1,67 @@
+//! Deliberate defects, one at a time, by which tests show that their checks catch them.
+//!
+//! Without the feature `planted` every question is answered `false` at compile time, so that no user's build has them.
+
+/// A defect that can be planted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bug {
+    /// A purge returns, and a sync reports, without the device having been flushed.
+    FlushDropped = 1,
+    /// Checksums are not compared.
+    ChecksumSkipped = 2,
+    /// Purge records are not applied after a restart.
+    PurgeRecordIgnored = 3,
+    /// A fill that began before a purge may still be committed.
+    StaleGenerationAccepted = 4,
+    /// The header of an append or purge block is believed though it is torn.
+    TornHeaderAccepted = 5,
+    /// A unit of a former store, or of a former lap of its segment, is believed.
+    FormerUnitAccepted = 6,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 6] = [
+        Bug::FlushDropped,
+        Bug::ChecksumSkipped,
+        Bug::PurgeRecordIgnored,
+        Bug::StaleGenerationAccepted,
+        Bug::TornHeaderAccepted,
+        Bug::FormerUnitAccepted,
+    ];
+
+    /// The name that is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bug::FlushDropped => "flush dropped",
+            Bug::ChecksumSkipped => "checksum skipped",
+            Bug::PurgeRecordIgnored => "purge record ignored",
+            Bug::StaleGenerationAccepted => "stale generation accepted",
+            Bug::TornHeaderAccepted => "torn header accepted",
+            Bug::FormerUnitAccepted => "unit of a former store or lap accepted",
+        }
+    }
+}
+
+#[cfg(feature = "planted")]
+static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+
+/// Plants one bug in this process, or none.
+#[cfg(feature = "planted")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether `bug` is planted.
+#[cfg(feature = "planted")]
+pub fn planted(bug: Bug) -> bool {
+    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
+}
+
+/// Whether `bug` is planted: never, in this build.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub fn planted(_: Bug) -> bool {
+    false
+}

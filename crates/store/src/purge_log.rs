@@ -1,0 +1,229 @@
+//! The purge log on disk: two copies, two halves each, blocks never rewritten.
+//!
+//! Owns: writing purge records so that they are durable when a purge returns, and finding them again. The layout is in
+//! `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on disk only if block
+//! n is durable: a hole in the log is damage, never an unfinished commit.
+
+use std::sync::Arc;
+
+use nectary_block::{Buffer, SharedDevice, read, write};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::Error;
+use crate::format::{
+    self, BLOCK_BYTES, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, Place, PurgeBlockBody, PurgeRecord,
+};
+use crate::layout::Layout;
+use crate::planted::{Bug, planted};
+use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY};
+
+const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
+
+/// How far the log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct LogEnd {
+    /// The lap.
+    pub lap: u64,
+    /// Durable blocks of it.
+    pub blocks: u32,
+}
+
+/// The writing end of the log.
+pub struct PurgeLog {
+    device: SharedDevice,
+    layout: Layout,
+    end: LogEnd,
+    snapshot_blocks: u32,
+}
+
+/// What was found of the log when the store was opened.
+pub struct Recovered {
+    /// The log, ready for more.
+    pub log: PurgeLog,
+    /// Its records.
+    pub records: Vec<PurgeRecord>,
+    /// Whether records are missing that had been durable.
+    pub lost: bool,
+}
+
+impl PurgeLog {
+    /// Writes the first lap of a new store, without a flush.
+    pub async fn create(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
+        let mut log = PurgeLog {
+            device: Arc::clone(device),
+            layout: *layout,
+            end: LogEnd { lap: 1, blocks: 0 },
+            snapshot_blocks: 1,
+        };
+        log.write_block(&[]).await
+    }
+
+    /// How far the log goes.
+    pub fn end(&self) -> LogEnd {
+        self.end
+    }
+
+    /// Blocks that a lap holds.
+    pub fn blocks_max(&self) -> u32 {
+        (self.layout.purge_log_bytes / 2 / BLOCK_BYTES) as u32
+    }
+
+    /// Whether the lap has no room for another block.
+    pub fn is_full(&self) -> bool {
+        self.end.blocks >= self.blocks_max()
+    }
+
+    /// How many records may be live for a new lap to leave room for at least a quarter of new blocks.
+    pub fn live_records_max(&self) -> usize {
+        (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
+    }
+
+    /// Appends up to one block of records and flushes; they are durable when it returns.
+    pub async fn commit(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
+        self.write_block(records).await?;
+        if !planted(Bug::FlushDropped) {
+            self.device.flush(Default::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a new lap with the table's live records.
+    pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
+        // What overwrote the segments of retired records must be durable before the records are gone.
+        self.device.flush(Default::default()).await?;
+        let records = table.records();
+        self.end = LogEnd { lap: self.end.lap + 1, blocks: 0 };
+        self.snapshot_blocks = records.len().div_ceil(PURGE_RECORDS_PER_BLOCK).max(1) as u32;
+        if records.is_empty() {
+            self.write_block(&[]).await?;
+        }
+        for chunk in records.chunks(PURGE_RECORDS_PER_BLOCK) {
+            self.write_block(chunk).await?;
+        }
+        self.device.flush(Default::default()).await?;
+        Ok(())
+    }
+
+    /// Finds the log of an existing store.
+    pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
+        let mut laps: Vec<u64> = Vec::new();
+        for half in 0..2 {
+            for copy in 0..2 {
+                let address = half_address(layout, copy, half);
+                let lap = read_block(device, address).await.and_then(|bytes| {
+                    let header = format::open_unplaced(&bytes, Magic::Purge).ok()?;
+                    let lap = header.incarnation.get();
+                    (header.identity.get() == layout.identity && lap % 2 == half).then_some(lap)
+                });
+                laps.extend(lap);
+            }
+        }
+        laps.sort_unstable_by(|a, b| b.cmp(a));
+        laps.dedup();
+        let mut lost = laps.is_empty();
+        for &lap in &laps {
+            let blocks = read_lap(device, layout, lap).await;
+            let snapshot_blocks = blocks.iter().flatten().map(|block| block.snapshot_blocks).next().unwrap_or(1);
+            let whole = blocks.iter().take_while(|block| block.is_some()).count();
+            let beyond = blocks.iter().skip(whole).flatten().count();
+            let snapshot_is_whole = whole >= snapshot_blocks as usize;
+            if !snapshot_is_whole && blocks.iter().skip(snapshot_blocks as usize).flatten().count() == 0 {
+                // A lap that was being begun: the one before still has everything.
+                continue;
+            }
+            lost |= beyond > 0 || !snapshot_is_whole;
+            let records = blocks.into_iter().flatten().flat_map(|block| block.records).collect();
+            let end = LogEnd { lap, blocks: whole as u32 };
+            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, snapshot_blocks };
+            return Ok(Recovered { log, records, lost });
+        }
+        lost |= !laps.is_empty();
+        let lap = laps.first().copied().unwrap_or(0);
+        let end = LogEnd { lap, blocks: 0 };
+        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, snapshot_blocks: 1 };
+        Ok(Recovered { log, records: Vec::new(), lost })
+    }
+
+    async fn write_block(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
+        for copy in 0..2 {
+            let address = half_address(&self.layout, copy, self.end.lap % 2) + u64::from(self.end.blocks) * BLOCK_BYTES;
+            let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
+            let body = PurgeBlockBody {
+                number: self.end.blocks.into(),
+                snapshot_blocks: self.snapshot_blocks.into(),
+                record_count: (records.len() as u32).into(),
+                reserved: 0.into(),
+            };
+            buffer[HEADER_BYTES..RECORDS_OFFSET].copy_from_slice(body.as_bytes());
+            for (slot, record) in buffer[RECORDS_OFFSET..].chunks_exact_mut(size_of::<PurgeRecord>()).zip(records) {
+                slot.copy_from_slice(record.as_bytes());
+            }
+            let place = Place { identity: self.layout.identity, incarnation: self.end.lap, address };
+            format::seal(&mut buffer, Magic::Purge, place, BLOCK_BYTES as usize);
+            write(&*self.device, address, buffer).await?;
+        }
+        self.end.blocks += 1;
+        Ok(())
+    }
+}
+
+struct Block {
+    snapshot_blocks: u32,
+    records: Vec<PurgeRecord>,
+}
+
+fn half_address(layout: &Layout, copy: usize, half: u64) -> u64 {
+    layout.purge_log_offset[copy] + half * (layout.purge_log_bytes / 2)
+}
+
+async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
+    read(&**device, address, BLOCK_BYTES as usize).await.ok()
+}
+
+/// Reads all blocks of a lap, each from whichever copy has it.
+async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Option<Block>> {
+    const CHUNK_BYTES: u64 = 256 << 10;
+    let half_bytes = layout.purge_log_bytes / 2;
+    let mut blocks = Vec::new();
+    let mut offset = 0;
+    while offset < half_bytes {
+        let length = CHUNK_BYTES.min(half_bytes - offset);
+        let mut copies = Vec::new();
+        for copy in 0..2 {
+            let start = half_address(layout, copy, lap % 2);
+            copies.push((start, read(&**device, start + offset, length as usize).await.ok()));
+        }
+        let before = blocks.len();
+        for at in (0..length).step_by(BLOCK_BYTES as usize) {
+            let number = ((offset + at) / BLOCK_BYTES) as u32;
+            blocks.push(copies.iter().find_map(|(start, bytes)| {
+                let bytes = bytes.as_ref()?.get(at as usize..(at + BLOCK_BYTES) as usize)?;
+                decode_block(
+                    bytes,
+                    Place { identity: layout.identity, incarnation: lap, address: start + offset + at },
+                    number,
+                )
+            }));
+        }
+        offset += length;
+        if blocks[before..].iter().all(Option::is_none) {
+            break;
+        }
+    }
+    blocks
+}
+
+fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
+    format::open(bytes, Magic::Purge, place).ok()?;
+    let body: PurgeBlockBody = format::body(bytes).ok()?;
+    let count = body.record_count.get() as usize;
+    if body.number.get() != number || count > PURGE_RECORDS_PER_BLOCK {
+        return None;
+    }
+    let records = bytes[RECORDS_OFFSET..].chunks_exact(size_of::<PurgeRecord>()).take(count);
+    let records = records.map(PurgeRecord::read_from_bytes).collect::<Result<Vec<_>, _>>().ok()?;
+    if records.iter().any(|record| record.rule != RULE_KEY && record.rule != RULE_ALL) {
+        return None;
+    }
+    Some(Block { snapshot_blocks: body.snapshot_blocks.get(), records })
+}

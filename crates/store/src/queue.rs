@@ -1,0 +1,131 @@
+//! Entries that wait to be written, in the order of their sequences.
+//!
+//! Owns: the order of sequences, the bound on what waits, and when the writer should wake. An entry is packed as late as
+//! the write delay allows, from memory that is not copied until then.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::entry::Entry;
+
+/// An entry that waits, and the version of the same key that it replaces where that is in memory.
+pub struct Unwritten {
+    pub entry: Arc<Entry>,
+    pub previous: Option<Arc<Entry>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    items: VecDeque<Unwritten>,
+    bytes: u64,
+    oldest: Option<Instant>,
+    closed: bool,
+}
+
+/// The queue of unwritten entries.
+pub struct Queue {
+    waiting: Mutex<Waiting>,
+    bytes_max: u64,
+    wake_bytes: u64,
+    last_sequence: AtomicU64,
+    /// Wakes the writer.
+    pub wake: Notify,
+    /// Wakes those who wait for room.
+    pub room: Notify,
+}
+
+/// Why an entry was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The queue is full.
+    Full,
+    /// The store takes no more writes.
+    Closed,
+}
+
+impl Queue {
+    /// Makes an empty queue that holds at most `bytes_max` and wakes the writer at once when `wake_bytes` wait.
+    pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64) -> Queue {
+        Queue {
+            waiting: Mutex::default(),
+            bytes_max,
+            wake_bytes,
+            last_sequence: AtomicU64::new(last_sequence),
+            wake: Notify::new(),
+            room: Notify::new(),
+        }
+    }
+
+    /// Adds the entry that `make` builds: it is called under the lock that orders sequences.
+    pub fn push<E: From<Refused>>(
+        &self,
+        weight: u64,
+        make: impl FnOnce() -> Result<Unwritten, E>,
+    ) -> Result<Arc<Entry>, E> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed.into());
+        }
+        if waiting.bytes + weight > self.bytes_max && !waiting.items.is_empty() {
+            return Err(Refused::Full.into());
+        }
+        let item = make()?;
+        let entry = Arc::clone(&item.entry);
+        self.last_sequence.store(entry.sequence, Ordering::Release);
+        let was_empty = waiting.items.is_empty();
+        waiting.bytes += entry.weight();
+        waiting.items.push_back(item);
+        waiting.oldest.get_or_insert_with(Instant::now);
+        let due = waiting.bytes >= self.wake_bytes;
+        drop(waiting);
+        if was_empty || due {
+            self.wake.notify_one();
+        }
+        Ok(entry)
+    }
+
+    /// Takes entries from the front while `fits` says so of each.
+    pub fn take(&self, mut fits: impl FnMut(&Entry) -> bool) -> Vec<Unwritten> {
+        let mut waiting = self.lock();
+        let mut taken = Vec::new();
+        while waiting.items.front().is_some_and(|item| fits(&item.entry)) {
+            let Some(item) = waiting.items.pop_front() else { break };
+            waiting.bytes -= item.entry.weight();
+            taken.push(item);
+        }
+        waiting.oldest = if waiting.items.is_empty() { None } else { Some(Instant::now()) };
+        drop(waiting);
+        self.room.notify_waiters();
+        taken
+    }
+
+    /// Takes everything and refuses more from now on.
+    pub fn close(&self) -> Vec<Unwritten> {
+        self.lock().closed = true;
+        self.take(|_| true)
+    }
+
+    /// Bytes that wait and since when the oldest has.
+    pub fn backlog(&self) -> (u64, Option<Instant>) {
+        let waiting = self.lock();
+        (waiting.bytes, waiting.oldest)
+    }
+
+    /// The sequence of the latest entry.
+    pub fn last_sequence(&self) -> u64 {
+        self.last_sequence.load(Ordering::Acquire)
+    }
+
+    /// How many waiting bytes wake the writer at once.
+    pub fn wake_bytes(&self) -> u64 {
+        self.wake_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

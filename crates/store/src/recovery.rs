@@ -1,0 +1,316 @@
+//! Opening a span: from what is on the device to an index, a purge table and a place to write on.
+//!
+//! Owns: the order of recovery as `docs/formats/store.md` gives it. It reads what was written since the newest whole
+//! checkpoint, or every segment where there is none. It never fails because of damage behind the superblock: damage costs
+//! the objects that it touches.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use nectary_block::{Buffer, SharedDevice, read, write};
+use zerocopy::IntoBytes;
+
+use crate::checkpoint::{self, CheckpointHeader, LogPosition};
+use crate::error::{Error, ErrorKind};
+use crate::format::{self, BLOCK_BYTES, HEADER_BYTES, Magic, Place, StateBody, UNIT_BYTES};
+use crate::index::{Index, Location};
+use crate::key::KeyHash;
+use crate::layout::{Layout, STATE_OFFSET};
+use crate::log::{LoggedRecord, Scanned, SegmentReader};
+use crate::planted::{Bug, planted};
+use crate::purge_log::{LogEnd, PurgeLog};
+use crate::purges::{PurgeTable, all_record};
+use crate::stat::Recovery;
+
+/// The clock of a life starts at the life times this.
+const LIFE_SHIFT: u32 = 40;
+
+/// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
+#[derive(Debug, Clone, Copy)]
+pub struct Suspect {
+    pub hash: KeyHash,
+    pub newer: Location,
+    pub older: Location,
+}
+
+/// What recovery came to.
+pub struct Recovered {
+    pub index: Index,
+    pub purges: PurgeTable,
+    pub purge_log: PurgeLog,
+    pub position: LogPosition,
+    pub checkpoint_number: u64,
+    pub clock: u64,
+    pub life: u64,
+    pub last_sequence: u64,
+    pub suspects: Vec<Suspect>,
+    pub recovery: Recovery,
+}
+
+/// Reads the superblock from whichever copy is whole.
+pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
+    let size = device.geometry().size_bytes;
+    let mut failure = None;
+    for address in [0, BLOCK_BYTES] {
+        if address + BLOCK_BYTES > size {
+            failure.get_or_insert(Error::new(
+                ErrorKind::Corrupt,
+                format!("{size} bytes are too few for a store; was the device cut?"),
+            ));
+            continue;
+        }
+        let found = match read(&**device, address, BLOCK_BYTES as usize).await {
+            Ok(bytes) => Layout::decode(&bytes, address),
+            Err(error) => Err(error.into()),
+        };
+        match found {
+            Ok(layout) => return Ok(layout),
+            Err(error) => {
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    let error = failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, "no superblock"));
+    Err(Error::new(error.kind, format!("{}: {}", device.spec(), error.message)))
+}
+
+/// The life and whether the last one ended cleanly, as the newer state slot says.
+async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
+    let mut newest = (0, false);
+    for slot in 0..2 {
+        let address = STATE_OFFSET + slot * BLOCK_BYTES;
+        let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
+        let Ok(header) = format::open_unplaced(&bytes, Magic::State) else { continue };
+        let life = header.incarnation.get();
+        let place = Place { identity: layout.identity, incarnation: life, address };
+        if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes)) {
+            if body.life.get() == life && life > newest.0 && life < 1 << (64 - LIFE_SHIFT) {
+                newest = (life, body.clean.get() == 1);
+            }
+        }
+    }
+    newest
+}
+
+/// Writes a state slot, without a flush.
+pub async fn write_state(device: &SharedDevice, layout: &Layout, life: u64, clean: bool) -> Result<(), Error> {
+    let address = STATE_OFFSET + life % 2 * BLOCK_BYTES;
+    let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
+    let body = StateBody { life: life.into(), clean: u32::from(clean).into(), reserved: 0.into() };
+    buffer[HEADER_BYTES..HEADER_BYTES + size_of::<StateBody>()].copy_from_slice(body.as_bytes());
+    let place = Place { identity: layout.identity, incarnation: life, address };
+    format::seal(&mut buffer, Magic::State, place, BLOCK_BYTES as usize);
+    write(&**device, address, buffer).await?;
+    Ok(())
+}
+
+/// Recovers a span.
+pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u64) -> Result<Recovered, Error> {
+    let begun = Instant::now();
+    let (previous_life, clean) = read_state(device, layout).await;
+    let purge = PurgeLog::recover(device, layout).await?;
+    let purges = PurgeTable::new();
+    if !planted(Bug::PurgeRecordIgnored) {
+        purge.records.iter().for_each(|record| purges.add(record));
+    }
+    let mut replay = Replay::of(device, layout, &purges, index_bytes_max);
+    let mut checkpoint_number = 0;
+    let mut used = None;
+    for header in checkpoint::read_headers(device, layout).await {
+        checkpoint_number = checkpoint_number.max(header.number);
+        if used.is_none() {
+            replay.index = new_index(layout, index_bytes_max);
+            if replay.from_checkpoint(&header).await {
+                used = Some(header);
+            }
+        }
+    }
+    if used.is_none() {
+        replay.index = new_index(layout, index_bytes_max);
+        replay.from_all_segments().await;
+    }
+    let Replay { index, suspects, position, scanned, records, .. } = replay;
+
+    // Sequences of everything found bound the life from below where both state slots are damaged.
+    let found_life = scanned.last_sequence >> LIFE_SHIFT;
+    let life = previous_life.max(found_life) + 1;
+    write_state(device, layout, life, false).await?;
+    device.flush(Default::default()).await?;
+    let clock = life << LIFE_SHIFT;
+
+    let known_end = scanned.purge_end.max(used.map_or(LogEnd::default(), |header: CheckpointHeader| header.purge_end));
+    let mut purge_log = purge.log;
+    let purges_lost = purge.lost || known_end > purge_log.end();
+    if purges_lost && !planted(Bug::PurgeRecordIgnored) {
+        purges.add(&all_record(clock, position.incarnation + 1));
+        purge_log.compact(&purges).await?;
+    }
+    if !clean {
+        wipe_future(device, layout, position).await?;
+    }
+    let recovery = Recovery {
+        life,
+        clean: clean && previous_life > 0,
+        checkpoint: used.is_some(),
+        appends: scanned.appends,
+        records,
+        salvaged: scanned.salvaged,
+        purges_lost,
+        duration_us: begun.elapsed().as_micros() as u64,
+    };
+    Ok(Recovered {
+        index,
+        purges,
+        purge_log,
+        position,
+        checkpoint_number,
+        clock,
+        life,
+        last_sequence: scanned.last_sequence,
+        suspects,
+        recovery,
+    })
+}
+
+fn new_index(layout: &Layout, bytes_max: u64) -> Index {
+    Index::new(layout.index_bucket_bits, bytes_max.min(layout.index_bytes_max()))
+}
+
+/// Overwrites what begins like a unit of the log beyond its end.
+///
+/// At most two segments are unflushed at a time, so what a lost write leaves behind lies in the rest of this segment or
+/// the next two.
+async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPosition) -> Result<(), Error> {
+    let mut wiped = false;
+    for ahead in 0..3 {
+        let incarnation = position.incarnation + ahead;
+        let from = if ahead == 0 { position.offset } else { 0 };
+        let mut reader = SegmentReader::new(device, layout, incarnation);
+        for address in reader.units_from(from).await {
+            write(&**device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
+            wiped = true;
+        }
+    }
+    if wiped {
+        device.flush(Default::default()).await?;
+    }
+    Ok(())
+}
+
+/// The state of a roll forward.
+struct Replay<'a> {
+    device: &'a SharedDevice,
+    layout: &'a Layout,
+    purges: &'a PurgeTable,
+    index: Index,
+    replayed: HashMap<KeyHash, Location>,
+    suspects: Vec<Suspect>,
+    position: LogPosition,
+    scanned: Scanned,
+    records: u64,
+}
+
+impl<'a> Replay<'a> {
+    fn of(device: &'a SharedDevice, layout: &'a Layout, purges: &'a PurgeTable, index_bytes_max: u64) -> Replay<'a> {
+        Replay {
+            device,
+            layout,
+            purges,
+            index: new_index(layout, index_bytes_max),
+            replayed: HashMap::new(),
+            suspects: Vec::new(),
+            position: LogPosition { incarnation: 1, offset: 0 },
+            scanned: Scanned::default(),
+            records: 0,
+        }
+    }
+
+    /// Loads a checkpoint and replays what came after it; false where the checkpoint is damaged.
+    async fn from_checkpoint(&mut self, header: &CheckpointHeader) -> bool {
+        if header.position.incarnation == 0 || header.position.incarnation > u64::MAX / 2 {
+            return false;
+        }
+        // How far has the log gone on? Entries in segments opened since are of a former lap.
+        let first = header.position.incarnation;
+        let mut end = first;
+        while end - first < self.layout.segment_count && self.was_opened(end + 1).await {
+            end += 1;
+        }
+        let layout = self.layout;
+        let keep = |location: Location| {
+            let segment = location.unit * UNIT_BYTES / layout.segment_bytes;
+            segment < layout.segment_count
+                && (planted(Bug::FormerUnitAccepted)
+                    || layout.incarnation_of(segment, end) == layout.incarnation_of(segment, first))
+        };
+        if !checkpoint::load(self.device, layout, header, &self.index, keep).await {
+            return false;
+        }
+        self.scanned.last_sequence = header.last_sequence;
+        // Where more than a lap was written since, the oldest of it is gone.
+        let oldest = layout.tail(end).max(first);
+        self.position = header.position;
+        for incarnation in oldest..=end {
+            let offset = if incarnation == first { header.position.offset } else { 0 };
+            self.segment(incarnation, offset).await;
+        }
+        true
+    }
+
+    /// Finds out which segments hold what, and replays all of them.
+    async fn from_all_segments(&mut self) {
+        let mut incarnations = Vec::new();
+        for segment in 0..self.layout.segment_count {
+            // Any incarnation of this segment names its place.
+            let nominal = if segment == 0 { self.layout.segment_count } else { segment };
+            if let Some((incarnation, _)) =
+                SegmentReader::new(self.device, self.layout, nominal).find_incarnation().await
+            {
+                incarnations.push(incarnation);
+            }
+        }
+        incarnations.sort_unstable();
+        let Some(&newest) = incarnations.last() else { return };
+        for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
+            self.position = LogPosition { incarnation, offset: 0 };
+            self.segment(incarnation, 0).await;
+        }
+    }
+
+    /// Whether anything of this incarnation is in its segment, as far as it was opened in order.
+    async fn was_opened(&self, incarnation: u64) -> bool {
+        let mut reader = SegmentReader::new(self.device, self.layout, incarnation);
+        matches!(reader.find_incarnation().await, Some((found, _)) if found == incarnation)
+    }
+
+    async fn segment(&mut self, incarnation: u64, offset: u64) {
+        let mut found: Vec<LoggedRecord> = Vec::new();
+        let mut reader = SegmentReader::new(self.device, self.layout, incarnation);
+        let scanned = reader.scan(offset, self.scanned.last_sequence, true, |record| found.push(record)).await;
+        for record in found {
+            self.record(record);
+        }
+        self.scanned.appends += scanned.appends;
+        self.scanned.salvaged += scanned.salvaged;
+        self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
+        // A segment whose appends are all of an earlier life adds nothing, and the log does not go on there.
+        if scanned.appends + scanned.salvaged > 0 || incarnation == self.position.incarnation {
+            self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
+            self.position = LogPosition { incarnation, offset: scanned.end };
+        }
+    }
+
+    fn record(&mut self, record: LoggedRecord) {
+        self.records += 1;
+        if self.purges.is_purged(record.primary_hash, record.generation) {
+            return;
+        }
+        if let Some(older) = self.replayed.insert(record.hash, record.location) {
+            self.index.remove(record.hash, older);
+        } else {
+            let older = self.index.candidates(record.hash).into_iter().filter(|older| *older != record.location);
+            self.suspects.extend(older.map(|older| Suspect { hash: record.hash, newer: record.location, older }));
+        }
+        self.index.insert(record.hash, record.location);
+    }
+}

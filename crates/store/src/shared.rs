@@ -1,0 +1,380 @@
+//! What every part of an open store shares, and the two ways into it: committing an entry and finding one.
+//!
+//! Owns: the order of things between memory, index, purges and sequences. The rules that make it correct:
+//! 1. An entry is in the memory map from its commit until it is in the index; so it is found at every moment between.
+//! 2. Replacement in the map, admission and insertion of what was read happen under the memory tier's lock; a version is
+//!    removed from the index before its successor may leave memory. So nothing old is put back into memory.
+//! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made, and
+//!    at every hit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use nectary_block::{Context, SharedDevice};
+
+use crate::entry::{Entry, EntryParts, Piece};
+use crate::error::{Error, ErrorKind};
+use crate::fill::FillTable;
+use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::index::{Index, Location};
+use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_fragment, hash_key};
+use crate::layout::Layout;
+use crate::memory::MemoryTier;
+use crate::planted::{Bug, planted};
+use crate::purges::PurgeTable;
+use crate::queue::{Queue, Refused, Unwritten};
+use crate::stat::{Counters, Recovery, Sequence};
+
+/// A body that uses less than this share of the buffer it was read into is copied out of it, in percent.
+const BUFFER_USE_PERCENT_MIN: usize = 85;
+
+/// The parts of an open store.
+pub(crate) struct Shared {
+    pub device: SharedDevice,
+    pub layout: Layout,
+    pub index: Index,
+    pub memory: MemoryTier,
+    pub purges: PurgeTable,
+    pub queue: Queue,
+    pub fills: FillTable,
+    pub counters: Counters,
+    pub recovery: Recovery,
+    /// The incarnation being written.
+    pub head: AtomicU64,
+    pub written: AtomicU64,
+    pub flushed: AtomicU64,
+    pub damage: Mutex<Vec<String>>,
+    clock: AtomicU64,
+    stopped: OnceLock<String>,
+}
+
+/// What a place on disk held.
+pub(crate) enum Found {
+    /// The record that was looked for.
+    Entry(Arc<Entry>),
+    /// An intact record of another key.
+    Other,
+    /// The segment has been overwritten since.
+    Reclaimed,
+    /// Nothing that can be believed.
+    Damaged,
+    /// The device failed the read.
+    Failed,
+}
+
+/// The parts that `Shared` is made of.
+pub(crate) struct Parts {
+    pub device: SharedDevice,
+    pub layout: Layout,
+    pub index: Index,
+    pub memory: MemoryTier,
+    pub purges: PurgeTable,
+    pub queue: Queue,
+    pub fills: FillTable,
+    pub recovery: Recovery,
+    pub head: u64,
+    pub clock: u64,
+    pub last_sequence: u64,
+}
+
+impl Shared {
+    pub fn new(parts: Parts) -> Shared {
+        Shared {
+            device: parts.device,
+            layout: parts.layout,
+            index: parts.index,
+            memory: parts.memory,
+            purges: parts.purges,
+            queue: parts.queue,
+            fills: parts.fills,
+            counters: Counters::default(),
+            recovery: parts.recovery,
+            head: AtomicU64::new(parts.head),
+            written: AtomicU64::new(parts.last_sequence),
+            flushed: AtomicU64::new(parts.last_sequence),
+            damage: Mutex::default(),
+            clock: AtomicU64::new(parts.clock),
+            stopped: OnceLock::new(),
+        }
+    }
+
+    /// Draws the next generation or sequence.
+    pub fn draw(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    pub fn hash(&self, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
+        hash_key(self.layout.hash_seed, key)
+    }
+
+    /// Why the store takes no more writes.
+    pub fn stopped(&self) -> Option<&str> {
+        self.stopped.get().map(String::as_str)
+    }
+
+    /// Stops writes for good: after a failed write or flush nothing may pretend to be stored.
+    pub fn stop(&self, reason: impl Into<String>) {
+        let _ = self.stopped.set(reason.into());
+        for item in self.queue.close() {
+            self.memory.drop_unwritten(&item.entry);
+        }
+        self.queue.wake.notify_one();
+    }
+
+    pub fn stopped_error(&self) -> Error {
+        Error::stopped(format!(
+            "{}: the store takes no more writes: {}",
+            self.device.spec(),
+            self.stopped().unwrap_or("it is closed")
+        ))
+    }
+
+    /// Gives an entry its sequence, makes it visible and queues it for writing.
+    pub fn commit(&self, parts: EntryParts) -> Result<Arc<Entry>, Error> {
+        let record_bytes =
+            (crate::format::RECORD_HEADER_BYTES + parts.key.len() + parts.metadata.len() + parts.body.len()) as u64;
+        if record_bytes > self.layout.record_bytes_max() {
+            return Err(Error::invalid(format!(
+                "a record of {record_bytes} bytes does not fit: this store takes {} at most",
+                self.layout.record_bytes_max()
+            )));
+        }
+        let (kind, body_bytes) = (parts.piece.kind(), parts.object_bytes);
+        let weight = record_bytes;
+        let committed = self.queue.push(weight, || {
+            let stale = self.purges.is_purged(parts.primary_hash, parts.generation)
+                || (kind != RecordKind::Fragment && self.fills.is_superseded(parts.hash, parts.generation));
+            if stale && !planted(Bug::StaleGenerationAccepted) {
+                return Err(NotCommitted::Stale);
+            }
+            if planted(Bug::StaleGenerationAccepted) && stale {
+                // The bug: the late fill is taken as if it had begun now.
+                let parts = EntryParts { generation: self.draw(), ..parts };
+                let entry = Arc::new(Entry::new(parts, self.draw()));
+                let previous = self.memory.put_unwritten(&entry);
+                return Ok(Unwritten { entry, previous });
+            }
+            let entry = Arc::new(Entry::new(parts, self.draw()));
+            let previous = self.memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
+            Ok(Unwritten { entry, previous })
+        });
+        match committed {
+            Ok(entry) => {
+                if kind != RecordKind::Fragment {
+                    self.fills.supersede_older(entry.hash, entry.generation);
+                    Counters::add(&self.counters.puts, 1);
+                    Counters::add(&self.counters.put_bytes, body_bytes);
+                }
+                Ok(entry)
+            }
+            Err(NotCommitted::Stale) => {
+                Counters::add(&self.counters.puts_stale, 1);
+                Err(Error::new(
+                    ErrorKind::Busy,
+                    "a purge or a newer version came after this fill began; nothing is stored",
+                ))
+            }
+            Err(NotCommitted::Refused(Refused::Full)) => {
+                Counters::add(&self.counters.puts_refused, 1);
+                Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("{}: the disk is too slow for what is put; nothing is stored", self.device.spec()),
+                ))
+            }
+            Err(NotCommitted::Refused(Refused::Closed)) => Err(self.stopped_error()),
+        }
+    }
+
+    /// Finds an object in memory.
+    pub fn find_resident(&self, key: KeyRef<'_>) -> Option<Arc<Entry>> {
+        let (_, hash) = self.hash(key);
+        let entry = self.memory.get(hash, key)?;
+        if self.purges.is_purged(entry.primary_hash, entry.generation) {
+            Counters::add(&self.counters.hits_purged, 1);
+            self.memory.remove_same(&entry);
+            return None;
+        }
+        Some(entry)
+    }
+
+    /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
+    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
+        let mut candidates = self.index.candidates(hash);
+        let head = self.head.load(Ordering::Acquire);
+        candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
+        for (position, &location) in candidates.iter().enumerate() {
+            match self.read_record(hash, key, location).await {
+                Found::Entry(entry) => {
+                    let fragment = matches!(entry.piece, Piece::Fragment { .. });
+                    if !fragment && self.purges.is_purged(entry.primary_hash, entry.generation) {
+                        Counters::add(&self.counters.hits_purged, 1);
+                        self.index.remove(hash, location);
+                        continue;
+                    }
+                    Counters::add(&self.counters.hits_disk, 1);
+                    let incarnation = self.incarnation_at(location, head);
+                    let in_memory = self.memory.put_read(&entry, || {
+                        self.index.contains(hash, location)
+                            && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
+                    });
+                    return Some(
+                        in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key))).unwrap_or(entry),
+                    );
+                }
+                Found::Other | Found::Reclaimed => Counters::add(&self.counters.reads_wasted, 1),
+                Found::Failed => return None,
+                Found::Damaged => {
+                    // What is damaged may be the newest version of this very key: nothing older may be believed.
+                    for &older in &candidates[position..] {
+                        self.index.remove(hash, older);
+                    }
+                    Counters::add(&self.counters.damaged, 1);
+                    self.note_damage(location);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Finds fragment `number` of a head.
+    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Option<Arc<Entry>> {
+        let hash = hash_fragment(key, generation, number);
+        let is_it = |entry: &Arc<Entry>| entry.piece == Piece::Fragment { generation, number };
+        if let Some(entry) = self.memory.get_hashed(hash).filter(is_it) {
+            return Some(entry);
+        }
+        self.find_on_disk(hash, None).await.filter(is_it)
+    }
+
+    /// Whether a fragment seems to be there, without I/O.
+    pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
+        let hash = hash_fragment(key, generation, number);
+        self.memory.contains(hash) || !self.index.candidates(hash).is_empty()
+    }
+
+    /// The incarnation of the segment that a location is in.
+    pub fn incarnation_at(&self, location: Location, head: u64) -> u64 {
+        self.layout.incarnation_of(location.unit * UNIT_BYTES / self.layout.segment_bytes, head)
+    }
+
+    /// Reads what stands at a location and decides whether it is the record of `hash`.
+    pub async fn read_record(&self, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
+        let incarnation = self.incarnation_at(location, self.head.load(Ordering::Acquire));
+        let offset = location.unit * UNIT_BYTES;
+        let segment_end = (offset / self.layout.segment_bytes + 1) * self.layout.segment_bytes;
+        if segment_end > self.layout.segment_count * self.layout.segment_bytes {
+            return Found::Damaged;
+        }
+        let address = self.layout.segments_offset + offset;
+        let end = self.layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
+        let block = u64::from(self.device.geometry().block_bytes);
+        let start = address / block * block;
+        let end = end.next_multiple_of(block);
+        Counters::add(&self.counters.device_reads, 1);
+        Counters::add(&self.counters.device_read_bytes, end - start);
+        let buffer = match nectary_block::read(&*self.device, start, (end - start) as usize).await {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                Counters::add(&self.counters.device_read_errors, 1);
+                self.note(error.to_string());
+                return Found::Failed;
+            }
+        };
+        let reclaimed = || {
+            self.incarnation_at(location, self.head.load(Ordering::Acquire)) != incarnation
+                || !self.index.contains(hash, location)
+        };
+        let bad = || if reclaimed() { Found::Reclaimed } else { Found::Damaged };
+        let bytes = &buffer[(address - start) as usize..];
+        let place = Place { identity: self.layout.identity, incarnation, address };
+        let Ok(record) = Record::decode(bytes, place) else { return bad() };
+        if record.fields.key_hash.get() != hash.0 {
+            return Found::Other;
+        }
+        let found_key = KeyRef::new(record.primary(bytes), record.variant(bytes));
+        if key.is_some_and(|key| key != found_key) {
+            return Found::Other;
+        }
+        if !record.body_is_whole(bytes) {
+            return bad();
+        }
+        let fields = record.fields;
+        let piece = match record.kind {
+            RecordKind::Whole => Piece::Whole,
+            RecordKind::Head => {
+                Piece::Head { generation: fields.fragment_generation.get(), count: fields.fragment.get() }
+            }
+            RecordKind::Fragment => {
+                Piece::Fragment { generation: fields.fragment_generation.get(), number: fields.fragment.get() }
+            }
+        };
+        let (primary_hash, _) = self.hash(found_key);
+        let owned_key = found_key.to_owned();
+        let skip = (address - start) as usize;
+        let used = record.bytes() - record.metadata_range().start;
+        let (metadata_range, body_range) = (record.metadata_range(), record.body_start..record.bytes());
+        let (metadata, body) = if used * 100 < buffer.len() * BUFFER_USE_PERCENT_MIN {
+            let copy = |range: std::ops::Range<usize>| bytes::Bytes::copy_from_slice(&bytes[range]);
+            (copy(metadata_range), copy(body_range))
+        } else {
+            let all = buffer.into_bytes();
+            let slice = |range: std::ops::Range<usize>| all.slice(range.start + skip..range.end + skip);
+            (slice(metadata_range), slice(body_range))
+        };
+        let parts = EntryParts {
+            key: owned_key,
+            primary_hash,
+            hash,
+            piece,
+            metadata,
+            body,
+            object_bytes: fields.object_bytes.get(),
+            generation: fields.generation.get(),
+        };
+        let entry = Entry::new(parts, fields.sequence.get());
+        entry.set_location(location);
+        Found::Entry(Arc::new(entry))
+    }
+
+    /// Flushes the device; what was written before is then flushed.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let written = self.written.load(Ordering::Acquire);
+        Counters::add(&self.counters.flushes, 1);
+        if !planted(Bug::FlushDropped) {
+            self.device.flush(Context::default()).await?;
+        }
+        self.flushed.fetch_max(written, Ordering::AcqRel);
+        Ok(())
+    }
+
+    pub fn sequences(&self) -> crate::stat::Sequences {
+        let flushed = Sequence(self.flushed.load(Ordering::Acquire));
+        let written = Sequence(self.written.load(Ordering::Acquire));
+        crate::stat::Sequences { last: Sequence(self.queue.last_sequence()).max(written), written, flushed }
+    }
+
+    fn note_damage(&self, location: Location) {
+        let address = self.layout.segments_offset + location.unit * UNIT_BYTES;
+        self.note(format!("{}: damaged record at offset {address}; its object is a miss", self.device.spec()));
+    }
+
+    /// Keeps a message for whoever logs; a bounded number of them.
+    pub fn note(&self, message: String) {
+        let mut damage = self.damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if damage.len() < 100 {
+            damage.push(message);
+        }
+    }
+}
+
+enum NotCommitted {
+    Stale,
+    Refused(Refused),
+}
+
+impl From<Refused> for NotCommitted {
+    fn from(refused: Refused) -> NotCommitted {
+        NotCommitted::Refused(refused)
+    }
+}

@@ -1,0 +1,159 @@
+//! What a store counts and reports.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Sequences of puts: each put has one, later ones are higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Sequence(pub u64);
+
+/// How far puts have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Sequences {
+    /// The latest put that was accepted.
+    pub last: Sequence,
+    /// Every put up to here is on the device: it survives the end of this process.
+    pub written: Sequence,
+    /// Every put up to here was followed by a completed flush: it survives what a flush survives on this device.
+    pub flushed: Sequence,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters since the store was opened.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $($(#[$doc])* pub $name: AtomicU64),* }
+
+        /// A snapshot of the counters since the store was opened.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64),* }
+
+        impl Counters {
+            pub fn snapshot(&self) -> Counts {
+                Counts { $($name: self.$name.load(Ordering::Relaxed)),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Gets answered from memory.
+    hits_memory,
+    /// Gets answered from disk.
+    hits_disk,
+    /// Gets that found nothing.
+    misses,
+    /// Puts accepted (whole objects and heads).
+    puts,
+    /// Bytes of bodies accepted.
+    put_bytes,
+    /// Puts refused because the disk was too slow or budgets were used up.
+    puts_refused,
+    /// Fills and puts refused because a purge or a newer version came after they began.
+    puts_stale,
+    /// Purges that returned.
+    purges,
+    /// Gets whose object had been purged.
+    hits_purged,
+    /// Records found damaged when read; each costs its object.
+    damaged,
+    /// Reads that found another key or a reclaimed record where the index pointed.
+    reads_wasted,
+    /// Records read from the device.
+    device_reads,
+    /// Bytes read from the device for records.
+    device_read_bytes,
+    /// Reads that the device failed.
+    device_read_errors,
+    /// Appends written.
+    appends,
+    /// Bytes of appends written, headers and padding included.
+    append_bytes,
+    /// Bytes of checkpoints and purge blocks written.
+    metadata_bytes,
+    /// Segments overwritten.
+    segments_reclaimed,
+    /// Entries that left with a reclaimed segment.
+    entries_reclaimed,
+    /// Index checkpoints written.
+    checkpoints,
+    /// Flushes of the device.
+    flushes,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+}
+
+/// How the store came up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Opens of this store so far, this one included.
+    pub life: u64,
+    /// Whether it had been stopped cleanly.
+    pub clean: bool,
+    /// Whether an index checkpoint was used; if not, every segment was scanned.
+    pub checkpoint: bool,
+    /// Appends replayed.
+    pub appends: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Records found one by one where an append's header was damaged.
+    pub salvaged: u64,
+    /// Whether purge records were missing, so that everything older counts as purged.
+    pub purges_lost: bool,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+}
+
+/// State of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// The device's SPEC.
+    pub device: String,
+    /// The store's identity, in hexadecimal.
+    pub identity: String,
+    /// Size of the span in bytes.
+    pub span_bytes: u64,
+    /// Size of a segment in bytes.
+    pub segment_bytes: u64,
+    /// How many segments there are.
+    pub segment_count: u64,
+    /// The segment incarnation being written; the lap is its quotient by the count.
+    pub head_incarnation: u64,
+    /// Bodies up to this size are one record, in bytes.
+    pub whole_bytes_max: u64,
+    /// Entries in the index (objects, and fragments of large ones).
+    pub entries: u64,
+    /// What the index's entries may take on disk, in bytes.
+    pub entries_bytes: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Entries given up because the index was at its bound.
+    pub index_evictions: u64,
+    /// The replacement policy of the memory tier.
+    pub memory_policy: String,
+    /// Capacity of the memory tier in bytes.
+    pub memory_capacity_bytes: u64,
+    /// Bytes of written entries in memory.
+    pub memory_used_bytes: u64,
+    /// Bytes of entries not yet written.
+    pub memory_unwritten_bytes: u64,
+    /// Entries in memory.
+    pub memory_entries: u64,
+    /// Bytes that fills under way hold.
+    pub fill_bytes: u64,
+    /// Live purge records.
+    pub purge_records: u64,
+    /// How far puts have come.
+    pub sequences: Sequences,
+    /// Counters since the store was opened.
+    pub counts: Counts,
+    /// How the store came up.
+    pub recovery: Recovery,
+    /// Why the store takes no more writes, where that is so.
+    pub stopped: Option<String>,
+}

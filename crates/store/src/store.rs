@@ -1,0 +1,454 @@
+//! The store: create, open, get, put, fill, purge, sync, close.
+//!
+//! Owns: the public face. What each call promises is said here and, with the test of each promise, in
+//! `docs/semantics.md`.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use nectary_block::{Buffer, SharedDevice, read, write};
+use nectary_cache::S3Fifo;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::entry::{EntryParts, Piece};
+use crate::error::{Error, ErrorKind};
+use crate::fill::{self, FillRole, FillTable};
+use crate::format::BLOCK_BYTES;
+use crate::key::KeyRef;
+use crate::layout::Layout;
+use crate::memory::MemoryTier;
+use crate::object::Object;
+use crate::purge_log::PurgeLog;
+use crate::purges;
+use crate::queue::Queue;
+use crate::recovery;
+use crate::shared::{Parts, Shared};
+use crate::stat::{Counters, Sequence, Sequences, Stat};
+use crate::writer::{Command, Start, Writer};
+
+/// Commands that wait for the writer at most; callers beyond wait for a place.
+const COMMANDS_MAX: usize = 1024;
+/// The smallest memory budget, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+
+/// How a store is made.
+#[derive(Debug, Clone, Default)]
+pub struct CreateOptions {
+    /// Size of the store in bytes; 0 for the whole device.
+    pub size_bytes: u64,
+    /// Size of a segment in bytes; by default 16 MiB, or less where the store is small.
+    pub segment_bytes: Option<u64>,
+    /// Whether what is on the device may be overwritten.
+    pub force: bool,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
+    pub memory_bytes: u64,
+    /// How long a put may wait in memory before it is written.
+    pub write_delay: Duration,
+    /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
+    /// purges and syncs.
+    pub flush_interval: Option<Duration>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { memory_bytes: 256 << 20, write_delay: Duration::from_millis(500), flush_interval: None }
+    }
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    commands: Option<mpsc::Sender<Command>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The writer ends when nobody can ask it for anything.
+        self.commands = None;
+        let thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An open store. Clones share it.
+///
+/// Dropped without [`close`](Store::close), it leaves the device as a crash would: what was written is found again, what
+/// still waited in memory is not.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
+/// let device: nectary_block::SharedDevice = std::sync::Arc::new(nectary_block::MemoryDevice::new(64 << 20));
+/// Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+/// let store = Store::open(device, OpenOptions::default()).await.unwrap();
+/// let key = KeyRef::new(b"http://example.com/", b"");
+/// store.put(key, "metadata".into(), "body".into()).await.unwrap();
+/// assert_eq!(store.get(key).await.unwrap().whole().unwrap(), "body");
+/// store.purge_key(key.primary).await.unwrap();
+/// assert!(store.get(key).await.is_none());
+/// store.close().await.unwrap();
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Makes an empty store on a device.
+    ///
+    /// *Errors*: `Invalid` where the size does not fit; `Corrupt` where something else is on the device and `force` is not
+    /// set. *Durability*: the empty store survives what a flush survives when this returns.
+    pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
+        let spec = device.spec();
+        if !options.force && Store::probe(&device).await? {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{spec}: there is a store already; open it, or force its replacement"),
+            ));
+        }
+        let device_bytes = device.geometry().size_bytes;
+        let size = if options.size_bytes == 0 { device_bytes } else { options.size_bytes };
+        if size > device_bytes {
+            device.grow(size).await?;
+        }
+        let identity = u128::from(random_u64()) << 64 | u128::from(random_u64());
+        let created_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+        let layout = Layout::plan(size, options.segment_bytes, identity, random_u64(), created_s)
+            .map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
+        // The old superblocks go first, so that a half-made store is not taken for the old one.
+        for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
+            write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
+        }
+        for address in layout.checkpoint_offset {
+            write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
+        }
+        PurgeLog::create(&device, &layout).await?;
+        device.flush(Default::default()).await?;
+        for address in [BLOCK_BYTES, 0] {
+            write(&*device, address, layout.encode(address)).await?;
+        }
+        device.flush(Default::default()).await?;
+        Ok(())
+    }
+
+    /// Whether a device has a store: `true`, or `false` where it is blank.
+    ///
+    /// *Errors*: `Corrupt` where something else is there, so that it is not overwritten by mistake.
+    pub async fn probe(device: &SharedDevice) -> Result<bool, Error> {
+        let size = device.geometry().size_bytes;
+        if size < 2 * BLOCK_BYTES {
+            return if size == 0 { Ok(false) } else { recovery::read_superblock(device).await.map(|_| true) };
+        }
+        let begin = read(&**device, 0, (size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES) as usize).await?;
+        if begin.iter().all(|&byte| byte == 0) {
+            return Ok(false);
+        }
+        recovery::read_superblock(device).await.map(|_| true)
+    }
+
+    /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
+    ///
+    /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small; `Io`.
+    /// Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads the checkpoint and what was
+    /// appended since, not the objects.
+    pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
+        let spec = device.spec();
+        if options.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "{spec}: a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
+                options.memory_bytes
+            )));
+        }
+        let layout = recovery::read_superblock(&device).await?;
+        if device.geometry().size_bytes < layout.span_bytes {
+            // A file that was cut: what is gone reads as zeroes from now on, and costs the objects that were there.
+            device.grow(layout.span_bytes).await.map_err(|error| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "{spec}: the store has {} bytes, the device only {}, and it cannot grow: {error}",
+                        layout.span_bytes,
+                        device.geometry().size_bytes
+                    ),
+                )
+            })?;
+        }
+        let recovered = recovery::recover(&device, &layout, options.memory_bytes / 2).await?;
+        let budget = Budget::of(options.memory_bytes, recovered.index.bytes(), &layout);
+        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        let shared = Arc::new(Shared::new(Parts {
+            device,
+            layout,
+            index: recovered.index,
+            memory: MemoryTier::new(Box::new(S3Fifo::new(budget.tier_bytes))),
+            purges: recovered.purges,
+            queue: Queue::new(budget.unwritten_bytes, layout.append_bytes_max() / 2, recovered.last_sequence),
+            fills: FillTable::new(budget.fill_bytes),
+            recovery: recovered.recovery,
+            head: recovered.position.incarnation,
+            clock: recovered.clock,
+            last_sequence: recovered.last_sequence,
+        }));
+        let writer = Writer::new(
+            Arc::clone(&shared),
+            receiver,
+            Start {
+                position: recovered.position,
+                checkpoint_number: recovered.checkpoint_number,
+                life: recovered.life,
+                last_sequence: recovered.last_sequence,
+                memory_bytes: options.memory_bytes,
+                purge_log: recovered.purge_log,
+                suspects: recovered.suspects,
+                write_delay: options.write_delay,
+                flush_interval: options.flush_interval,
+            },
+        );
+        let thread = std::thread::Builder::new()
+            .name("nectary-store".into())
+            .spawn(move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(writer.run()),
+                Err(error) => writer.cannot_run(&error),
+            })
+            .map_err(|error| Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}")))?;
+        let inner = Inner { shared, commands: Some(sender), thread: Mutex::new(Some(thread)) };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Writes everything that waits, an index checkpoint and a clean mark, and flushes. Later puts are refused, gets go on.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.ask(Command::Close).await
+    }
+
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for.
+    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
+        let entry = self.shared().find_resident(key)?;
+        Counters::add(&self.shared().counters.hits_memory, 1);
+        Some(Object::new(entry, self.shared()))
+    }
+
+    /// Finds an object in memory or on disk.
+    ///
+    /// What it returns are exactly the bytes of one completed put of this key that no purge had killed when this was
+    /// called. Damage is a counted miss. *Cost*: at most one read, and one more for each fragment as it is read.
+    pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+        let shared = self.shared();
+        if let Some(object) = self.get_resident(key) {
+            if self.is_complete(&object) {
+                return Some(object);
+            }
+        } else if key.is_bounded() {
+            let (_, hash) = shared.hash(key);
+            if let Some(entry) = shared.find_on_disk(hash, Some(key)).await {
+                let object = Object::new(entry, shared);
+                if self.is_complete(&object) {
+                    return Some(object);
+                }
+            }
+        }
+        Counters::add(&shared.counters.misses, 1);
+        None
+    }
+
+    /// Joins the fill of a key under way, or begins it.
+    ///
+    /// `stale` is the object that the caller has and does not want: an object that came since is handed out instead of a
+    /// new fill. A fill that began before a purge of the key is not joined.
+    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
+        fill::begin(self.shared(), key, stale)
+    }
+
+    /// Puts a whole object.
+    ///
+    /// *Errors*: `Busy` where the disk is too slow for what is put (nothing is stored), `Invalid` where it is out of
+    /// bounds, `Stopped`. *Durability*: none when it returns; it is written within the write delay and then counts in
+    /// [`sequences`](Store::sequences).
+    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+        let shared = self.shared();
+        if !key.is_bounded() || metadata.len() > crate::format::METADATA_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "key of {} + {} bytes or metadata of {} bytes is out of bounds",
+                key.primary.len(),
+                key.variant.len(),
+                metadata.len()
+            )));
+        }
+        if body.len() as u64 <= shared.layout.whole_bytes_max {
+            let (primary_hash, hash) = shared.hash(key);
+            let parts = EntryParts {
+                key: key.to_owned(),
+                primary_hash,
+                hash,
+                piece: Piece::Whole,
+                metadata,
+                object_bytes: body.len() as u64,
+                body,
+                generation: shared.draw(),
+            };
+            return shared.commit(parts).map(|entry| Sequence(entry.sequence));
+        }
+        let mut fill = fill::begin_alone(shared, key);
+        let length = body.len() as u64;
+        if length > shared.layout.object_bytes_max() {
+            return Err(Error::invalid(format!(
+                "a body of {length} bytes is too long: this store takes {} at most",
+                shared.layout.object_bytes_max()
+            )));
+        }
+        if !fill.start(key.variant, metadata, Some(length)) {
+            return Err(Error::new(ErrorKind::Busy, "the store cannot take this object now; nothing is stored"));
+        }
+        let step = shared.layout.fragment_bytes as usize;
+        for start in (0..body.len()).step_by(step) {
+            fill.write(body.slice(start..(start + step).min(body.len()))).await?;
+        }
+        fill.finish().await
+    }
+
+    /// Purges a key with all its variants.
+    ///
+    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
+    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time.
+    /// *Errors*: where it could not be made durable; in memory it holds all the same.
+    pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
+        let shared = self.shared();
+        let (primary_hash, hash) = shared.hash(KeyRef::new(primary, b""));
+        let generation = shared.draw();
+        let record = purges::key_record(primary_hash, generation, shared.head.load(Ordering::Acquire));
+        shared.purges.add(&record);
+        let resident = shared.memory.get(hash, KeyRef::new(primary, b""));
+        if let Some(entry) = resident.filter(|entry| entry.generation <= generation) {
+            if let Some(location) = entry.location() {
+                shared.index.remove(hash, location);
+                shared.memory.remove_same(&entry);
+            }
+        }
+        self.ask(|reply| Command::Purge(record, reply)).await?;
+        Counters::add(&shared.counters.purges, 1);
+        Ok(())
+    }
+
+    /// Writes what was put before this call and flushes the device.
+    pub async fn sync(&self) -> Result<Sequences, Error> {
+        self.ask(Command::Sync).await?;
+        Ok(self.sequences())
+    }
+
+    /// Writes an index checkpoint now.
+    pub async fn checkpoint(&self) -> Result<(), Error> {
+        self.ask(Command::Checkpoint).await
+    }
+
+    /// How far puts have come.
+    pub fn sequences(&self) -> Sequences {
+        self.shared().sequences()
+    }
+
+    /// What the store has noticed since the last call that an operator should know: damage, failed reads.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.shared().damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// The state of the store.
+    pub fn stat(&self) -> Stat {
+        let shared = self.shared();
+        let layout = &shared.layout;
+        let (capacity, used, unwritten, entries) = shared.memory.usage();
+        Stat {
+            device: shared.device.spec(),
+            identity: format!("{:032x}", layout.identity),
+            span_bytes: layout.span_bytes,
+            segment_bytes: layout.segment_bytes,
+            segment_count: layout.segment_count,
+            head_incarnation: shared.head.load(Ordering::Acquire),
+            whole_bytes_max: layout.whole_bytes_max,
+            entries: shared.index.len(),
+            entries_bytes: shared.index.record_bytes(),
+            index_bytes: shared.index.bytes(),
+            index_evictions: shared.index.evictions(),
+            memory_policy: shared.memory.policy_name().to_owned(),
+            memory_capacity_bytes: capacity,
+            memory_used_bytes: used,
+            memory_unwritten_bytes: unwritten,
+            memory_entries: entries,
+            fill_bytes: shared.fills.bytes(),
+            purge_records: shared.purges.len() as u64,
+            sequences: shared.sequences(),
+            counts: shared.counters.snapshot(),
+            recovery: shared.recovery,
+            stopped: shared.stopped().map(str::to_owned),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Whether all fragments of an object seem to be there; where not, its head is of no use.
+    fn is_complete(&self, object: &Object) -> bool {
+        let entry = &object.entry;
+        let Piece::Head { generation, count } = entry.piece else { return true };
+        let complete = (0..count).all(|number| self.shared().has_fragment(entry.hash, generation, number));
+        if !complete {
+            if let Some(location) = entry.location() {
+                self.shared().index.remove(entry.hash, location);
+            }
+            self.shared().memory.remove_same(entry);
+        }
+        complete
+    }
+
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        let ended = || self.shared().stopped_error();
+        let commands = self.inner.commands.as_ref().ok_or_else(ended)?;
+        commands.send(command(reply)).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+/// How a memory budget is divided.
+struct Budget {
+    tier_bytes: u64,
+    unwritten_bytes: u64,
+    fill_bytes: u64,
+}
+
+impl Budget {
+    fn of(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> Budget {
+        // Two appends in flight and one being packed, and the segment reader's window.
+        let buffers = 3 * layout.append_bytes_max() + (1 << 20);
+        let unwritten_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
+        let fill_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
+        let fixed = index_bytes + buffers.min(memory_bytes / 4) + unwritten_bytes + fill_bytes / 2;
+        Budget { tier_bytes: memory_bytes.saturating_sub(fixed).max(memory_bytes / 8), unwritten_bytes, fill_bytes }
+    }
+
+    /// What the tier may have once the index has grown to `index_bytes`.
+    pub fn tier_bytes(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> u64 {
+        Budget::of(memory_bytes, index_bytes, layout).tier_bytes
+    }
+}
+
+/// The capacity of the memory tier once the index has grown to `index_bytes`.
+pub(crate) fn tier_bytes(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> u64 {
+    Budget::tier_bytes(memory_bytes, index_bytes, layout)
+}
+
+/// Random bits from the operating system, by way of the standard library's hasher keys.
+fn random_u64() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u64(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64));
+    hasher.finish()
+}

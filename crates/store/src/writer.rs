@@ -1,0 +1,564 @@
+//! The writer: the one place from which a span's segments are written.
+//!
+//! Owns: when waiting entries are written, in which segment, what is reclaimed for it, when the index is checkpointed, and
+//! everything else that runs in the background. It lives on a thread of its own with a runtime and a ring of its own, so
+//! nothing here delays a hit. It stops when the store is closed or dropped.
+//!
+//! Up to [`IN_FLIGHT_MAX`] appends are in flight at a time and are completed in order, so "written" is a prefix of all
+//! sequences. A segment is flushed when it is closed, so at most two are unflushed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use nectary_block::{Buffer, Context, WriteFlags};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::checkpoint::{LogPosition, write_checkpoint};
+use crate::entry::Piece;
+use crate::error::Error;
+use crate::format::{BLOCK_BYTES, PurgeRecord, UNIT_BYTES};
+use crate::index::Location;
+use crate::log::SegmentReader;
+use crate::pack::{self, PackedAppend};
+use crate::purge_log::{LogEnd, PurgeLog};
+use crate::queue::Unwritten;
+use crate::recovery::{Suspect, write_state};
+use crate::shared::{Found, Shared};
+use crate::stat::Counters;
+
+/// Appends in flight at a time.
+const IN_FLIGHT_MAX: usize = 2;
+/// Suspects that are compared at once.
+const SUSPECTS_AT_ONCE: usize = 16;
+/// Suspects kept at most; beyond, the oldest are forgotten (they cost a wasted read at worst).
+const SUSPECTS_MAX: usize = 100_000;
+/// The index is checkpointed when this many times its size was appended.
+const CHECKPOINT_INDEX_FACTOR: u64 = 32;
+/// … but at least and at most after this many bytes, and at most after this many appends.
+const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
+const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
+const CHECKPOINT_APPENDS_MAX: u64 = 4096;
+
+/// What the writer can be asked for.
+pub(crate) enum Command {
+    /// Write what waits now, flush, and say when.
+    Sync(oneshot::Sender<Result<(), Error>>),
+    /// Make purges durable.
+    Purge(PurgeRecord, oneshot::Sender<Result<(), Error>>),
+    /// Write an index checkpoint.
+    Checkpoint(oneshot::Sender<Result<(), Error>>),
+    /// Write everything, checkpoint, and end.
+    Close(oneshot::Sender<Result<(), Error>>),
+}
+
+/// What the writer starts with.
+pub(crate) struct Start {
+    pub position: LogPosition,
+    pub checkpoint_number: u64,
+    pub life: u64,
+    pub last_sequence: u64,
+    pub memory_bytes: u64,
+    pub purge_log: PurgeLog,
+    pub suspects: Vec<Suspect>,
+    pub write_delay: Duration,
+    pub flush_interval: Option<Duration>,
+}
+
+type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
+
+struct Written {
+    result: Result<Vec<Buffer>, nectary_block::Error>,
+    items: Vec<(Unwritten, Location)>,
+    last_sequence: u64,
+}
+
+/// The writer of a span.
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    position: LogPosition,
+    in_flight: InFlight,
+    spare: Vec<Buffer>,
+    suspects: Vec<Suspect>,
+    purge_log: PurgeLog,
+    purge_end: LogEnd,
+    purges_waiting: Vec<(PurgeRecord, oneshot::Sender<Result<(), Error>>)>,
+    syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    checkpoint: Option<JoinHandle<Result<bool, Error>>>,
+    checkpoint_number: u64,
+    checkpoint_replies: Vec<oneshot::Sender<Result<(), Error>>>,
+    closing: Option<oneshot::Sender<Result<(), Error>>>,
+    appended_bytes: u64,
+    appended_count: u64,
+    /// The highest sequence in an append that was started.
+    appended_sequence: u64,
+    life: u64,
+    memory_bytes: u64,
+    /// The index's size for which the memory tier's capacity was set.
+    index_bytes: u64,
+    write_delay: Duration,
+    flush_interval: Option<Duration>,
+    flushed_at: Instant,
+}
+
+impl Writer {
+    pub fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, start: Start) -> Writer {
+        Writer {
+            shared,
+            commands,
+            position: start.position,
+            in_flight: FuturesOrdered::new(),
+            spare: Vec::new(),
+            suspects: start.suspects,
+            purge_end: start.purge_log.end(),
+            purge_log: start.purge_log,
+            purges_waiting: Vec::new(),
+            syncs_waiting: Vec::new(),
+            checkpoint: None,
+            checkpoint_number: start.checkpoint_number,
+            checkpoint_replies: Vec::new(),
+            closing: None,
+            appended_bytes: 0,
+            appended_count: 0,
+            appended_sequence: start.last_sequence,
+            life: start.life,
+            memory_bytes: start.memory_bytes,
+            index_bytes: 0,
+            write_delay: start.write_delay,
+            flush_interval: start.flush_interval,
+            flushed_at: Instant::now(),
+        }
+    }
+
+    /// Says that there is no runtime to run on.
+    pub fn cannot_run(self, error: &std::io::Error) {
+        self.shared.stop(format!("the writer cannot run: {error}"));
+    }
+
+    /// Runs until the store is closed or nobody holds it any more.
+    pub async fn run(mut self) {
+        loop {
+            if let Err(error) = self.write_due().await {
+                self.fail(&error);
+            }
+            if let Err(error) = self.serve_purges().await {
+                self.fail(&error);
+            }
+            self.serve_syncs().await;
+            if let Some(reply) = self.closing.take() {
+                let result = self.close().await;
+                let _ = reply.send(result);
+                return;
+            }
+            self.checkpoint_if_due().await;
+            let deadline = self.deadline();
+            let shared = Arc::clone(&self.shared);
+            let idle = self.in_flight.is_empty() && !self.suspects.is_empty();
+            tokio::select! {
+                biased;
+                Some(written) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(written).await,
+                command = self.commands.recv() => match command {
+                    Some(Command::Sync(reply)) => self.syncs_waiting.push((shared.queue.last_sequence(), reply)),
+                    Some(Command::Purge(record, reply)) => {
+                        self.purges_waiting.push((record, reply));
+                        self.gather_purges();
+                    }
+                    Some(Command::Checkpoint(reply)) => self.checkpoint_replies.push(reply),
+                    Some(Command::Close(reply)) => self.closing = Some(reply),
+                    // Nobody holds the store any more: what waits is lost, as in a crash.
+                    None => {
+                        self.shared.stop("it was dropped");
+                        return;
+                    }
+                },
+                Some(ended) = async { match self.checkpoint.as_mut() { Some(task) => Some(task.await), None => None } },
+                    if self.checkpoint.is_some() => self.checkpoint_ended(ended),
+                _ = shared.queue.wake.notified() => {}
+                _ = tokio::time::sleep_until(deadline.into()) => {}
+                _ = std::future::ready(()), if idle => self.compare_suspects().await,
+            }
+            if self.flush_interval.is_some_and(|interval| self.flushed_at.elapsed() >= interval) {
+                self.flush_if_written().await;
+            }
+        }
+    }
+
+    /// When there will be something to do without being asked.
+    fn deadline(&self) -> Instant {
+        let (_, oldest) = self.shared.queue.backlog();
+        let can_write = self.in_flight.len() < IN_FLIGHT_MAX && self.shared.stopped().is_none();
+        let write = oldest.filter(|_| can_write).map(|oldest| oldest + self.write_delay);
+        let flush = self.flush_interval.map(|interval| self.flushed_at + interval);
+        let far = Instant::now() + Duration::from_secs(3600);
+        write.unwrap_or(far).min(flush.unwrap_or(far))
+    }
+
+    /// Starts appends while they are due and fewer than the maximum are in flight.
+    async fn write_due(&mut self) -> Result<(), Error> {
+        while self.in_flight.len() < IN_FLIGHT_MAX && self.shared.stopped().is_none() {
+            let (bytes, oldest) = self.shared.queue.backlog();
+            let Some(oldest) = oldest else { return Ok(()) };
+            let wanted =
+                self.syncs_waiting.iter().any(|(sequence, _)| *sequence > self.shared.written.load(Ordering::Acquire));
+            let due = bytes >= self.shared.queue.wake_bytes() || oldest.elapsed() >= self.write_delay || wanted;
+            if !due {
+                return Ok(());
+            }
+            self.append().await?;
+        }
+        Ok(())
+    }
+
+    /// Packs one append from the queue and starts writing it.
+    async fn append(&mut self) -> Result<(), Error> {
+        let bytes_max = self.shared.layout.append_bytes_max();
+        let (mut items, bytes) = pack::take(&self.shared.queue, bytes_max);
+        // What was purged while it waited is not written.
+        let last_sequence = items.last().map(|item| item.entry.sequence);
+        items.retain(|item| {
+            let purged = self.shared.purges.is_purged(item.entry.primary_hash, item.entry.generation);
+            if purged {
+                self.shared.memory.drop_unwritten(&item.entry);
+            }
+            !purged
+        });
+        let Some(last_sequence) = last_sequence else { return Ok(()) };
+        if items.is_empty() && self.in_flight.is_empty() {
+            self.shared.written.fetch_max(last_sequence, Ordering::AcqRel);
+            return Ok(());
+        }
+        if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
+            items.iter().for_each(|item| self.shared.memory.drop_unwritten(&item.entry));
+            return Err(error);
+        }
+        self.start(items, last_sequence);
+        Ok(())
+    }
+
+    fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
+        let layout = &self.shared.layout;
+        let spare = self.spare.pop();
+        let LogPosition { incarnation, offset } = self.position;
+        let packed = pack::pack(layout, incarnation, offset, items, sequence, self.purge_end, spare);
+        let PackedAppend { buffer, items, last_sequence } = packed;
+        let last_sequence = last_sequence.max(sequence);
+        self.appended_sequence = last_sequence;
+        let bytes = buffer.len() as u64;
+        let address = layout.segment_start(incarnation) + offset;
+        let write = self.shared.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
+        self.in_flight.push_back(Box::pin(async move { Written { result: write.await, items, last_sequence } }));
+        self.position.offset += bytes;
+        self.appended_bytes += bytes;
+        self.appended_count += 1;
+        Counters::add(&self.shared.counters.appends, 1);
+        Counters::add(&self.shared.counters.append_bytes, bytes);
+    }
+
+    /// Opens the next segment where this one has no room for `bytes`.
+    async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        if self.position.offset + bytes > self.shared.layout.segment_bytes {
+            self.open_next_segment().await?;
+        }
+        Ok(())
+    }
+
+    async fn open_next_segment(&mut self) -> Result<(), Error> {
+        while let Some(written) = self.in_flight.next().await {
+            self.complete(written).await;
+        }
+        if self.shared.stopped().is_some() {
+            return Err(self.shared.stopped_error());
+        }
+        self.shared.flush().await?;
+        self.flushed_at = Instant::now();
+        let next = self.position.incarnation + 1;
+        self.reclaim(next).await;
+        self.shared.head.store(next, Ordering::Release);
+        self.position = LogPosition { incarnation: next, offset: 0 };
+        let tail = self.shared.layout.tail(next);
+        self.shared.purges.retire(tail, self.shared.fills.generation_min());
+        Ok(())
+    }
+
+    /// Forgets what stands in the segment that `incarnation` will overwrite.
+    async fn reclaim(&mut self, incarnation: u64) {
+        let shared = &self.shared;
+        let layout = &shared.layout;
+        let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
+        let segment = layout.segment_of(old);
+        let mut removed = 0;
+        let mut reader = SegmentReader::new(&shared.device, layout, old);
+        let scanned = reader
+            .scan(0, 0, true, |record| {
+                removed += u64::from(shared.index.remove(record.hash, record.location));
+                shared.memory.remove_at(record.hash, record.location);
+            })
+            .await;
+        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
+        if scanned.damaged {
+            removed += shared.index.sweep(here);
+            shared.memory.sweep(here);
+        }
+        Counters::add(&shared.counters.segments_reclaimed, 1);
+        Counters::add(&shared.counters.entries_reclaimed, removed);
+    }
+
+    /// Takes the result of the oldest append in flight.
+    async fn complete(&mut self, written: Written) {
+        match written.result {
+            Ok(mut buffers) => {
+                if self.spare.len() < IN_FLIGHT_MAX {
+                    self.spare.extend(buffers.pop());
+                }
+                for (item, location) in written.items {
+                    self.publish(item, location);
+                }
+                self.shared.written.fetch_max(written.last_sequence, Ordering::AcqRel);
+                self.divide_memory();
+            }
+            Err(error) => {
+                for (item, _) in &written.items {
+                    self.shared.memory.drop_unwritten(&item.entry);
+                }
+                self.fail(&error.into());
+            }
+        }
+    }
+
+    /// Gives the memory tier what the index leaves.
+    fn divide_memory(&mut self) {
+        let index_bytes = self.shared.index.bytes();
+        if index_bytes != self.index_bytes {
+            self.index_bytes = index_bytes;
+            let capacity = crate::store::tier_bytes(self.memory_bytes, index_bytes, &self.shared.layout);
+            self.shared.memory.set_capacity(capacity);
+        }
+    }
+
+    /// Makes a written entry findable on disk, and its older versions not.
+    fn publish(&mut self, item: Unwritten, location: Location) {
+        let shared = &self.shared;
+        let entry = &item.entry;
+        if shared.purges.is_purged(entry.primary_hash, entry.generation) {
+            shared.memory.drop_unwritten(entry);
+            return;
+        }
+        let known = item.previous.as_ref().and_then(|previous| previous.location());
+        let older = if matches!(entry.piece, Piece::Fragment { .. }) {
+            Vec::new()
+        } else {
+            shared.index.candidates(entry.hash)
+        };
+        entry.set_location(location);
+        shared.index.insert(entry.hash, location);
+        for older in older {
+            if known.is_some_and(|known| known.unit == older.unit) {
+                shared.index.remove(entry.hash, older);
+            } else if older.unit != location.unit && self.suspects.len() < SUSPECTS_MAX {
+                self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
+            }
+        }
+        shared.memory.admit(entry);
+    }
+
+    /// Reads some suspects and removes those that are older versions of the same key.
+    async fn compare_suspects(&mut self) {
+        let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
+        for suspect in self.suspects.split_off(from) {
+            if !self.shared.index.contains(suspect.hash, suspect.newer) {
+                continue;
+            }
+            if let Found::Entry(_) = self.shared.read_record(suspect.hash, None, suspect.older).await {
+                self.shared.index.remove(suspect.hash, suspect.older);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.shared.stop(error.message.clone());
+        for (_, reply) in self.syncs_waiting.drain(..) {
+            let _ = reply.send(Err(self.shared.stopped_error()));
+        }
+        for (_, reply) in self.purges_waiting.drain(..) {
+            let _ = reply.send(Err(self.shared.stopped_error()));
+        }
+    }
+
+    /// Answers syncs whose entries are all written, after one flush.
+    async fn serve_syncs(&mut self) {
+        if self.shared.stopped().is_some() {
+            for (_, reply) in self.syncs_waiting.drain(..) {
+                let _ = reply.send(Err(self.shared.stopped_error()));
+            }
+            return;
+        }
+        let written = self.shared.written.load(Ordering::Acquire);
+        let (due, waiting): (Vec<_>, Vec<_>) =
+            self.syncs_waiting.drain(..).partition(|(sequence, _)| *sequence <= written);
+        self.syncs_waiting = waiting;
+        if due.is_empty() {
+            return;
+        }
+        let result = self.shared.flush().await;
+        self.flushed_at = Instant::now();
+        if let Err(error) = &result {
+            self.shared.stop(error.message.clone());
+        }
+        for (_, reply) in due {
+            let _ = reply.send(result.clone());
+        }
+    }
+
+    async fn flush_if_written(&mut self) {
+        self.flushed_at = Instant::now();
+        if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire) {
+            if let Err(error) = self.shared.flush().await {
+                self.fail(&error);
+            }
+        }
+    }
+
+    fn gather_purges(&mut self) {
+        while self.purges_waiting.len() < crate::format::PURGE_RECORDS_PER_BLOCK {
+            match self.commands.try_recv() {
+                Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
+                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.shared.queue.last_sequence(), reply)),
+                Ok(Command::Checkpoint(reply)) => self.checkpoint_replies.push(reply),
+                // Closing comes after the purges that were gathered.
+                Ok(Command::Close(reply)) => {
+                    self.closing = Some(reply);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Makes the gathered purges durable, one block and one flush for all of them.
+    async fn serve_purges(&mut self) -> Result<(), Error> {
+        if self.purges_waiting.is_empty() {
+            return Ok(());
+        }
+        if self.shared.stopped().is_some() {
+            return Err(self.shared.stopped_error());
+        }
+        if self.purge_log.is_full() {
+            self.compact_purges().await?;
+        }
+        let count = self.purges_waiting.len().min(crate::format::PURGE_RECORDS_PER_BLOCK);
+        let batch: Vec<_> = self.purges_waiting.drain(..count).collect();
+        let records: Vec<PurgeRecord> = batch.iter().map(|(record, _)| *record).collect();
+        let written = self.shared.written.load(Ordering::Acquire);
+        let result = self.purge_log.commit(&records).await;
+        Counters::add(&self.shared.counters.metadata_bytes, 2 * BLOCK_BYTES);
+        Counters::add(&self.shared.counters.flushes, 1);
+        if result.is_ok() {
+            self.shared.flushed.fetch_max(written, Ordering::AcqRel);
+            self.purge_end = self.purge_log.end();
+        }
+        for (_, reply) in batch {
+            let _ = reply.send(result.clone());
+        }
+        result
+    }
+
+    /// Begins a new lap of the purge log; reclaims the oldest segments where too many records are still needed.
+    async fn compact_purges(&mut self) -> Result<(), Error> {
+        for _ in 0..self.shared.layout.segment_count + 4 {
+            if self.shared.purges.len() <= self.purge_log.live_records_max() {
+                break;
+            }
+            self.open_next_segment().await?;
+            self.start(Vec::new(), self.appended_sequence);
+        }
+        while let Some(written) = self.in_flight.next().await {
+            self.complete(written).await;
+        }
+        self.purge_log.compact(&self.shared.purges).await?;
+        self.purge_end = self.purge_log.end();
+        Ok(())
+    }
+
+    /// Starts a checkpoint where enough was appended since the last, or one was asked for.
+    async fn checkpoint_if_due(&mut self) {
+        let index_bytes = self.shared.index.bytes();
+        let bytes_due = (index_bytes * CHECKPOINT_INDEX_FACTOR).clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX);
+        let due = self.appended_bytes >= bytes_due
+            || self.appended_count >= CHECKPOINT_APPENDS_MAX
+            || !self.checkpoint_replies.is_empty();
+        if !due || self.checkpoint.is_some() || self.shared.stopped().is_some() {
+            return;
+        }
+        while let Some(written) = self.in_flight.next().await {
+            self.complete(written).await;
+        }
+        let shared = Arc::clone(&self.shared);
+        let (position, purge_end) = (self.position, self.purge_end);
+        let last_sequence = shared.written.load(Ordering::Acquire);
+        self.checkpoint_number += 1;
+        let number = self.checkpoint_number;
+        self.appended_bytes = 0;
+        self.appended_count = 0;
+        self.checkpoint =
+            Some(tokio::spawn(
+                async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await },
+            ));
+    }
+
+    fn checkpoint_ended(&mut self, ended: Result<Result<bool, Error>, tokio::task::JoinError>) {
+        self.checkpoint = None;
+        let result = match ended {
+            Ok(Ok(fits)) => {
+                if !fits {
+                    self.shared
+                        .note("the index does not fit its checkpoint area; a restart will scan the store".into());
+                }
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(Error::stopped(format!("the checkpoint task failed: {error}"))),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        for reply in self.checkpoint_replies.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+    }
+
+    /// Writes everything that waits, a checkpoint and the clean mark.
+    async fn close(&mut self) -> Result<(), Error> {
+        while self.shared.stopped().is_none() {
+            self.serve_purges().await?;
+            if self.shared.queue.backlog().1.is_some() && self.in_flight.len() < IN_FLIGHT_MAX {
+                if let Err(error) = self.append().await {
+                    self.fail(&error);
+                }
+            } else if let Some(written) = self.in_flight.next().await {
+                self.complete(written).await;
+            } else {
+                break;
+            }
+        }
+        if let Some(task) = self.checkpoint.take() {
+            let _ = task.await;
+        }
+        if self.shared.stopped().is_some() {
+            return Err(self.shared.stopped_error());
+        }
+        // Close the queue: what is put from now on is refused.
+        for item in self.shared.queue.close() {
+            self.shared.memory.drop_unwritten(&item.entry);
+        }
+        let last_sequence = self.shared.written.load(Ordering::Acquire);
+        let number = self.checkpoint_number + 1;
+        write_checkpoint(&self.shared, number, self.position, last_sequence, self.purge_end).await?;
+        write_state(&self.shared.device, &self.shared.layout, self.life, true).await?;
+        self.shared.flush().await?;
+        self.shared.stop("it was closed");
+        Ok(())
+    }
+}

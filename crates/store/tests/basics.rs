@@ -1,0 +1,245 @@
+//! What a user of the store sees first: put, get, replace, purge, close, open.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, FillHead, FillRole, KeyRef, OpenOptions, Store};
+
+fn device(bytes: u64) -> SharedDevice {
+    Arc::new(MemoryDevice::new(bytes))
+}
+
+async fn fresh(bytes: u64) -> (SharedDevice, Store) {
+    let device = device(bytes);
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    let store = open(&device).await;
+    (device, store)
+}
+
+async fn open(device: &SharedDevice) -> Store {
+    Store::open(device.clone(), OpenOptions { memory_bytes: 32 << 20, ..Default::default() }).await.unwrap()
+}
+
+fn body(seed: u64, length: usize) -> Bytes {
+    (0..length).map(|at| (seed.wrapping_mul(31).wrapping_add(at as u64 * 7) >> 3) as u8).collect::<Vec<u8>>().into()
+}
+
+async fn read_all(store: &Store, key: KeyRef<'_>) -> Option<Vec<u8>> {
+    let object = store.get(key).await?;
+    let mut reader = object.reader(0..u64::MAX);
+    let mut bytes = Vec::new();
+    while let Some(piece) = reader.next().await {
+        bytes.extend_from_slice(&piece.unwrap());
+    }
+    assert_eq!(bytes.len() as u64, object.body_bytes());
+    Some(bytes)
+}
+
+#[tokio::test]
+async fn objects_of_all_sizes_survive_close_and_drop() {
+    let (device, store) = fresh(64 << 20).await;
+    let sizes = [0, 1, 100, 4096, 100_000, 256 << 10, (256 << 10) + 1, 700_000, (1 << 20) + 5, 5_000_000];
+    for (number, &size) in sizes.iter().enumerate() {
+        let name = format!("key {number}");
+        store.put(KeyRef::new(name.as_bytes(), b"v"), "meta".into(), body(number as u64, size)).await.unwrap();
+    }
+    let check = async |store: &Store| {
+        for (number, &size) in sizes.iter().enumerate() {
+            let name = format!("key {number}");
+            let found = read_all(store, KeyRef::new(name.as_bytes(), b"v")).await;
+            assert!(found.as_deref() == Some(&body(number as u64, size)[..]), "{name} of {size} bytes");
+            assert!(store.get(KeyRef::new(name.as_bytes(), b"")).await.is_none());
+        }
+    };
+    check(&store).await;
+    let sequences = store.sync().await.unwrap();
+    assert_eq!(sequences.last, sequences.flushed);
+    drop(store);
+    let store = open(&device).await;
+    assert!(!store.stat().recovery.clean && !store.stat().recovery.checkpoint);
+    assert_eq!(store.sequences().written, sequences.last);
+    check(&store).await;
+    store.close().await.unwrap();
+    assert!(store.put(KeyRef::new(b"late", b""), Bytes::new(), Bytes::new()).await.is_err());
+    drop(store);
+    let store = open(&device).await;
+    assert!(store.stat().recovery.clean && store.stat().recovery.checkpoint);
+    check(&store).await;
+}
+
+#[tokio::test]
+async fn newest_version_wins_in_memory_on_disk_and_after_restart() {
+    let (device, store) = fresh(16 << 20).await;
+    let key = KeyRef::new(b"k", b"");
+    for version in 0..50u64 {
+        store.put(key, Bytes::new(), body(version, 1000)).await.unwrap();
+        if version % 7 == 0 {
+            store.sync().await.unwrap();
+        }
+        assert_eq!(read_all(&store, key).await.unwrap(), body(version, 1000));
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(&device).await;
+    assert_eq!(read_all(&store, key).await.unwrap(), body(49, 1000));
+}
+
+#[tokio::test]
+async fn purge_kills_all_variants_also_after_restart_and_lets_new_ones_in() {
+    let (device, store) = fresh(16 << 20).await;
+    for variant in [&b""[..], b"gzip", b"br"] {
+        store.put(KeyRef::new(b"page", variant), Bytes::new(), body(1, 500)).await.unwrap();
+    }
+    store.put(KeyRef::new(b"other", b""), Bytes::new(), body(2, 500)).await.unwrap();
+    store.sync().await.unwrap();
+    store.purge_key(b"page").await.unwrap();
+    let gone = async |store: &Store| {
+        for variant in [&b""[..], b"gzip", b"br"] {
+            assert!(store.get(KeyRef::new(b"page", variant)).await.is_none());
+        }
+        assert!(store.get(KeyRef::new(b"other", b"")).await.is_some());
+    };
+    gone(&store).await;
+    drop(store);
+    let store = open(&device).await;
+    gone(&store).await;
+    store.put(KeyRef::new(b"page", b"br"), Bytes::new(), body(3, 500)).await.unwrap();
+    assert_eq!(read_all(&store, KeyRef::new(b"page", b"br")).await.unwrap(), body(3, 500));
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(&device).await;
+    assert_eq!(read_all(&store, KeyRef::new(b"page", b"br")).await.unwrap(), body(3, 500));
+    assert!(store.get(KeyRef::new(b"page", b"gzip")).await.is_none());
+}
+
+#[tokio::test]
+async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restarts() {
+    let (device, mut store) = fresh(4 << 20).await;
+    let mut number = 0u64;
+    for round in 0..12 {
+        for _ in 0..300 {
+            let name = format!("object {number}");
+            while store.put(KeyRef::new(name.as_bytes(), b""), Bytes::new(), body(number, 4000)).await.is_err() {
+                store.sync().await.unwrap();
+            }
+            number += 1;
+        }
+        store.sync().await.unwrap();
+        if round % 3 == 2 {
+            drop(store);
+            store = open(&device).await;
+        } else if round % 3 == 1 {
+            store.checkpoint().await.unwrap();
+        }
+        let mut found = 0;
+        for old in (0..number).rev() {
+            let name = format!("object {old}");
+            match read_all(&store, KeyRef::new(name.as_bytes(), b"")).await {
+                Some(bytes) => {
+                    assert_eq!(bytes, body(old, 4000), "{name}");
+                    found += 1;
+                }
+                None => assert!(number - old > 500, "{name} of {number} is gone too early in round {round}"),
+            }
+        }
+        assert!(found <= number.min(1000) && found >= number.min(500), "{found} of {number}");
+    }
+    assert!(store.stat().head_incarnation > store.stat().segment_count * 2);
+}
+
+#[tokio::test]
+async fn followers_read_along_and_late_ones_find_the_object() {
+    let (_, store) = fresh(64 << 20).await;
+    for length in [10usize, 300_000, 3_500_000] {
+        let name = format!("fill {length}");
+        let key = KeyRef::new(name.as_bytes(), b"");
+        let whole = body(9, length);
+        let FillRole::Leader(mut fill) = store.begin_fill(key, None) else { panic!("no leader") };
+        let FillRole::Follower(mut early) = store.begin_fill(key, None) else { panic!("no follower") };
+        assert!(fill.start(b"", "m".into(), None));
+        let mut chunks: Vec<Bytes> = Vec::new();
+        for start in (0..length).step_by(10_007) {
+            chunks.push(whole.slice(start..(start + 10_007).min(length)));
+        }
+        let half = chunks.len() / 2;
+        for chunk in &chunks[..half] {
+            fill.write(chunk.clone()).await.unwrap();
+        }
+        let FillRole::Follower(mut late) = store.begin_fill(key, None) else { panic!("no late follower") };
+        for chunk in &chunks[half..] {
+            fill.write(chunk.clone()).await.unwrap();
+        }
+        fill.finish().await.unwrap();
+        for reader in [&mut early, &mut late] {
+            assert!(matches!(reader.head().await, FillHead::Streaming { .. }));
+            let mut bytes = Vec::new();
+            while let Some(piece) = reader.next().await {
+                bytes.extend_from_slice(&piece.unwrap());
+            }
+            assert!(bytes == whole);
+        }
+        assert!(matches!(store.begin_fill(key, None), FillRole::Resident(_)));
+        assert!(read_all(&store, key).await.unwrap() == whole);
+    }
+    assert_eq!(store.stat().fill_bytes, 0);
+}
+
+#[tokio::test]
+async fn fill_that_began_before_a_purge_stores_nothing_and_is_not_joined() {
+    let (_, store) = fresh(16 << 20).await;
+    let key = KeyRef::new(b"slow", b"");
+    let FillRole::Leader(mut fill) = store.begin_fill(key, None) else { panic!("no leader") };
+    assert!(fill.start(b"", Bytes::new(), Some(5)));
+    store.purge_key(b"slow").await.unwrap();
+    let FillRole::Leader(mut second) = store.begin_fill(key, None) else {
+        panic!("joined a fill from before the purge")
+    };
+    fill.write("stale".into()).await.unwrap();
+    assert!(fill.finish().await.is_err());
+    assert!(store.get(key).await.is_none());
+    assert!(second.start(b"", Bytes::new(), Some(5)));
+    second.write("fresh".into()).await.unwrap();
+    second.finish().await.unwrap();
+    assert_eq!(read_all(&store, key).await.unwrap(), b"fresh");
+}
+
+#[tokio::test]
+async fn broken_or_lying_fill_stores_nothing() {
+    let (_, store) = fresh(16 << 20).await;
+    let key = KeyRef::new(b"k", b"");
+    let FillRole::Leader(mut fill) = store.begin_fill(key, None) else { panic!() };
+    let mut reader = fill.reader();
+    assert!(fill.start(b"", Bytes::new(), Some(10)));
+    fill.write("12345".into()).await.unwrap();
+    assert!(fill.finish().await.is_err());
+    assert!(reader.next().await.unwrap().is_ok());
+    assert!(reader.next().await.unwrap().is_err());
+    assert!(store.get(key).await.is_none());
+    let FillRole::Leader(mut fill) = store.begin_fill(key, None) else { panic!() };
+    assert!(fill.start(b"", Bytes::new(), Some(3)));
+    assert!(fill.write("12345".into()).await.is_err());
+    drop(fill);
+    assert!(store.get(key).await.is_none());
+}
+
+#[tokio::test]
+async fn refresh_replaces_metadata_and_keeps_the_body() {
+    let (device, store) = fresh(64 << 20).await;
+    for (name, length) in [(&b"small"[..], 1000), (b"large", 2_500_000)] {
+        let key = KeyRef::new(name, b"");
+        store.put(key, "old".into(), body(4, length)).await.unwrap();
+        let stale = store.get(key).await.unwrap();
+        let FillRole::Leader(fill) = store.begin_fill(key, Some(&stale)) else { panic!() };
+        let fresh = fill.refresh(&stale, "new".into()).await.unwrap();
+        assert_eq!(fresh.metadata(), "new");
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(&device).await;
+    for (name, length) in [(&b"small"[..], 1000), (b"large", 2_500_000)] {
+        let key = KeyRef::new(name, b"");
+        assert_eq!(store.get(key).await.unwrap().metadata(), "new");
+        assert!(read_all(&store, key).await.unwrap() == body(4, length));
+    }
+}
