@@ -64,13 +64,16 @@ pub struct Campaign {
     pub memory: [String; 2],
     /// Further arguments of the proxy.
     pub arguments: Vec<String>,
+    /// Instead of after a time, kill it at one of these system calls (names as `strace` takes them, with commas), the
+    /// n-th of a thread, n drawn for each round.
+    pub kill_at_calls: Option<String>,
 }
 
 impl Campaign {
     /// Rounds `0..count` with the default memory.
     pub fn new(seed: u64, count: u64) -> Self {
         let memory = ["128M".to_owned(), "16M".to_owned()];
-        Self { seed, rounds: (0..count).collect(), plant: None, memory, arguments: Vec::new() }
+        Self { seed, rounds: (0..count).collect(), plant: None, memory, arguments: Vec::new(), kill_at_calls: None }
     }
 }
 

@@ -25,6 +25,8 @@ const ROUND_BYTES_MAX: u64 = 40 << 20;
 const RESTART_BYTES: u64 = 32 << 20;
 /// Clients that load the proxy at once.
 const CLIENTS: usize = 4;
+/// The highest number of a call at which the process is killed.
+const CALLS_MAX: u64 = 12;
 /// How often the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// The longest time that a start or a clean stop may take before the run gives up.
@@ -64,9 +66,13 @@ impl<'a> Runner<'a> {
             client.begin_round(format!("{number}-{index}"), rng.split());
         }
         let bytes_before = self.origin.body_bytes();
-        let nectary = match self.nectary.take() {
-            Some(nectary) => nectary,
-            None => self.command.start()?,
+        let nectary = match (self.nectary.take(), &self.campaign.kill_at_calls) {
+            (Some(nectary), None) => nectary,
+            (None, None) => self.command.start()?,
+            (running, Some(calls)) => {
+                running.map_or(Ok(()), |mut nectary| stop_cleanly(&mut nectary))?;
+                self.start_to_be_killed(calls, 1 + rng.below(CALLS_MAX))?
+            }
         };
         let load_for = Duration::from_millis(500 + rng.below(2500));
         let (mut tally, polls, at_kill) = self.load_and_kill(nectary, load_for)?;
@@ -84,11 +90,29 @@ impl<'a> Runner<'a> {
         Ok(RoundReport { round: number, tally, keys, written: at_kill.written, last: at_kill.last, first_hit })
     }
 
+    /// Starts the proxy under `strace`, which kills it at the `nth` of these calls of any thread.
+    fn start_to_be_killed(&self, calls: &str, nth: u64) -> Result<Nectary> {
+        let mut command = self.command.clone();
+        let log = command.folder.join("strace.log").display().to_string();
+        let inject = format!("inject={calls}:signal=SIGKILL:when={nth}");
+        let words =
+            ["strace", "-f", "-qq", "--seccomp-bpf", "-o", &log, "-e", &format!("trace={calls}"), "-e", &inject];
+        command.wrapper = words.map(str::to_owned).to_vec();
+        let mut nectary = command.spawn()?;
+        match nectary.wait_ready(READY_MAX) {
+            // It may be killed before it is ready: that is a crash state as good as any.
+            Err(_) if nectary.process.try_status().is_some() => self.command.start(),
+            Err(error) => Err(error),
+            Ok(()) => Ok(nectary),
+        }
+    }
+
     /// Loads the proxy from all clients for a time, reads the sequences a last time, and kills it.
     fn load_and_kill(&mut self, mut nectary: Nectary, load_for: Duration) -> Result<(Tally, Vec<Poll>, Sequences)> {
         let round = Round {
             origin: &self.origin,
             killed: AtomicBool::new(false),
+            may_break: self.campaign.kill_at_calls.is_some(),
             body_bytes_max: self.origin.body_bytes() + ROUND_BYTES_MAX,
             flip_byte: AtomicBool::new(false),
         };
@@ -97,7 +121,7 @@ impl<'a> Runner<'a> {
         let polled = std::thread::scope(|scope| {
             let clients = self.clients.iter_mut();
             let threads: Vec<_> = clients.map(|client| scope.spawn(|| client.load(address, &round))).collect();
-            let polled = poll(&nectary, load_for);
+            let polled = poll(&mut nectary, load_for, round.may_break);
             round.killed.store(true, Ordering::SeqCst);
             nectary.process.kill();
             for thread in threads {
@@ -151,6 +175,7 @@ impl<'a> Runner<'a> {
         let round = Round {
             origin: &self.origin,
             killed: AtomicBool::new(false),
+            may_break: false,
             body_bytes_max: u64::MAX,
             flip_byte: AtomicBool::new(self.campaign.plant == Some(Plant::WrongByte)),
         };
@@ -208,17 +233,23 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Polls the sequences until the time is over; the last poll is the one just before the kill.
-fn poll(nectary: &Nectary, load_for: Duration) -> Result<(Vec<Poll>, Sequences)> {
+/// Polls the sequences until the time is over, or, where it `may_end`, until the process has ended; the last poll is the
+/// one just before the kill.
+fn poll(nectary: &mut Nectary, load_for: Duration, may_end: bool) -> Result<(Vec<Poll>, Sequences)> {
     let mut control = nectary.control()?;
     let end = Instant::now() + load_for;
     let mut polls = Vec::new();
+    let mut at_kill = Sequences::default();
     loop {
         let began = Instant::now();
-        let sequences = control.sequences()?;
-        polls.push(Poll { began, last: sequences.last });
+        match control.sequences() {
+            Ok(sequences) => at_kill = sequences,
+            Err(_) if may_end && nectary.process.wait(READY_MAX).is_ok() => return Ok((polls, at_kill)),
+            Err(error) => return Err(error),
+        }
+        polls.push(Poll { began, last: at_kill.last });
         if began >= end {
-            return Ok((polls, sequences));
+            return Ok((polls, at_kill));
         }
         std::thread::sleep(POLL_INTERVAL.min(end - began));
     }

@@ -1,0 +1,117 @@
+//! System calls that fail, or at which the process dies: `strace` makes every kind of it, with the POSIX engine.
+//!
+//! After a failed write or flush the proxy goes on serving right bytes and says that something is wrong; after a death at a
+//! call what was written is there, and what was purged is not.
+
+use anyhow::Result;
+use nectary_e2e::filled::Filled;
+use nectary_e2e::guard::find_program;
+use nectary_e2e::http::Connection;
+use nectary_e2e::nectary::find;
+use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::sigkill::{self, Campaign};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const WRITES: &str = "pwrite64,pwritev,pwritev2";
+const FLUSHES: &str = "fdatasync,fsync";
+
+/// True where `strace` may trace; prints why not otherwise.
+fn can_trace() -> bool {
+    let Some(strace) = find_program("strace") else {
+        not_run("faulty calls: strace is not installed");
+        return false;
+    };
+    let traced = Command::new(strace).args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
+    let good = traced.is_ok_and(|status| status.success());
+    if !good {
+        not_run("faulty calls: strace may not trace here (ptrace is forbidden)");
+    }
+    good
+}
+
+/// A wrapper under which these calls fail from the `first` of each thread on.
+fn failing(filled: &Filled, calls: &str, error: &str, first: u32) -> Vec<String> {
+    let log = filled.scratch.join("strace.log").display().to_string();
+    let inject = format!("inject={calls}:error={error}:when={first}+");
+    let words = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", &log, "-e", &format!("trace={calls}"), "-e", &inject];
+    words.map(str::to_owned).to_vec()
+}
+
+#[test]
+fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
+    if !can_trace() {
+        return Ok(());
+    }
+    for (calls, error, first) in [(WRITES, "EIO", 3), (WRITES, "ENOSPC", 2), (FLUSHES, "EIO", 2)] {
+        let mut filled = Filled::new("failing", 200, 1)?;
+        filled.command.arguments.extend(["--io", "posix"].map(str::to_owned));
+        filled.fill_and_stop()?;
+        let good = filled.command.clone();
+        filled.command.wrapper = failing(&filled, calls, error, first);
+        // New objects, so that there is something to write.
+        let more = Filled::new("failing-more", 200, 2)?;
+        let mut nectary = filled.command.start()?;
+        let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let (mut serial, mut purged) = (0, 0);
+        let state = loop {
+            for target in &more.targets {
+                let target = target.replace("/o/", &format!("/n{serial}/"));
+                let response = client.get(&target)?;
+                let bytes = nectary_e2e::origin::Resource::parse(&target).bytes;
+                assert!(response.body == nectary_e2e::content::body(&target, 1, bytes), "{target}");
+            }
+            serial += 1;
+            let target = &filled.targets[serial];
+            if client.request("PURGE", target, &[])?.status == 200 {
+                // From here on only the next version is right, also after the restart.
+                filled.origin.bump(target);
+                purged += 1;
+            }
+            assert_eq!(filled.check(&nectary).wrong, 0, "{}", nectary.process.log_tail());
+            let status = nectary.control()?.status()?;
+            let state = find(&status, "state").and_then(|state| state.as_str()).unwrap_or("none").to_owned();
+            if state != "healthy" || Instant::now() > deadline {
+                break state;
+            }
+        };
+        assert_ne!(state, "healthy", "{calls} failed with {error}, and nothing is said about it");
+        assert_ne!(client.request("PURGE", &filled.targets[100], &[])?.status, 200, "a purge that is not durable");
+        nectary.process.kill();
+        assert!(!nectary.process.log_text().contains("panicked"), "{}", nectary.process.log_tail());
+        let nectary = good.start()?;
+        let checked = filled.check(&nectary);
+        assert_eq!(checked.wrong, 0, "{}", nectary.process.log_tail());
+        assert!(checked.hits >= 150, "what was written before is still there: {checked:?}");
+        println!(
+            "{calls} {error} from the {first}. on: state {state}, {} purges held; afterwards {checked:?}",
+            purged.len()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn death_at_a_write_or_flush_loses_nothing_that_was_written() -> Result<()> {
+    if !can_trace() {
+        return Ok(());
+    }
+    let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
+    println!("seed {seed}");
+    let mut campaign = Campaign::new(seed, 6);
+    campaign.kill_at_calls = Some(format!("{WRITES},{FLUSHES}"));
+    campaign.arguments.extend(["--io", "posix"].map(str::to_owned));
+    let summary = sigkill::run(&campaign, |report| {
+        println!(
+            "round {}: written {} of {}, demanded {}",
+            report.round, report.written, report.last, report.tally.demanded
+        );
+        Ok(())
+    })?;
+    println!("killed at calls: {}", sigkill::describe(&summary));
+    let total = &summary.tally;
+    assert_eq!((total.missing, total.wrong, total.lost_alive), (0, 0, 0), "seed {seed}: {:?}", total.complaints);
+    assert!(total.demanded > 0, "nothing was demanded");
+    Ok(())
+}
