@@ -84,10 +84,7 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
         let checked = filled.check(&nectary);
         assert_eq!(checked.wrong, 0, "{}", nectary.process.log_tail());
         assert!(checked.hits >= 150, "what was written before is still there: {checked:?}");
-        println!(
-            "{calls} {error} from the {first}. on: state {state}, {} purges held; afterwards {checked:?}",
-            purged.len()
-        );
+        println!("{calls} {error} from the {first}. on: state {state}, {} purges held; afterwards {checked:?}", purged);
     }
     Ok(())
 }
