@@ -175,12 +175,11 @@ pub enum FillHead {
 pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
     let (primary_hash, hash) = shared.hash(key);
     let mut fills = shared.fills.lock();
-    if let Some(fill) = fills.get(&hash) {
-        if !shared.purges.is_purged(primary_hash, fill.generation) {
-            if let Some(reader) = FillReader::join(shared, fill) {
-                return FillRole::Follower(reader);
-            }
-        }
+    if let Some(fill) = fills.get(&hash)
+        && !shared.purges.is_purged(primary_hash, fill.generation)
+        && let Some(reader) = FillReader::join(shared, fill)
+    {
+        return FillRole::Follower(reader);
     }
     if let Some(entry) =
         shared.find_resident(key).filter(|entry| stale.is_none_or(|stale| stale.entry.sequence != entry.sequence))

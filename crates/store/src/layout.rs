@@ -93,7 +93,7 @@ impl Layout {
             let shrunk = (room / 32).max(1).next_power_of_two() / 2;
             SEGMENT_BYTES_DEFAULT.min(shrunk.max(SEGMENT_BYTES_MIN))
         });
-        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&wanted) || wanted % BLOCK_BYTES != 0 {
+        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&wanted) || !wanted.is_multiple_of(BLOCK_BYTES) {
             return Err(Error::invalid(format!(
                 "a segment has {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX} bytes, a multiple of {BLOCK_BYTES}; {wanted} were given"
             )));

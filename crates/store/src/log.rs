@@ -148,21 +148,22 @@ impl<'a> SegmentReader<'a> {
                 }
                 None => None,
             };
-            if let Some(wanted) = wanted {
-                if let Some(bytes) = self.bytes_at(position, wanted as u64).await {
-                    let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
-                    let incarnation = header.map(|header| header.incarnation.get()).unwrap_or(0);
-                    let place = Place { identity: layout.identity, incarnation, address };
-                    if incarnation > 0 && incarnation % count == segment {
-                        if let Ok(append) = Append::decode(bytes, place, room) {
-                            let first = append.fields.first_sequence.get();
-                            if position == 0 {
-                                return Some((incarnation, first));
-                            }
-                            if newest.is_none_or(|(known, _)| incarnation > known) {
-                                newest = Some((incarnation, first));
-                            }
-                        }
+            if let Some(wanted) = wanted
+                && let Some(bytes) = self.bytes_at(position, wanted as u64).await
+            {
+                let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
+                let incarnation = header.map(|header| header.incarnation.get()).unwrap_or(0);
+                let place = Place { identity: layout.identity, incarnation, address };
+                if incarnation > 0
+                    && incarnation % count == segment
+                    && let Ok(append) = Append::decode(bytes, place, room)
+                {
+                    let first = append.fields.first_sequence.get();
+                    if position == 0 {
+                        return Some((incarnation, first));
+                    }
+                    if newest.is_none_or(|(known, _)| incarnation > known) {
+                        newest = Some((incarnation, first));
                     }
                 }
             }

@@ -185,10 +185,10 @@ impl MemoryTier {
     fn note(&self, id: u64) {
         let at = self.noted.fetch_add(1, Ordering::Relaxed);
         self.notes[at % NOTES].store(id, Ordering::Relaxed);
-        if at % NOTES_BATCH == NOTES_BATCH - 1 {
-            if let Ok(mut replacement) = self.replacement.try_lock() {
-                self.take_notes(&mut replacement);
-            }
+        if at % NOTES_BATCH == NOTES_BATCH - 1
+            && let Ok(mut replacement) = self.replacement.try_lock()
+        {
+            self.take_notes(&mut replacement);
         }
     }
 

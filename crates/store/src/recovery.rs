@@ -83,10 +83,12 @@ async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
         let Ok(header) = format::open_unplaced(&bytes, Magic::State) else { continue };
         let life = header.incarnation.get();
         let place = Place { identity: layout.identity, incarnation: life, address };
-        if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes)) {
-            if body.life.get() == life && life > newest.0 && life < 1 << (64 - LIFE_SHIFT) {
-                newest = (life, body.clean.get() == 1);
-            }
+        if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
+            && body.life.get() == life
+            && life > newest.0
+            && life < 1 << (64 - LIFE_SHIFT)
+        {
+            newest = (life, body.clean.get() == 1);
         }
     }
     newest
@@ -120,14 +122,14 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         checkpoint_number = checkpoint_number.max(header.number);
         if used.is_none() {
             replay.index = new_index(layout, index_bytes_max);
-            if replay.from_checkpoint(&header).await {
+            if replay.replay_checkpoint(&header).await {
                 used = Some(header);
             }
         }
     }
     if used.is_none() {
         replay.index = new_index(layout, index_bytes_max);
-        replay.from_all_segments().await;
+        replay.replay_all_segments().await;
     }
     let Replay { index, suspects, position, scanned, records, .. } = replay;
 
@@ -226,7 +228,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Loads a checkpoint and replays what came after it; false where the checkpoint is damaged.
-    async fn from_checkpoint(&mut self, header: &CheckpointHeader) -> bool {
+    async fn replay_checkpoint(&mut self, header: &CheckpointHeader) -> bool {
         if header.position.incarnation == 0 || header.position.incarnation > u64::MAX / 2 {
             return false;
         }
@@ -258,7 +260,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Finds out which segments hold what, and replays all of them.
-    async fn from_all_segments(&mut self) {
+    async fn replay_all_segments(&mut self) {
         let mut incarnations = Vec::new();
         for segment in 0..self.layout.segment_count {
             // Any incarnation of this segment names its place.

@@ -327,11 +327,11 @@ impl Store {
         let record = purges::key_record(primary_hash, generation, shared.head.load(Ordering::Acquire));
         shared.purges.add(&record);
         let resident = shared.memory.get(hash, KeyRef::new(primary, b""));
-        if let Some(entry) = resident.filter(|entry| entry.generation <= generation) {
-            if let Some(location) = entry.location() {
-                shared.index.remove(hash, location);
-                shared.memory.remove_same(&entry);
-            }
+        if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
+            && let Some(location) = entry.location()
+        {
+            shared.index.remove(hash, location);
+            shared.memory.remove_same(&entry);
         }
         self.ask(|reply| Command::Purge(record, reply)).await?;
         Counters::add(&shared.counters.purges, 1);

@@ -414,10 +414,10 @@ impl Writer {
 
     async fn flush_if_written(&mut self) {
         self.flushed_at = Instant::now();
-        if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire) {
-            if let Err(error) = self.shared.flush().await {
-                self.fail(&error);
-            }
+        if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire)
+            && let Err(error) = self.shared.flush().await
+        {
+            self.fail(&error);
         }
     }
 
