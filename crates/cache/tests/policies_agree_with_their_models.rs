@@ -4,9 +4,11 @@
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 
 use nectary_cache::{Access, NAMES, REFUSALS_MAX, Stream, by_name};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 /// An id, its weight and its hits.
 type Item = (u64, u64, u8);
@@ -244,7 +246,20 @@ fn check(name: &str, capacity: u64, operations: &[Operation]) -> Result<(), Test
     Ok(())
 }
 
+/// The seed that was asked for, or a new one; printed either way.
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => RandomState::new().hash_one(0) % 1_000_000_000,
+    };
+    println!("PROPTEST_RNG_SEED={seed} PROPTEST_CASES={}", config.cases);
+    config.rng_seed = RngSeed::Fixed(seed);
+    config
+}
+
 proptest! {
+    #![proptest_config(config())]
     #[test]
     fn policies_agree_with_their_models(capacity in 1..120_u64, operations in operations()) {
         for name in NAMES {
