@@ -17,8 +17,8 @@ help:
 	@echo 'make run     a caching forward proxy on $(LISTEN), its store in ./$(DATA)'
 	@echo 'make test    every default check and test; the last line is the count'
 	@echo 'make check   the checks alone: formatting, lints, licences, dependencies, documents'
-	@echo "make soak    long campaigns; ARGS='--seed 7 --rounds 100 --shard 1/4'"
-	@echo 'make bench   benchmarks beside nginx and Varnish'
+	@echo "make soak    long campaigns; ARGS='--seed 7 --rounds 100 --shard 0/4'"
+	@echo "make bench   benchmarks beside nginx and Varnish; ARGS='memory'"
 	@echo 'make clean   removes what was built; the store in ./$(DATA) stays'
 
 run:

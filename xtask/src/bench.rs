@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::binaries::Binaries;
 use crate::metadata::Workspace;
@@ -16,15 +16,22 @@ const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
 /// A benchmark that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs all benchmarks, with `arguments` given to each; tells whether all succeeded.
+/// Runs the benchmark that `arguments` begin with (`memory`, `pressure`) with the rest of them, or all without arguments;
+/// tells whether all succeeded.
 pub fn command(arguments: &[String]) -> Result<bool> {
+    let chosen = arguments.first().map(|name| format!("bench-{name}"));
+    if let Some(unknown) = chosen.as_deref().filter(|name| !PROGRAMS.contains(name)) {
+        bail!("there is no benchmark {unknown}; there are {}", PROGRAMS.join(", "));
+    }
     let workspace = Workspace::load()?;
     let binaries = Binaries::build(&workspace)?;
     let mut good = true;
-    for name in PROGRAMS {
+    for name in PROGRAMS.iter().filter(|name| chosen.as_deref().is_none_or(|chosen| chosen == **name)) {
         let program = binaries.program(name).with_context(|| format!("there is no program {name}"))?;
         println!("== {name}");
-        let ended = process::run(binaries.command(program, &workspace).args(arguments), LIMIT, true)?;
+        let mut command = binaries.command(program, &workspace);
+        command.args(arguments.get(1..).unwrap_or_default());
+        let ended = process::run(&mut command, LIMIT, true)?;
         println!("== {name}: {}, {:.1} s", ended.how, ended.taken.as_secs_f64());
         good &= ended.success;
     }

@@ -28,7 +28,8 @@ cargo xtask check                 formatting, lints, floors, licences, files and
 cargo xtask test [CRATE]...       the checks, then every test, crate by crate, within its time budget
 cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--log FILE]
                                   long campaigns; a round that FILE already has is not run again
-cargo xtask bench [ARGUMENT]...   the benchmarks, beside the peers that are installed
+cargo xtask bench [NAME [ARGUMENT]...]
+                                  the benchmarks (memory, pressure), beside the peers that are installed
 
 Exit codes: 0 everything passed, 1 something failed, 2 the command line is wrong.";
 

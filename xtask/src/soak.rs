@@ -3,7 +3,7 @@
 //! Owns: the campaigns, their rounds and the log. A round is one run of a program with a seed of its own, derived from
 //! the seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line;
 //! a round that passed on the same commit is not run again, so a soak that was stopped goes on where it was. Shards
-//! share a soak out to several machines: shard I/K runs every K-th round, from the I-th.
+//! share a soak out to several machines: shard I/K runs every K-th round, from the I-th on, counted from 0.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -87,12 +87,12 @@ impl Options {
                 "--only" => options.only = Some(value.clone()),
                 "--log" => options.log = PathBuf::from(value),
                 "--shard" => {
-                    let (index, count) = value.split_once('/').context("--shard: expected I/K, as 1/4")?;
+                    let (index, count) = value.split_once('/').context("--shard: expected I/K, as 0/4")?;
                     let (index, count): (u64, u64) = (index.parse()?, count.parse()?);
-                    if index == 0 || index > count {
-                        bail!("--shard {value}: I counts from 1 to K");
+                    if index >= count {
+                        bail!("--shard {value}: I counts from 0 and is below K");
                     }
-                    (options.shard_index, options.shard_count) = (index - 1, count);
+                    (options.shard_index, options.shard_count) = (index, count);
                 }
                 other => bail!("{other} is not understood"),
             }
@@ -235,10 +235,10 @@ mod tests {
 
     #[test]
     fn arguments_are_read_and_wrong_ones_refused() {
-        let options = parse("--seed 7 --rounds 3 --shard 2/4 --only policies").expect("good");
+        let options = parse("--seed 7 --rounds 3 --shard 1/4 --only policies").expect("good");
         assert_eq!((options.seed, options.rounds), (Some(7), 3));
         assert_eq!((options.shard_index, options.shard_count), (1, 4));
-        for wrong in ["--seed", "--seed x", "--shard 0/4", "--shard 5/4", "--shard 1", "--only no", "--what 1"] {
+        for wrong in ["--seed", "--seed x", "--shard 4/4", "--shard 0/0", "--shard 1", "--only no", "--what 1"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
