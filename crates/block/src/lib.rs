@@ -6,6 +6,8 @@
 mod allocation;
 mod buffer;
 mod builtin;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod device;
 mod error;
 mod file;

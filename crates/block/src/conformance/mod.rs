@@ -1,0 +1,149 @@
+//! The one conformance test: what every device and filter has to do to be a [`BlockDevice`](crate::BlockDevice).
+//!
+//! Owns: [`check`], which tries every clause of the contract that can be seen from outside on fresh devices, and
+//! [`check_durability`], which needs somebody who can let a device crash. Both give the first clause that is broken, so
+//! that a bad device can be shown to be caught. [`VolatileDevice`] is a device that crashes on demand, to put filters on.
+//!
+//! Leaves to others: faults of hardware (`nectary-sim`), speed (`nectary-bench`).
+
+mod contents;
+mod durability;
+mod requests;
+mod volatile;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+pub use self::volatile::VolatileDevice;
+use crate::device::{Geometry, SharedDevice};
+use crate::error::Error;
+
+/// The size that devices under test are asked to have, in bytes.
+pub const DEVICE_BYTES: u64 = 4 << 20;
+
+/// The clause that a device broke, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The name of the clause.
+    pub clause: &'static str,
+    /// What was expected and found.
+    pub detail: String,
+    /// What random choices were made from.
+    pub seed: u64,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} (seed {})", self.clause, self.detail, self.seed)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What a single clause finds: nothing, or what is wrong in words.
+type Verdict = Result<(), String>;
+
+type Clause = fn(SharedDevice, Random) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
+
+/// The clauses that need nothing but a fresh device.
+const CLAUSES: &[(&str, Clause)] = &[
+    ("geometry is sound", |device, _| Box::pin(requests::geometry(device))),
+    ("the name is a SPEC", |device, _| Box::pin(requests::name(device))),
+    ("a new device reads as zeroes", |device, _| Box::pin(contents::zeroes_at_first(device))),
+    ("reads give what was written", |device, random| Box::pin(contents::model(device, random))),
+    ("buffers come back", |device, _| Box::pin(contents::buffers_come_back(device))),
+    ("empty operations succeed", |device, _| Box::pin(requests::empty(device))),
+    ("misaligned requests are refused", |device, _| Box::pin(requests::misaligned(device))),
+    ("requests outside the device are refused", |device, _| Box::pin(requests::outside(device))),
+    ("too many buffers are refused", |device, _| Box::pin(requests::too_many_buffers(device))),
+    ("a passed deadline is a time-out", |device, _| Box::pin(requests::deadline(device))),
+    ("completed operations are seen by later ones", |device, random| Box::pin(contents::concurrent(device, random))),
+    ("dropped futures do no harm", |device, random| Box::pin(contents::dropped(device, random))),
+    ("zeroed ranges read as zeroes", |device, _| Box::pin(contents::zeroed(device))),
+    ("discarded ranges read as before or as zeroes", |device, _| Box::pin(contents::discarded(device))),
+    ("allocation covers the range", |device, _| Box::pin(requests::allocation(device))),
+    ("growth keeps and adds", |device, _| Box::pin(contents::growth(device))),
+];
+
+/// Tries the contract on fresh devices of [`DEVICE_BYTES`] that `make` gives, with a fixed seed.
+///
+/// *Errors*: the first clause that is broken. `Ok` gives how many clauses were tried.
+pub async fn check<M, F>(make: M) -> Result<usize, Failure>
+where
+    M: Fn(u64) -> F,
+    F: Future<Output = SharedDevice>,
+{
+    check_seeded(make, 1).await
+}
+
+/// [`check`] with a seed of its own.
+pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, Failure>
+where
+    M: Fn(u64) -> F,
+    F: Future<Output = SharedDevice>,
+{
+    for &(clause, run) in CLAUSES {
+        let device = make(DEVICE_BYTES).await;
+        run(device, Random(seed)).await.map_err(|detail| Failure { clause, detail, seed })?;
+    }
+    Ok(CLAUSES.len())
+}
+
+/// Tries what a device promises over a crash.
+///
+/// `make` gives a fresh device; `crash` ends one, loses everything that the device may lose by its `flush_survives`, and
+/// gives the device as it is found afterwards.
+///
+/// *Errors*: the first clause that is broken. `Ok` gives how many clauses were tried.
+pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>
+where
+    M: Fn(u64) -> F,
+    F: Future<Output = SharedDevice>,
+    C: Fn(SharedDevice) -> G,
+    G: Future<Output = SharedDevice>,
+{
+    for clause in durability::CLAUSES {
+        let fail = |detail| Failure { clause: clause.name, detail, seed: 0 };
+        let device = make(DEVICE_BYTES).await;
+        (clause.before)(device.clone()).await.map_err(fail)?;
+        let device = crash(device).await;
+        (clause.after)(device).await.map_err(fail)?;
+    }
+    Ok(durability::CLAUSES.len())
+}
+
+/// Small random numbers from a seed (xorshift).
+#[derive(Debug, Clone)]
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value ^ (value >> 27)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+/// Fails with words unless `holds`.
+fn ensure(holds: bool, words: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(words()) }
+}
+
+/// Turns an operation that has to succeed into a verdict.
+fn succeed<T>(result: Result<T, Error>, what: &str) -> Result<T, String> {
+    result.map_err(|error| format!("{what} failed: {error}"))
+}
+
+fn block(geometry: &Geometry) -> u64 {
+    u64::from(geometry.block_bytes)
+}

@@ -1,0 +1,239 @@
+//! Every device and filter of this crate passes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::conformance::{Failure, VolatileDevice, check, check_durability, check_seeded};
+use crate::{Engine, FileDevice, MemoryDevice, OpenOptions, Recorder, Registry, SharedDevice, Survives, open};
+
+#[track_caller]
+fn passed(result: Result<usize, Failure>) {
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+}
+
+#[tokio::test]
+async fn memory_conforms() {
+    for seed in 1..=5 {
+        passed(check_seeded(|size| async move { Arc::new(MemoryDevice::new(size)) as SharedDevice }, seed).await);
+    }
+}
+
+#[tokio::test]
+async fn filters_conform() {
+    for filter in [
+        "stats(memory:4M)",
+        "error(memory:4M,rate=0%)",
+        "corrupt(memory:4M,rate=0%)",
+        "delay(memory:4M,read=1us,write=1us,flush=1us)",
+        "stats(delay(error(memory:4M,when=/nowhere/at/all),read=1us))",
+    ] {
+        let make = |_| async move { open(filter, &OpenOptions::default()).await.unwrap() };
+        if let Err(failure) = check(make).await {
+            panic!("{filter}: {failure}");
+        }
+    }
+    passed(check(|size| async move { Recorder::new().wrap(Arc::new(MemoryDevice::new(size))) }).await);
+}
+
+#[tokio::test]
+async fn filters_keep_the_promises_of_the_device_below() {
+    type Wrap = fn(SharedDevice) -> SharedDevice;
+    let wraps: [(&str, Wrap); 5] = [
+        ("stats", |device| Arc::new(crate::StatsFilter::new(device))),
+        ("error", |device| {
+            Arc::new(crate::ErrorFilter::new(device, crate::ErrorOptions { rate: 0.0, ..Default::default() }))
+        }),
+        ("corrupt", |device| {
+            Arc::new(crate::CorruptFilter::new(device, crate::CorruptOptions { rate: 0.0, ..Default::default() }))
+        }),
+        ("delay", |device| {
+            let delay = std::time::Duration::from_micros(1);
+            let options = crate::DelayOptions { read: delay, write: delay, flush: delay };
+            Arc::new(crate::DelayFilter::new(device, options))
+        }),
+        ("record", |device| Recorder::new().wrap(device)),
+    ];
+    for (name, wrap) in wraps {
+        let below = std::sync::Mutex::new(VolatileDevice::new(0));
+        let (made, crashed) = (&below, &below);
+        let make = |size| async move {
+            let device = VolatileDevice::new(size);
+            *made.lock().unwrap() = device.clone();
+            wrap(device)
+        };
+        let crash = |_| async move { wrap(crashed.lock().unwrap().crash()) };
+        if let Err(failure) = check_durability(make, crash).await {
+            panic!("{name}: {failure}");
+        }
+    }
+}
+
+/// Files of a test, removed at its end.
+struct Files {
+    directory: PathBuf,
+    count: AtomicU32,
+}
+
+impl Files {
+    fn new(parent: &Path) -> Files {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("nectary-conformance-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = parent.join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        Files { directory, count: AtomicU32::new(0) }
+    }
+
+    fn next(&self) -> PathBuf {
+        self.directory.join(format!("{}.img", self.count.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn last(&self) -> PathBuf {
+        self.directory.join(format!("{}.img", self.count.load(Ordering::Relaxed) - 1))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Runs everything on files in `parent` with every engine, direct and not.
+async fn files_conform(parent: &Path) {
+    for (engine, direct) in
+        [(Engine::Uring, true), (Engine::Posix, true), (Engine::Uring, false), (Engine::Posix, false)]
+    {
+        let files = &Files::new(parent);
+        let options = |create_bytes| OpenOptions { create_bytes, engine, direct };
+        let make = |size| async move {
+            let device = FileDevice::open_file(files.next(), &options(Some(size))).await.unwrap();
+            Arc::new(device) as SharedDevice
+        };
+        if let Err(failure) = check(make).await {
+            panic!("{engine:?}, direct {direct}: {failure}");
+        }
+        // What is seen of a crash of this process: the device is closed and opened again.
+        let again = |device: SharedDevice| async move {
+            drop(device);
+            let device = FileDevice::open_file(files.last(), &options(None)).await.unwrap();
+            Arc::new(device) as SharedDevice
+        };
+        if let Err(failure) = check_durability(make, again).await {
+            panic!("{engine:?}, direct {direct}: {failure}");
+        }
+    }
+}
+
+/// The type of the file system that holds a directory.
+fn file_system(path: &Path) -> String {
+    let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn files_on_a_disk_conform() {
+    let parent = std::env::temp_dir();
+    match file_system(&parent).as_str() {
+        "tmpfs" | "" => println!("NOT RUN: {} is not on a disk", parent.display()),
+        _ => files_conform(&parent).await,
+    }
+}
+
+#[tokio::test]
+async fn files_on_tmpfs_conform_and_say_what_they_survive() {
+    let parent = Path::new("/dev/shm");
+    if file_system(parent) != "tmpfs" {
+        println!("NOT RUN: /dev/shm is not a tmpfs");
+        return;
+    }
+    files_conform(parent).await;
+    let files = Files::new(parent);
+    let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
+    let device = FileDevice::open_file(files.next(), &options).await.unwrap();
+    assert!(!device.is_direct());
+    let device: SharedDevice = Arc::new(device);
+    assert_eq!(device.geometry().flush_survives, Survives::Process);
+}
+
+/// Makes a loop device of `size` bytes that goes away when it is closed; `Err` says why it cannot be made.
+fn loop_device(files: &Files, size: u64) -> Result<PathBuf, String> {
+    let path = files.next();
+    let file = std::fs::File::create(&path).map_err(|error| error.to_string())?;
+    file.set_len(size).map_err(|error| error.to_string())?;
+    let output = Command::new("losetup").args(["--find", "--show"]).arg(&path).output();
+    let output = output.map_err(|error| format!("losetup: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+/// Lets the loop device go when its last user closes it.
+fn detach(path: &Path) {
+    let status = Command::new("losetup").arg("--detach").arg(path).status();
+    assert!(status.is_ok_and(|status| status.success()), "{} stays behind", path.display());
+}
+
+#[tokio::test]
+async fn loop_disk_conforms_by_both_engines() {
+    let files = &Files::new(&std::env::temp_dir());
+    match loop_device(files, 1 << 20) {
+        Err(reason) => {
+            println!("NOT RUN: no loop device: {reason}");
+            return;
+        }
+        Ok(path) => detach(&path),
+    }
+    for engine in [Engine::Uring, Engine::Posix] {
+        let make = |size| async move {
+            let path = loop_device(files, size).unwrap();
+            let options = OpenOptions { engine, ..OpenOptions::default() };
+            let device = FileDevice::open_disk(&path, &options).await;
+            let busy = FileDevice::open_disk(&path, &options).await.err().unwrap();
+            detach(&path);
+            assert_eq!(busy.kind, crate::ErrorKind::Busy, "{busy}");
+            assert!(busy.detail.contains(&std::process::id().to_string()), "{busy}");
+            let device: SharedDevice = Arc::new(device.unwrap());
+            assert_eq!(device.geometry().flush_survives, Survives::Power);
+            device
+        };
+        if let Err(failure) = check(make).await {
+            panic!("{engine:?}: {failure}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn ramfs_without_direct_io_falls_back_and_conforms() {
+    let files = Files::new(&std::env::temp_dir());
+    let place = files.directory.join("ramfs");
+    std::fs::create_dir(&place).unwrap();
+    let mounted = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&place).output();
+    match mounted {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            println!("NOT RUN: no ramfs: {}", String::from_utf8_lossy(&output.stderr).trim());
+            return;
+        }
+        Err(error) => {
+            println!("NOT RUN: no ramfs: {error}");
+            return;
+        }
+    }
+    let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
+    let device = FileDevice::open_file(place.join("a.img"), &options).await.map(|device| device.is_direct());
+    let status = Command::new("umount").arg(&place).status();
+    assert!(status.is_ok_and(|status| status.success()));
+    assert_eq!(device.ok(), Some(false));
+}
+
+#[tokio::test]
+async fn every_registered_name_is_covered_here() {
+    // A new device or filter that nobody checks shows up as a difference here.
+    let names = ["corrupt", "delay", "disk", "error", "file", "memory", "record", "stats"];
+    assert_eq!(Registry::with_builtins().names(), names);
+}

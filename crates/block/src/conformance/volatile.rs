@@ -1,0 +1,91 @@
+//! A device that loses at a crash everything that was not flushed: the strictest reading of the contract.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::buffer::Buffer;
+use crate::device::{Context, Geometry, IoFuture, SharedDevice, Survives, WriteFlags};
+use crate::filter::Filter;
+use crate::memory::MemoryDevice;
+use crate::snapshot::Snapshot;
+
+/// Memory with a cache in front of it that a crash empties.
+pub struct VolatileDevice {
+    memory: Arc<MemoryDevice>,
+    inner: SharedDevice,
+    durable: Arc<Mutex<Snapshot>>,
+}
+
+impl VolatileDevice {
+    /// Makes a device of zeroes.
+    pub fn new(size_bytes: u64) -> Arc<VolatileDevice> {
+        VolatileDevice::from_snapshot(&Snapshot::zeroed(size_bytes))
+    }
+
+    fn from_snapshot(snapshot: &Snapshot) -> Arc<VolatileDevice> {
+        let memory = Arc::new(MemoryDevice::from_snapshot(snapshot));
+        Arc::new(VolatileDevice { inner: memory.clone(), memory, durable: Arc::new(Mutex::new(snapshot.clone())) })
+    }
+
+    /// The device as it is found after a loss of power now.
+    pub fn crash(&self) -> Arc<VolatileDevice> {
+        VolatileDevice::from_snapshot(&lock(&self.durable))
+    }
+}
+
+impl Filter for VolatileDevice {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { flush_survives: Survives::Power, ..self.inner.geometry() }
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let (written, durable) = (self.inner.write_at(offset, buffers, flags, context), self.durable.clone());
+        Box::pin(async move {
+            let buffers = written.await?;
+            if flags.fua {
+                let mut position = offset;
+                for buffer in &buffers {
+                    lock(&durable).write(position, buffer);
+                    position += buffer.len() as u64;
+                }
+            }
+            Ok(buffers)
+        })
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        let (memory, durable) = (self.memory.clone(), self.durable.clone());
+        let flushed = self.inner.flush(context);
+        Box::pin(async move {
+            flushed.await?;
+            *lock(&durable) = memory.snapshot();
+            Ok(())
+        })
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let (grown, durable) = (self.inner.grow(size_bytes), self.durable.clone());
+        Box::pin(async move {
+            grown.await?;
+            lock(&durable).grow(size_bytes);
+            Ok(())
+        })
+    }
+}
+
+fn lock(durable: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {
+    durable.lock().unwrap_or_else(PoisonError::into_inner)
+}
