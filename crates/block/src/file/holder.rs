@@ -26,6 +26,13 @@ pub(super) fn describe(path: &Path) -> String {
     }
 }
 
+/// True where somebody is seen to hold `path`: a living process, or a mount.
+pub(super) fn is_known(path: &Path) -> bool {
+    let Ok(status) = std::fs::metadata(path) else { return false };
+    let mounted = status.file_type().is_block_device() && mounted_on(status.rdev()).is_some();
+    mounted || lock_holder(status.dev(), status.ino()).is_some()
+}
+
 /// The process that holds the `flock` of an inode, as `/proc/locks` says.
 fn lock_holder(device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));

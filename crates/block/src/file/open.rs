@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::{holder, sys};
 use crate::error::{Error, ErrorKind, Operation};
@@ -17,6 +18,12 @@ const CREATE_UNIT_BYTES: u64 = 4096;
 
 /// What direct I/O is assumed to need where the kernel does not say, in bytes.
 const ALIGNMENT_ASSUMED: u32 = 4096;
+
+/// How long a lock is waited for that no living process holds.
+const LEAVING_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is tried meanwhile.
+const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An open file or disk and what is known about it.
 pub(super) struct Opened {
@@ -66,9 +73,10 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
     {
         (file, is_direct, block_bytes) = (opened, true, alignment.max(512));
     }
-    sys::lock_exclusive(&file).map_err(|error| match error.raw_os_error() {
-        Some(libc::EWOULDBLOCK) => fail(ErrorKind::Busy, holder::describe(path)),
-        _ => Error::from_os(&error, spec, Operation::Open),
+    let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
+    once_left(path, busy, || sys::lock_exclusive(&file)).map_err(|error| match busy(&error) {
+        true => fail(ErrorKind::Busy, holder::describe(path)),
+        false => Error::from_os(&error, spec, Operation::Open),
     })?;
     let length = |file: &File| file.metadata().map(|status| status.size());
     let mut size_bytes = length(&file).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
@@ -82,6 +90,26 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
     Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
+/// Tries to take ownership; where it is `busy` but nobody alive has it, until that changes or [`LEAVING_MAX`] is over.
+///
+/// The kernel takes a ring apart after its process is gone, also after SIGKILL: until then the file stays open and locked,
+/// and writes that were in flight may still reach it. Whoever opens next has to wait for that.
+fn once_left<T>(
+    path: &Path,
+    busy: impl Fn(&io::Error) -> bool,
+    mut take: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let deadline = Instant::now() + LEAVING_MAX;
+    loop {
+        match take() {
+            Err(error) if busy(&error) && !holder::is_known(path) && Instant::now() < deadline => {
+                std::thread::sleep(LEAVING_INTERVAL);
+            }
+            taken => return taken,
+        }
+    }
+}
+
 /// Opens a whole disk or partition.
 pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened, Error> {
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
@@ -92,7 +120,8 @@ pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened,
         return Err(fail(ErrorKind::Invalid, detail));
     }
     let open = |flags| FileOptions::new().read(true).write(true).custom_flags(libc::O_EXCL | flags).open(path);
-    let (opened, direct) = match open(if direct { libc::O_DIRECT } else { 0 }) {
+    let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
+    let (opened, direct) = match once_left(path, busy, || open(if direct { libc::O_DIRECT } else { 0 })) {
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
         opened => (opened, direct),
     };

@@ -176,9 +176,12 @@ impl Filter for Bad {
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         let (at, count) = self.bend(offset, length);
         if self.mistake == Mistake::DiscardsReadAsRubbish && count > 0 {
-            let rubbish = vec![Buffer::copy_of(&vec![0x99; count as usize])];
-            let written = self.inner.write_at(at, rubbish, WriteFlags::default(), context);
-            return Box::pin(async move { written.await.map(drop) });
+            let (inner, discarded) = (self.inner.clone(), self.inner.discard(at, count, context));
+            return Box::pin(async move {
+                discarded.await?;
+                let rubbish = vec![Buffer::copy_of(&vec![0x99; count as usize])];
+                inner.write_at(at, rubbish, WriteFlags::default(), context).await.map(drop)
+            });
         }
         self.bend_error(self.inner.discard(at, count, self.bend_context(context)))
     }
