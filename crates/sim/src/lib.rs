@@ -1,1 +1,8 @@
-//! Placeholder of the first commit.
+//! For tests: what disks do to data, what a crash leaves, and models to compare the store with.
+//!
+//! Owns: simulated faults, crash states, models and seeded workloads. Nothing here is part of a user's build.
+#![forbid(unsafe_code)]
+
+pub mod arguments;
+pub mod random;
+pub mod store;

@@ -110,7 +110,9 @@ pub struct AppendBody {
     pub record_count: U32,
     pub purge_lap: U64,
     pub purge_blocks: U32,
-    pub reserved: [u8; 28],
+    pub reserved: U32,
+    pub flushed_sequence: U64,
+    pub reserved_tail: [u8; 16],
 }
 
 /// One record of an append, as its table lists it.

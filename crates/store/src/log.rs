@@ -29,8 +29,17 @@ pub struct LoggedRecord {
     pub location: Location,
 }
 
+/// How closely a segment is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// Damage is searched for records and later appends.
+    Search,
+    /// Every record is read and checked too, because the segment may never have been flushed.
+    Verify,
+}
+
 /// What a segment's scan came to.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Scanned {
     /// Appends read.
     pub appends: u64,
@@ -44,6 +53,10 @@ pub struct Scanned {
     pub end: u64,
     /// How far the purge log went, as appends say.
     pub purge_end: LogEnd,
+    /// What was flushed, as appends say.
+    pub flushed_sequence: u64,
+    /// The last sequences before appends that are missing or not whole.
+    pub holes: Vec<u64>,
 }
 
 /// Reads one segment.
@@ -64,22 +77,22 @@ impl<'a> SegmentReader<'a> {
     }
 
     /// Visits every record from `offset` on whose sequence is above `last_sequence`.
-    ///
-    /// With `search`, damage is searched for records and later appends; without, the scan ends at the first append that
-    /// is not believed.
     pub async fn scan(
         &mut self,
         offset: u64,
         last_sequence: u64,
-        search: bool,
+        care: Care,
         mut visit: impl FnMut(LoggedRecord),
     ) -> Scanned {
         let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
         let mut position = offset;
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
-                self.visit_append(&append, position, &mut visit);
+                if !self.visit_append(&append, position, care, &mut visit).await {
+                    scanned.holes.push(scanned.last_sequence);
+                }
                 scanned.appends += 1;
+                scanned.flushed_sequence = scanned.flushed_sequence.max(append.fields.flushed_sequence.get());
                 scanned.last_sequence = append.fields.last_sequence.get();
                 let purge_end = LogEnd { lap: append.fields.purge_lap.get(), blocks: append.fields.purge_blocks.get() };
                 scanned.purge_end = scanned.purge_end.max(purge_end);
@@ -89,13 +102,13 @@ impl<'a> SegmentReader<'a> {
                 scanned.end = position;
                 continue;
             }
-            if !search {
-                break;
-            }
             self.window_bytes = WINDOW_BYTES;
             let next = self.next_append(position, scanned.last_sequence).await;
             let (stop, sequence_end) = next.unwrap_or((self.layout.segment_bytes, u64::MAX));
             let found = self.salvage(position..stop, scanned.last_sequence..sequence_end, &mut visit).await;
+            if next.is_some() || found.count > 0 {
+                scanned.holes.push(scanned.last_sequence);
+            }
             scanned.salvaged += found.count;
             scanned.damaged |= next.is_some() || found.count > 0;
             if found.count > 0 {
@@ -205,16 +218,39 @@ impl<'a> SegmentReader<'a> {
         None
     }
 
-    fn visit_append(&self, append: &Append, position: u64, visit: &mut impl FnMut(LoggedRecord)) {
+    /// Visits the records of an append; false where some were to be checked and are not whole (they are left out).
+    async fn visit_append(
+        &mut self,
+        append: &Append,
+        position: u64,
+        care: Care,
+        visit: &mut impl FnMut(LoggedRecord),
+    ) -> bool {
         let base = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
+        let mut whole = true;
         for entry in &append.table {
+            let start = u64::from(entry.start_units.get());
+            let bytes = u64::from(entry.record_bytes.get());
+            let hash = KeyHash(entry.key_hash.get());
+            if care == Care::Verify && !self.is_whole(position + start * UNIT_BYTES, bytes, hash).await {
+                whole = false;
+                continue;
+            }
             visit(LoggedRecord {
-                hash: KeyHash(entry.key_hash.get()),
+                hash,
                 primary_hash: PrimaryHash(entry.primary_hash.get()),
                 generation: entry.generation.get(),
-                location: Location::new(base + u64::from(entry.start_units.get()), entry.record_bytes.get().into()),
+                location: Location::new(base + start, bytes),
             });
         }
+        whole
+    }
+
+    async fn is_whole(&mut self, position: u64, length: u64, hash: KeyHash) -> bool {
+        let place = self.place(position);
+        let Some(bytes) = self.bytes_at(position, length).await else { return false };
+        let Ok(record) = Record::decode(bytes, place) else { return false };
+        record.fields.key_hash.get() == hash.0 && record.body_is_whole(bytes)
     }
 
     async fn salvage(

@@ -23,6 +23,13 @@ pub struct PackedAppend {
     pub last_sequence: u64,
 }
 
+/// What an append tells of the state of the rest when it is written.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    pub purge_end: LogEnd,
+    pub flushed_sequence: u64,
+}
+
 /// The length of an entry's record without padding, in bytes.
 pub fn record_bytes(entry: &Entry) -> u64 {
     (RECORD_HEADER_BYTES + entry.key.len() + entry.metadata.len() + entry.body.len()) as u64
@@ -51,7 +58,7 @@ pub fn pack(
     offset: u64,
     items: Vec<Unwritten>,
     sequence: u64,
-    purge_end: LogEnd,
+    known: Known,
     buffer: Option<Buffer>,
 ) -> PackedAppend {
     let address = layout.segment_start(incarnation) + offset;
@@ -72,9 +79,11 @@ pub fn pack(
         last_sequence: last_sequence.into(),
         append_bytes: (append_bytes as u32).into(),
         record_count: (items.len() as u32).into(),
-        purge_lap: purge_end.lap.into(),
-        purge_blocks: purge_end.blocks.into(),
-        reserved: [0; 28],
+        purge_lap: known.purge_end.lap.into(),
+        purge_blocks: known.purge_end.blocks.into(),
+        reserved: 0.into(),
+        flushed_sequence: known.flushed_sequence.into(),
+        reserved_tail: [0; 16],
     };
     buffer[HEADER_BYTES..APPEND_HEADER_BYTES].copy_from_slice(body.as_bytes());
     let mut position = table_end;

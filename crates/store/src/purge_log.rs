@@ -44,6 +44,8 @@ pub struct Recovered {
     pub records: Vec<PurgeRecord>,
     /// Whether records are missing that had been durable.
     pub lost: bool,
+    /// Whether a block is whole in one copy alone, so that a new lap should be begun.
+    pub one_copy: bool,
 }
 
 impl PurgeLog {
@@ -132,16 +134,17 @@ impl PurgeLog {
                 continue;
             }
             lost |= beyond > 0 || !snapshot_is_whole;
+            let one_copy = blocks.iter().flatten().any(|block| block.copies == 1);
             let records = blocks.into_iter().flatten().flat_map(|block| block.records).collect();
             let end = LogEnd { lap, blocks: whole as u32 };
             let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, snapshot_blocks };
-            return Ok(Recovered { log, records, lost });
+            return Ok(Recovered { log, records, lost, one_copy });
         }
         lost |= !laps.is_empty();
         let lap = laps.first().copied().unwrap_or(0);
         let end = LogEnd { lap, blocks: 0 };
         let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, snapshot_blocks: 1 };
-        Ok(Recovered { log, records: Vec::new(), lost })
+        Ok(Recovered { log, records: Vec::new(), lost, one_copy: true })
     }
 
     async fn write_block(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
@@ -168,6 +171,7 @@ impl PurgeLog {
 }
 
 struct Block {
+    copies: u32,
     snapshot_blocks: u32,
     records: Vec<PurgeRecord>,
 }
@@ -196,14 +200,17 @@ async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Optio
         let before = blocks.len();
         for at in (0..length).step_by(BLOCK_BYTES as usize) {
             let number = ((offset + at) / BLOCK_BYTES) as u32;
-            blocks.push(copies.iter().find_map(|(start, bytes)| {
-                let bytes = bytes.as_ref()?.get(at as usize..(at + BLOCK_BYTES) as usize)?;
-                decode_block(
-                    bytes,
-                    Place { identity: layout.identity, incarnation: lap, address: start + offset + at },
-                    number,
-                )
-            }));
+            let mut found: Option<Block> = None;
+            for (start, bytes) in &copies {
+                let bytes = bytes.as_ref().and_then(|bytes| bytes.get(at as usize..(at + BLOCK_BYTES) as usize));
+                let place = Place { identity: layout.identity, incarnation: lap, address: start + offset + at };
+                match (bytes.and_then(|bytes| decode_block(bytes, place, number)), &mut found) {
+                    (Some(_), Some(block)) => block.copies += 1,
+                    (Some(block), None) => found = Some(block),
+                    (None, _) => {}
+                }
+            }
+            blocks.push(found);
         }
         offset += length;
         if blocks[before..].iter().all(Option::is_none) {
@@ -225,5 +232,5 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     if records.iter().any(|record| record.rule != RULE_KEY && record.rule != RULE_ALL) {
         return None;
     }
-    Some(Block { snapshot_blocks: body.snapshot_blocks.get(), records })
+    Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), records })
 }

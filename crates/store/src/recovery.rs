@@ -16,7 +16,7 @@ use crate::format::{self, BLOCK_BYTES, HEADER_BYTES, Magic, Place, StateBody, UN
 use crate::index::{Index, Location};
 use crate::key::KeyHash;
 use crate::layout::{Layout, STATE_OFFSET};
-use crate::log::{LoggedRecord, Scanned, SegmentReader};
+use crate::log::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::purges::{PurgeTable, all_record};
@@ -42,7 +42,10 @@ pub struct Recovered {
     pub checkpoint_number: u64,
     pub clock: u64,
     pub life: u64,
+    /// The highest sequence in the log.
     pub last_sequence: u64,
+    /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
+    pub recovered_sequence: u64,
     pub suspects: Vec<Suspect>,
     pub recovery: Recovery,
 }
@@ -50,7 +53,7 @@ pub struct Recovered {
 /// Reads the superblock from whichever copy is whole.
 pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     let size = device.geometry().size_bytes;
-    let mut failure = None;
+    let mut failure: Option<Error> = None;
     for address in [0, BLOCK_BYTES] {
         if address + BLOCK_BYTES > size {
             failure.get_or_insert(Error::new(
@@ -72,6 +75,20 @@ pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     }
     let error = failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, "no superblock"));
     Err(Error::new(error.kind, format!("{}: {}", device.spec(), error.message)))
+}
+
+/// Writes a copy of the superblock anew where it is damaged, without a flush.
+async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
+    for address in [0, BLOCK_BYTES] {
+        let whole = match read(&**device, address, BLOCK_BYTES as usize).await {
+            Ok(bytes) => Layout::decode(&bytes, address).is_ok_and(|copy| copy == *layout),
+            Err(_) => false,
+        };
+        if !whole {
+            write(&**device, address, layout.encode(address)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// The life and whether the last one ended cleanly, as the newer state slot says.
@@ -132,10 +149,14 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         replay.replay_all_segments().await;
     }
     let Replay { index, suspects, position, scanned, records, .. } = replay;
+    // A hole in what is known to have been flushed is damage; any other is where a crash cut the log.
+    let crash_hole = scanned.holes.iter().copied().filter(|&before| before >= scanned.flushed_sequence).min();
+    let recovered_sequence = crash_hole.unwrap_or(scanned.last_sequence);
 
     // Sequences of everything found bound the life from below where both state slots are damaged.
     let found_life = scanned.last_sequence >> LIFE_SHIFT;
     let life = previous_life.max(found_life) + 1;
+    repair_superblock(device, layout).await?;
     write_state(device, layout, life, false).await?;
     device.flush(Default::default()).await?;
     let clock = life << LIFE_SHIFT;
@@ -145,6 +166,8 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     let purges_lost = purge.lost || known_end > purge_log.end();
     if purges_lost && !planted(Bug::PurgeRecordIgnored) {
         purges.add(&all_record(clock, position.incarnation + 1));
+    }
+    if purges_lost || purge.one_copy {
         purge_log.compact(&purges).await?;
     }
     if !clean {
@@ -169,6 +192,7 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         clock,
         life,
         last_sequence: scanned.last_sequence,
+        recovered_sequence,
         suspects,
         recovery,
     })
@@ -176,6 +200,11 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
 
 fn new_index(layout: &Layout, bytes_max: u64) -> Index {
     Index::new(layout.index_bucket_bits, bytes_max.min(layout.index_bytes_max()))
+}
+
+/// At most the last two segments are unflushed.
+fn care(incarnation: u64, newest: u64) -> Care {
+    if incarnation + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
 /// Overwrites what begins like a unit of the log beyond its end.
@@ -249,12 +278,13 @@ impl<'a> Replay<'a> {
             return false;
         }
         self.scanned.last_sequence = header.last_sequence;
+        self.scanned.flushed_sequence = header.last_sequence;
         // Where more than a lap was written since, the oldest of it is gone.
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
         for incarnation in oldest..=end {
             let offset = if incarnation == first { header.position.offset } else { 0 };
-            self.segment(incarnation, offset).await;
+            self.segment(incarnation, offset, care(incarnation, end)).await;
         }
         true
     }
@@ -275,7 +305,7 @@ impl<'a> Replay<'a> {
         let Some(&newest) = incarnations.last() else { return };
         for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
             self.position = LogPosition { incarnation, offset: 0 };
-            self.segment(incarnation, 0).await;
+            self.segment(incarnation, 0, care(incarnation, newest)).await;
         }
     }
 
@@ -285,16 +315,18 @@ impl<'a> Replay<'a> {
         matches!(reader.find_incarnation().await, Some((found, _)) if found == incarnation)
     }
 
-    async fn segment(&mut self, incarnation: u64, offset: u64) {
+    async fn segment(&mut self, incarnation: u64, offset: u64, care: Care) {
         let mut found: Vec<LoggedRecord> = Vec::new();
         let mut reader = SegmentReader::new(self.device, self.layout, incarnation);
-        let scanned = reader.scan(offset, self.scanned.last_sequence, true, |record| found.push(record)).await;
+        let scanned = reader.scan(offset, self.scanned.last_sequence, care, |record| found.push(record)).await;
         for record in found {
             self.record(record);
         }
         self.scanned.appends += scanned.appends;
         self.scanned.salvaged += scanned.salvaged;
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
+        self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
+        self.scanned.holes.extend(scanned.holes);
         // A segment whose appends are all of an earlier life adds nothing, and the log does not go on there.
         if scanned.appends + scanned.salvaged > 0 || incarnation == self.position.incarnation {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);

@@ -74,7 +74,7 @@ pub(crate) struct Parts {
     pub recovery: Recovery,
     pub head: u64,
     pub clock: u64,
-    pub last_sequence: u64,
+    pub recovered_sequence: u64,
 }
 
 impl Shared {
@@ -90,8 +90,8 @@ impl Shared {
             counters: Counters::default(),
             recovery: parts.recovery,
             head: AtomicU64::new(parts.head),
-            written: AtomicU64::new(parts.last_sequence),
-            flushed: AtomicU64::new(parts.last_sequence),
+            written: AtomicU64::new(parts.recovered_sequence),
+            flushed: AtomicU64::new(parts.recovered_sequence),
             damage: Mutex::default(),
             clock: AtomicU64::new(parts.clock),
             stopped: OnceLock::new(),

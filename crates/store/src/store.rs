@@ -192,12 +192,12 @@ impl Store {
             index: recovered.index,
             memory: MemoryTier::new(Box::new(S3Fifo::new(budget.tier_bytes))),
             purges: recovered.purges,
-            queue: Queue::new(budget.unwritten_bytes, layout.append_bytes_max() / 2, recovered.last_sequence),
+            queue: Queue::new(budget.unwritten_bytes, layout.append_bytes_max() / 2, recovered.recovered_sequence),
             fills: FillTable::new(budget.fill_bytes),
             recovery: recovered.recovery,
             head: recovered.position.incarnation,
             clock: recovered.clock,
-            last_sequence: recovered.last_sequence,
+            recovered_sequence: recovered.recovered_sequence,
         }));
         let writer = Writer::new(
             Arc::clone(&shared),

@@ -21,7 +21,7 @@ use crate::entry::Piece;
 use crate::error::Error;
 use crate::format::{BLOCK_BYTES, PurgeRecord, UNIT_BYTES};
 use crate::index::Location;
-use crate::log::SegmentReader;
+use crate::log::{Care, SegmentReader};
 use crate::pack::{self, PackedAppend};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
@@ -242,7 +242,9 @@ impl Writer {
         let layout = &self.shared.layout;
         let spare = self.spare.pop();
         let LogPosition { incarnation, offset } = self.position;
-        let packed = pack::pack(layout, incarnation, offset, items, sequence, self.purge_end, spare);
+        let flushed_sequence = self.shared.flushed.load(Ordering::Acquire);
+        let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
+        let packed = pack::pack(layout, incarnation, offset, items, sequence, known, spare);
         let PackedAppend { buffer, items, last_sequence } = packed;
         let last_sequence = last_sequence.max(sequence);
         self.appended_sequence = last_sequence;
@@ -292,7 +294,7 @@ impl Writer {
         let mut removed = 0;
         let mut reader = SegmentReader::new(&shared.device, layout, old);
         let scanned = reader
-            .scan(0, 0, true, |record| {
+            .scan(0, 0, Care::Search, |record| {
                 removed += u64::from(shared.index.remove(record.hash, record.location));
                 shared.memory.remove_at(record.hash, record.location);
             })

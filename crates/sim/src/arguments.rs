@@ -1,0 +1,67 @@
+//! `--name value` arguments and a JSON log for the programs of this crate.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The arguments of a program.
+pub struct Arguments {
+    program: &'static str,
+    values: HashMap<String, String>,
+}
+
+impl Arguments {
+    /// Parses the process's arguments, all of the form `--name value` with a name from `names`.
+    ///
+    /// *Errors*: prints what is wrong, or the usage where it was asked for, and gives the code to exit with.
+    pub fn parse(program: &'static str, names: &[&str]) -> Result<Arguments, ExitCode> {
+        let mut values = HashMap::new();
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let name = word.strip_prefix("--").filter(|name| names.contains(name));
+            match (name, words.next()) {
+                (Some(name), Some(value)) => {
+                    values.insert(name.to_owned(), value);
+                }
+                _ => {
+                    let usage: Vec<String> = names.iter().map(|name| format!("[--{name} VALUE]")).collect();
+                    eprintln!("{program}: usage: {program} {}", usage.join(" "));
+                    return Err(if word == "--help" { ExitCode::SUCCESS } else { ExitCode::from(2) });
+                }
+            }
+        }
+        Ok(Arguments { program, values })
+    }
+
+    /// A number, or its default.
+    ///
+    /// A value that is no number ends the program with code 2.
+    pub fn number(&self, name: &str, default: u64) -> u64 {
+        match self.values.get(name).map(|value| value.parse()) {
+            None => default,
+            Some(Ok(number)) => number,
+            Some(Err(_)) => {
+                eprintln!("{}: --{name} takes a whole number", self.program);
+                std::process::exit(2);
+            }
+        }
+    }
+
+    /// A word, where it was given.
+    pub fn word(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// Appends a line to the JSON log that `--log` names, where it does.
+    pub fn log(&self, line: &serde_json::Value) {
+        let Some(path) = self.word("log") else { return };
+        let appended = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .and_then(|mut file| writeln!(file, "{line}"));
+        if let Err(error) = appended {
+            eprintln!("{}: cannot append to {path}: {error}", self.program);
+        }
+    }
+}

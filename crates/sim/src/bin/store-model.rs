@@ -1,0 +1,79 @@
+//! `store-model`: a long run of operations on a store against a model, with restarts and damage.
+//!
+//! Exits with 0 when no answer differed, nothing was missing beyond what was damaged, and a wrong model was noticed.
+
+use std::io::Write;
+
+use nectary_sim::arguments::Arguments;
+use nectary_sim::store::random_run::{RunOptions, RunReport, run};
+
+fn main() -> std::process::ExitCode {
+    let arguments =
+        match Arguments::parse("store-model", &["seed", "operations", "keys", "restart-every", "damage", "log"]) {
+            Ok(arguments) => arguments,
+            Err(code) => return code,
+        };
+    let options = RunOptions {
+        seed: arguments.number("seed", 1),
+        operations: arguments.number("operations", 1_000_000),
+        keys: arguments.number("keys", 100_000) as u32,
+        operations_per_restart: arguments.number("restart-every", 20_000).max(1),
+        damage_per_restart: arguments.number("damage", 4),
+        store_bytes: 192 << 20,
+        plant_wrong_model: false,
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("store-model: no runtime: {error}");
+            return std::process::ExitCode::FAILURE;
+        }
+    };
+    let planted = RunOptions { operations: 20_000.min(options.operations), plant_wrong_model: true, ..options.clone() };
+    let noticed = runtime.block_on(run(planted, |_| {})).differences.len();
+    println!("planted: a model that expects a version never put: {}", if noticed > 0 { "caught" } else { "SURVIVED" });
+    let begun = std::time::Instant::now();
+    let report = runtime.block_on(run(options.clone(), |done| {
+        eprint!("\r{done} of {} operations, {:.0} s", options.operations, begun.elapsed().as_secs_f64());
+        let _ = std::io::stderr().flush();
+    }));
+    eprintln!();
+    let good = print(&options, &report) && noticed > 0;
+    arguments.log(&serde_json::json!({
+        "check": "store-model", "seed": options.seed, "operations": report.operations, "keys": options.keys,
+        "hits": report.hits, "misses": report.misses, "restarts": report.restarts,
+        "damaged_places": report.damaged_places, "demanded": report.demanded,
+        "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
+        "planted_caught": noticed > 0, "seconds": begun.elapsed().as_secs(), "passed": good,
+    }));
+    if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+}
+
+fn print(options: &RunOptions, report: &RunReport) -> bool {
+    for difference in &report.differences {
+        println!("DIFFERENT {difference}");
+    }
+    let gets = (report.hits + report.misses).max(1);
+    println!(
+        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read)",
+        options.seed,
+        report.operations,
+        options.keys,
+        report.restarts,
+        report.restarts_clean,
+        report.damaged_places,
+        report.damage_noticed
+    );
+    println!(
+        "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); differences {}",
+        report.hits as f64 / gets as f64,
+        report.demanded,
+        report.demanded_missing,
+        report.damaged_places,
+        report.differences.len()
+    );
+    report.differences.is_empty()
+        && report.operations == options.operations
+        && report.demanded_missing <= report.damaged_places
+        && report.demanded > report.hits / 2
+}

@@ -1,0 +1,82 @@
+//! Opening a crash image with the store's own recovery and comparing every key with what was promised.
+
+use std::sync::Arc;
+
+use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_store::{KeyRef, Store};
+
+use crate::store::expectation::{CrashKind, Expectation, RecoveredStore};
+use crate::store::workload::{KEYS, open_options};
+use crate::store::{body, primary, variant};
+
+/// What a check came to.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Keys that hit with bytes that are allowed.
+    pub live: u32,
+    /// Keys that had to hit.
+    pub demanded: u32,
+    /// What was promised and not kept.
+    pub violations: Vec<String>,
+}
+
+/// Opens an image and asks for every key.
+pub async fn check(image: MemoryDevice, crash: CrashKind, expectation: &Expectation) -> Verdict {
+    let mut verdict = Verdict::default();
+    let device: SharedDevice = Arc::new(image);
+    let store = match Store::open(device, open_options()).await {
+        Ok(store) => store,
+        Err(error) => {
+            verdict.violations.push(format!("the store does not open: {error}"));
+            return verdict;
+        }
+    };
+    let stat = store.stat();
+    let recovered = RecoveredStore {
+        sequence: stat.sequences.written.0,
+        head: stat.head_incarnation,
+        segment_count: stat.segment_count,
+    };
+    let durable = expectation.durable(crash);
+    if recovered.sequence < durable {
+        verdict.violations.push(format!("recovered up to {:#x}, promised up to {durable:#x}", recovered.sequence));
+    }
+    for key in 0..KEYS {
+        let allowed = expectation.allowed(key, crash, recovered);
+        verdict.demanded += u32::from(allowed.must_hit);
+        let name = primary(key);
+        let found = read(&store, KeyRef::new(&name, variant(key))).await;
+        match found {
+            None if allowed.must_hit => {
+                verdict.violations.push(format!("key {key}: missing; recovered up to {:#x}", recovered.sequence));
+            }
+            None => {}
+            Some((metadata, bytes)) => {
+                let right = allowed.versions.iter().any(|version| {
+                    metadata == version.number.to_le_bytes() && bytes == body(0, key, version.number, version.length)
+                });
+                if right {
+                    verdict.live += 1;
+                } else {
+                    let numbers: Vec<u32> = allowed.versions.iter().map(|version| version.number).collect();
+                    verdict.violations.push(format!(
+                        "key {key}: {} bytes with metadata {metadata:?} that no allowed version ({numbers:?}) has",
+                        bytes.len()
+                    ));
+                }
+            }
+        }
+    }
+    verdict
+}
+
+/// Reads a whole object; one that breaks off is a miss.
+pub async fn read(store: &Store, key: KeyRef<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let object = store.get(key).await?;
+    let mut bytes = Vec::with_capacity(object.body_bytes() as usize);
+    let mut reader = object.reader(0..u64::MAX);
+    while let Some(piece) = reader.next().await {
+        bytes.extend_from_slice(&piece.ok()?);
+    }
+    Some((object.metadata().to_vec(), bytes))
+}

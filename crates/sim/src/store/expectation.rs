@@ -1,0 +1,228 @@
+//! What a store must, may and must not answer after a crash: the promises of the store as a model of some lines.
+//!
+//! Events are told in the order in which they happened. A crash comes after some of them; what had been promised by then is
+//! then asked of the recovered store.
+//!
+//! | the key's history | the answer |
+//! |---|---|
+//! | a version up to the durable sequence, not purged since, not overtaken by the ring | must hit |
+//! | the last version at or below the recovered sequence, or a later one | may be the hit |
+//! | anything older, purged, or never put | must not |
+
+use std::collections::HashMap;
+
+/// One version of a key.
+#[derive(Debug, Clone)]
+pub struct Version {
+    /// Its number; the body is made from it.
+    pub number: u32,
+    /// Length of its body in bytes.
+    pub length: usize,
+    /// When its put or fill began, in events.
+    pub began: usize,
+    /// The segment incarnation that was being written when it began.
+    pub head: u64,
+    /// Its sequence, once it was accepted.
+    pub sequence: Option<u64>,
+    /// Whether a crash may have lost it.
+    pub uncertain: bool,
+}
+
+/// Something that happened.
+#[allow(missing_docs)] // The fields are named for what they are.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A put or fill began.
+    Began { key: u32, version: u32, length: usize, head: u64 },
+    /// It was accepted under a sequence.
+    Accepted { key: u32, version: u32, sequence: u64 },
+    /// A purge began.
+    PurgeBegan { key: u32 },
+    /// A purge returned.
+    PurgeReturned { key: u32 },
+    /// The store said how far it had come.
+    Sequences { written: u64, flushed: u64 },
+    /// The store was opened again after a crash, having recovered everything up to a sequence.
+    Reopened { recovered: u64 },
+}
+
+#[derive(Debug, Clone, Default)]
+struct KeyHistory {
+    versions: Vec<Version>,
+    /// When purges began, and whether they returned.
+    purges: Vec<(usize, bool)>,
+}
+
+/// What is expected of the store.
+#[derive(Debug, Clone, Default)]
+pub struct Expectation {
+    keys: HashMap<u32, KeyHistory>,
+    events: usize,
+    written: u64,
+    flushed: u64,
+}
+
+/// Which promise holds after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CrashKind {
+    /// The process ended: what was written is there.
+    Process,
+    /// Power was lost: what was flushed is there.
+    Power,
+}
+
+/// What a recovered store says of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct RecoveredStore {
+    /// The recovered sequence.
+    pub sequence: u64,
+    /// The segment incarnation being written.
+    pub head: u64,
+    /// How many segments there are.
+    pub segment_count: u64,
+}
+
+/// What a key may answer.
+#[derive(Debug, Clone)]
+pub struct Allowed {
+    /// Versions that may be the hit.
+    pub versions: Vec<Version>,
+    /// Whether it must hit.
+    pub must_hit: bool,
+}
+
+impl Expectation {
+    /// Tells of an event.
+    pub fn tell(&mut self, event: &Event) {
+        self.events += 1;
+        let now = self.events;
+        match *event {
+            Event::Began { key, version, length, head } => self.keys.entry(key).or_default().versions.push(Version {
+                number: version,
+                length,
+                began: now,
+                head,
+                sequence: None,
+                uncertain: false,
+            }),
+            Event::Accepted { key, version, sequence } => {
+                if let Some(history) = self.keys.get_mut(&key) {
+                    if let Some(found) = history.versions.iter_mut().find(|candidate| candidate.number == version) {
+                        found.sequence = Some(sequence);
+                    }
+                    // A later sequence is a later version, whenever it began.
+                    history.versions.sort_by_key(|version| version.sequence.unwrap_or(u64::MAX));
+                }
+            }
+            Event::PurgeBegan { key } => self.keys.entry(key).or_default().purges.push((now, false)),
+            Event::PurgeReturned { key } => {
+                if let Some(purge) = self.keys.entry(key).or_default().purges.last_mut() {
+                    purge.1 = true;
+                }
+            }
+            Event::Sequences { written, flushed } => {
+                self.written = self.written.max(written);
+                self.flushed = self.flushed.max(flushed);
+            }
+            Event::Reopened { recovered } => {
+                for version in self.keys.values_mut().flat_map(|history| &mut history.versions) {
+                    version.uncertain |= version.sequence.is_none_or(|sequence| sequence > recovered);
+                }
+                self.written = self.written.max(recovered);
+            }
+        }
+    }
+
+    /// The keys that were ever put or purged.
+    pub fn keys(&self) -> impl Iterator<Item = u32> + '_ {
+        self.keys.keys().copied()
+    }
+
+    /// Everything up to here must be recovered.
+    pub fn durable(&self, crash: CrashKind) -> u64 {
+        match crash {
+            CrashKind::Process => self.written,
+            CrashKind::Power => self.flushed,
+        }
+    }
+
+    /// What `key` may answer after a crash.
+    pub fn allowed(&self, key: u32, crash: CrashKind, store: RecoveredStore) -> Allowed {
+        let Some(history) = self.keys.get(&key) else { return Allowed { versions: Vec::new(), must_hit: false } };
+        let purged =
+            |version: &Version| history.purges.iter().any(|&(began, returned)| returned && version.began < began);
+        let maybe_purged = |version: &Version| history.purges.iter().any(|&(began, _)| version.began < began);
+        let certain = |version: &Version| !version.uncertain && version.sequence.is_some_and(|at| at <= store.sequence);
+        let oldest = history.versions.iter().rposition(&certain).unwrap_or(0);
+        let versions: Vec<Version> = history.versions[oldest.min(history.versions.len())..]
+            .iter()
+            .filter(|version| !purged(version))
+            .cloned()
+            .collect();
+        let durable = self.durable(crash).max(store.sequence);
+        let must_hit = history.versions[oldest.min(history.versions.len())..].iter().any(|version| {
+            !version.uncertain
+                && version.sequence.is_some_and(|at| at <= durable)
+                && !maybe_purged(version)
+                && version.head + store.segment_count > store.head + 3
+        });
+        Allowed { versions, must_hit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: RecoveredStore = RecoveredStore { sequence: 15, head: 1, segment_count: 10 };
+
+    fn put(expectation: &mut Expectation, version: u32, sequence: u64) {
+        expectation.tell(&Event::Began { key: 1, version, length: 1, head: 1 });
+        expectation.tell(&Event::Accepted { key: 1, version, sequence });
+    }
+
+    fn numbers(allowed: &Allowed) -> Vec<u32> {
+        allowed.versions.iter().map(|version| version.number).collect()
+    }
+
+    #[test]
+    fn last_version_below_the_recovered_sequence_or_later_may_hit() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        put(&mut expectation, 2, 10);
+        put(&mut expectation, 3, 20);
+        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        assert_eq!(numbers(&allowed), [2, 3]);
+        assert!(allowed.must_hit);
+    }
+
+    #[test]
+    fn purged_versions_must_not_hit_and_a_purge_under_way_may_have_killed() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        expectation.tell(&Event::PurgeBegan { key: 1 });
+        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1], false));
+        expectation.tell(&Event::PurgeReturned { key: 1 });
+        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false));
+    }
+
+    #[test]
+    fn what_an_earlier_crash_may_have_lost_is_not_demanded() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        put(&mut expectation, 2, 8);
+        expectation.tell(&Event::Reopened { recovered: 6 });
+        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1, 2], true));
+    }
+
+    #[test]
+    fn what_the_ring_may_have_overtaken_is_not_demanded() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        let far = RecoveredStore { head: 9, ..STORE };
+        assert!(!expectation.allowed(1, CrashKind::Process, far).must_hit);
+    }
+}

@@ -1,0 +1,263 @@
+//! A long seeded run of operations against a model, with restarts and damage.
+//!
+//! Owns: the model (the current version of each key), and the account of what may be missing: what the ring has
+//! overtaken, and one object for each damaged place. Every answer is compared byte by byte.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
+use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+
+use crate::random::Random;
+use crate::store::crash_check::read;
+use crate::store::{body, primary, variant};
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The seed.
+    pub seed: u64,
+    /// How many operations.
+    pub operations: u64,
+    /// Over how many keys.
+    pub keys: u32,
+    /// Operations between restarts.
+    pub operations_per_restart: u64,
+    /// Damaged places at each restart.
+    pub damage_per_restart: u64,
+    /// The store's size in bytes.
+    pub store_bytes: u64,
+    /// Whether the model expects a version that was never put, to show that the comparison can fail.
+    pub plant_wrong_model: bool,
+}
+
+/// What it came to.
+#[derive(Debug, Default, Clone)]
+pub struct RunReport {
+    /// Operations done.
+    pub operations: u64,
+    /// Gets that hit, with the right bytes.
+    pub hits: u64,
+    /// Gets that missed.
+    pub misses: u64,
+    /// Gets that the model demanded to hit.
+    pub demanded: u64,
+    /// Of these, how many missed.
+    pub demanded_missing: u64,
+    /// Restarts, and how many of them after a clean stop.
+    pub restarts: u64,
+    /// Clean ones among them.
+    pub restarts_clean: u64,
+    /// Places damaged.
+    pub damaged_places: u64,
+    /// Damaged records that the store noticed.
+    pub damage_noticed: u64,
+    /// Answers that differ from the model's.
+    pub differences: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Expected {
+    version: u32,
+    length: u32,
+    head: u64,
+    live: bool,
+}
+
+struct Run {
+    random: Random,
+    memory: Arc<MemoryDevice>,
+    store: Option<Store>,
+    expected: Vec<Expected>,
+    version: u32,
+    segment_count: u64,
+    report: RunReport,
+    options: RunOptions,
+}
+
+/// Runs; `progress` is told how many operations are done.
+pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunReport {
+    let memory = Arc::new(MemoryDevice::new(options.store_bytes));
+    let device: SharedDevice = memory.clone();
+    Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
+    let store = Store::open(device, open_options()).await.expect("a new store opens");
+    let mut run = Run {
+        random: Random::new(options.seed),
+        memory,
+        segment_count: store.stat().segment_count,
+        store: Some(store),
+        expected: vec![Expected::default(); options.keys as usize],
+        version: 0,
+        report: RunReport::default(),
+        options: options.clone(),
+    };
+    for number in 0..options.operations {
+        run.operate().await;
+        if number % options.operations_per_restart == options.operations_per_restart - 1 {
+            run.restart().await;
+            progress(number + 1);
+        }
+        if run.report.differences.len() > 20 {
+            break;
+        }
+    }
+    run.report
+}
+
+fn open_options() -> OpenOptions {
+    OpenOptions { memory_bytes: 24 << 20, write_delay: Duration::from_millis(50), flush_interval: None }
+}
+
+impl Run {
+    fn store(&self) -> &Store {
+        self.store.as_ref().expect("a store is open between restarts")
+    }
+
+    async fn operate(&mut self) {
+        self.report.operations += 1;
+        // Popular keys come often, so that versions replace each other; the others cover the whole range.
+        let bound =
+            if self.random.chance(50) { u64::from(self.options.keys / 50).max(1) } else { self.options.keys.into() };
+        let key = self.random.below(bound) as u32;
+        match self.random.below(100) {
+            0..=54 => self.get(key).await,
+            55..=92 => self.put(key).await,
+            93..=96 => self.purge(key).await,
+            97 => self.fill_that_breaks(key).await,
+            _ => self.refresh(key).await,
+        }
+    }
+
+    async fn get(&mut self, key: u32) {
+        let name = primary(key);
+        let found = read(self.store(), KeyRef::new(&name, variant(key))).await;
+        let expected = self.expected[key as usize];
+        let head = self.store().stat().head_incarnation;
+        let demanded = expected.live && expected.head + self.segment_count > head + 3;
+        self.report.demanded += u64::from(demanded);
+        match found {
+            None => {
+                self.report.misses += 1;
+                if demanded {
+                    self.report.demanded_missing += 1;
+                    // It is known to be gone; it is not to be counted again.
+                    self.expected[key as usize].live = false;
+                }
+            }
+            Some((metadata, bytes)) => {
+                self.report.hits += 1;
+                let planted = u32::from(self.options.plant_wrong_model && self.report.hits == 1000);
+                let version = expected.version + planted;
+                let right = expected.live
+                    && metadata.starts_with(&version.to_le_bytes())
+                    && bytes == body(0, key, version, expected.length as usize);
+                if !right {
+                    let operation = self.report.operations;
+                    self.report.differences.push(format!(
+                        "operation {operation}: key {key} hit with {} bytes, metadata {metadata:?}; the model has {expected:?}",
+                        bytes.len()
+                    ));
+                }
+            }
+        }
+    }
+
+    async fn put(&mut self, key: u32) {
+        self.version += 1;
+        let version = self.version;
+        let length = match self.random.below(1000) {
+            0..=4 => 600_000 + self.random.below(1_500_000),
+            5..=20 => 20_000 + self.random.below(200_000),
+            _ => self.random.below(1200),
+        };
+        let name = primary(key);
+        let bytes = bytes::Bytes::from(body(0, key, version, length as usize));
+        let metadata = bytes::Bytes::copy_from_slice(&version.to_le_bytes());
+        let head = self.store().stat().head_incarnation;
+        loop {
+            let put = self.store().put(KeyRef::new(&name, variant(key)), metadata.clone(), bytes.clone()).await;
+            match put {
+                Ok(_) => break,
+                // Refused because the writer is behind: here every put is to be taken.
+                Err(_) if self.store().sync().await.is_ok() => {}
+                Err(error) => {
+                    self.report.differences.push(format!("put of key {key} failed: {error}"));
+                    return;
+                }
+            }
+        }
+        self.expected[key as usize] = Expected { version, length: length as u32, head, live: true };
+    }
+
+    async fn purge(&mut self, key: u32) {
+        if let Err(error) = self.store().purge_key(&primary(key)).await {
+            self.report.differences.push(format!("purge of key {key} failed: {error}"));
+        }
+        self.expected[key as usize].live = false;
+    }
+
+    /// A fill that ends in the middle leaves what was there before.
+    async fn fill_that_breaks(&mut self, key: u32) {
+        let name = primary(key);
+        let key_ref = KeyRef::new(&name, variant(key));
+        let stale = self.store().get(key_ref).await;
+        if let FillRole::Leader(mut fill) = self.store().begin_fill(key_ref, stale.as_ref()) {
+            let length = self.random.below(3_000_000);
+            if fill.start(variant(key), "broken".into(), Some(length + 1)) {
+                let _ = fill.write(vec![7; length as usize].into()).await;
+            }
+        }
+    }
+
+    /// New metadata for what is there, as after a 304.
+    async fn refresh(&mut self, key: u32) {
+        let name = primary(key);
+        let key_ref = KeyRef::new(&name, variant(key));
+        let Some(stale) = self.store().get(key_ref).await else { return };
+        let head = self.store().stat().head_incarnation;
+        if let FillRole::Leader(fill) = self.store().begin_fill(key_ref, Some(&stale)) {
+            let mut metadata = stale.metadata()[..4].to_vec();
+            metadata.extend_from_slice(b"refreshed");
+            let whole = stale.whole().is_some();
+            if fill.refresh(&stale, metadata.into()).await.is_ok() && whole {
+                // A whole object is written anew with its metadata; fragments stay where they are.
+                self.expected[key as usize].head = head;
+            }
+        }
+    }
+
+    async fn restart(&mut self) {
+        self.report.restarts += 1;
+        let clean = self.random.chance(50);
+        let stopped = if clean { self.store().close().await } else { self.store().sync().await.map(|_| ()) };
+        if let Err(error) = stopped {
+            self.report.differences.push(format!("stop failed: {error}"));
+        }
+        self.report.restarts_clean += u64::from(clean);
+        self.report.damage_noticed += self.store().stat().counts.damaged;
+        self.store = None;
+        for _ in 0..self.options.damage_per_restart {
+            self.damage().await;
+        }
+        let device: SharedDevice = self.memory.clone();
+        match Store::open(device, open_options()).await {
+            Ok(store) => self.store = Some(store),
+            Err(error) => panic!("seed {}: the store does not open: {error}", self.options.seed),
+        }
+    }
+
+    /// Flips a bit somewhere.
+    async fn damage(&mut self) {
+        let block = 4096;
+        let offset = self.random.below(self.options.store_bytes / block) * block;
+        let Ok(mut buffer) = read_device(&*self.memory, offset, block as usize).await else { return };
+        let at = self.random.below(block) as usize;
+        buffer[at] ^= 1 << self.random.below(8);
+        let write =
+            self.memory.write_at(offset, vec![Buffer::copy_of(&buffer)], WriteFlags::default(), Context::default());
+        if write.await.is_ok() {
+            self.report.damaged_places += 1;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Short seeded workloads on a small store, recorded on their way to the device.
+//!
+//! Owns: what is done and in which order, and telling every promise as an event and a mark in the recording. A workload
+//! may start on the ruins of another store, on a store that has been filled for several laps, and crashes and reopens
+//! itself now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
+use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+
+use crate::random::Random;
+use crate::store::expectation::Event;
+use crate::store::{body, primary, variant};
+
+/// Size of the store in bytes: some ten segments of 32 KiB.
+pub const STORE_BYTES: u64 = 512 << 10;
+const SEGMENT_BYTES: u64 = 32 << 10;
+/// Keys of a workload.
+pub const KEYS: u32 = 24;
+/// The salt of the bodies of the former store: none of them may ever be returned.
+const FORMER_SALT: u64 = 0xdead;
+
+/// A recorded workload.
+pub struct Workload {
+    /// The seed that makes it again.
+    pub seed: u64,
+    /// The device when the recording began.
+    pub base: Vec<u8>,
+    /// What was written since.
+    pub recording: Recording,
+    /// What happened; mark `n` in the recording says that `events[..n]` have happened.
+    pub events: Vec<Event>,
+    /// How many of them had happened before the recording began.
+    pub events_before: usize,
+}
+
+struct Running {
+    random: Random,
+    device: SharedDevice,
+    /// None only while one store is gone and the next not yet open.
+    store: Option<Store>,
+    recorder: Option<Recorder>,
+    events: Vec<Event>,
+    next_version: u32,
+    options: OpenOptions,
+}
+
+/// How stores are opened here.
+pub fn open_options() -> OpenOptions {
+    OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::from_millis(2), flush_interval: None }
+}
+
+/// Runs the workload of a seed. `operations` is its length while recorded.
+pub async fn run(seed: u64, operations: u32) -> Workload {
+    let mut random = Random::new(seed);
+    let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
+    let device: SharedDevice = memory.clone();
+    let create = CreateOptions { size_bytes: STORE_BYTES, segment_bytes: Some(SEGMENT_BYTES), force: true };
+    if random.chance(60) {
+        leave_former_store(&device, &create, &mut random).await;
+    }
+    Store::create(device.clone(), &create).await.expect("a store is made");
+    let options = OpenOptions { write_delay: Duration::from_millis(random.below(6)), ..open_options() };
+    let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");
+    let mut running = Running {
+        random,
+        device: device.clone(),
+        store: Some(store),
+        recorder: None,
+        events: Vec::new(),
+        next_version: 0,
+        options,
+    };
+
+    // Before the recording: up to two and a half laps, so that reclaimed segments and old laps are around.
+    let before = if running.random.chance(50) { running.random.below(300) } else { running.random.below(12) };
+    for _ in 0..before {
+        running.operate().await;
+    }
+    running.sync().await;
+    let Running { store, events, random, next_version, options, .. } = running;
+    drop(store);
+    let base = memory.image();
+    let recorder = Recorder::new();
+    let recorded = recorder.wrap(device);
+    let events_before = events.len();
+    recorder.mark(events_before as u64);
+    let store = Store::open(recorded.clone(), options.clone()).await.expect("a store opens again");
+    let mut running = Running {
+        random,
+        device: recorded,
+        store: Some(store),
+        recorder: Some(recorder.clone()),
+        events,
+        next_version,
+        options,
+    };
+    running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
+    for _ in 0..operations {
+        running.operate().await;
+    }
+    let Running { store, events, .. } = running;
+    drop(store);
+    Workload { seed, base, recording: recorder.take(), events, events_before }
+}
+
+/// Fills the device with a store of the same layout and other bodies under the same keys.
+async fn leave_former_store(device: &SharedDevice, create: &CreateOptions, random: &mut Random) {
+    Store::create(device.clone(), create).await.expect("a store is made");
+    let store = Store::open(device.clone(), open_options()).await.expect("a new store opens");
+    for round in 0..6 {
+        for key in 0..KEYS {
+            let bytes = body(FORMER_SALT, key, round, 500 + random.below(3000) as usize);
+            let name = primary(key);
+            let _ = store.put(KeyRef::new(&name, variant(key)), "former".into(), bytes.into()).await;
+        }
+        let _ = store.sync().await;
+    }
+    let _ = store.checkpoint().await;
+}
+
+impl Running {
+    fn store(&self) -> &Store {
+        self.store.as_ref().expect("a store is open between operations")
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.events.push(event);
+        if let Some(recorder) = &self.recorder {
+            recorder.mark(self.events.len() as u64);
+        }
+    }
+
+    async fn operate(&mut self) {
+        match self.random.below(100) {
+            0..=59 => self.put().await,
+            60..=69 => self.purge().await,
+            70..=75 => self.fill_across_a_purge().await,
+            76..=87 => self.sync().await,
+            88..=91 => self.look().await,
+            92..=94 => {
+                let _ = self.store().checkpoint().await;
+            }
+            95..=96 => self.crash_and_reopen().await,
+            _ => self.wait_for_the_writer().await,
+        }
+    }
+
+    fn begin(&mut self) -> (u32, u32, usize) {
+        let key = self.random.below(KEYS.into()) as u32;
+        self.next_version += 1;
+        // Up to 4 KiB is one record here; longer ones are fragments.
+        let length = match self.random.below(10) {
+            0 => 0,
+            1..=7 => self.random.below(4096),
+            _ => 4096 + self.random.below(20_000),
+        } as usize;
+        let head = self.store().stat().head_incarnation;
+        self.tell(Event::Began { key, version: self.next_version, length, head });
+        (key, self.next_version, length)
+    }
+
+    async fn put(&mut self) {
+        let (key, version, length) = self.begin();
+        let name = primary(key);
+        let bytes = body(0, key, version, length);
+        let metadata = version.to_le_bytes().to_vec();
+        if let Ok(sequence) = self.store().put(KeyRef::new(&name, variant(key)), metadata.into(), bytes.into()).await {
+            self.tell(Event::Accepted { key, version, sequence: sequence.0 });
+        }
+    }
+
+    async fn purge(&mut self) {
+        let key = self.random.below(KEYS.into()) as u32;
+        self.tell(Event::PurgeBegan { key });
+        if self.store().purge_key(&primary(key)).await.is_ok() {
+            self.tell(Event::PurgeReturned { key });
+        }
+    }
+
+    /// A fill that begins before a purge and ends after it: it must leave nothing.
+    async fn fill_across_a_purge(&mut self) {
+        let (key, version, length) = self.begin();
+        let name = primary(key);
+        let stale = self.store().get(KeyRef::new(&name, variant(key))).await;
+        let FillRole::Leader(mut fill) = self.store().begin_fill(KeyRef::new(&name, variant(key)), stale.as_ref())
+        else {
+            return;
+        };
+        let started = fill.start(variant(key), version.to_le_bytes().to_vec().into(), None);
+        self.tell(Event::PurgeBegan { key });
+        if self.store().purge_key(&name).await.is_ok() {
+            self.tell(Event::PurgeReturned { key });
+        }
+        if started && fill.write(body(0, key, version, length).into()).await.is_ok() {
+            if let Ok(sequence) = fill.finish().await {
+                self.tell(Event::Accepted { key, version, sequence: sequence.0 });
+            }
+        }
+    }
+
+    async fn sync(&mut self) {
+        if let Ok(sequences) = self.store().sync().await {
+            self.tell(Event::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
+        }
+    }
+
+    async fn look(&mut self) {
+        let sequences = self.store().sequences();
+        self.tell(Event::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
+        let key = self.random.below(KEYS.into()) as u32;
+        let _ = self.store().get(KeyRef::new(&primary(key), variant(key))).await;
+    }
+
+    /// Waits until what was put is written, without a flush.
+    async fn wait_for_the_writer(&mut self) {
+        loop {
+            let sequences = self.store().sequences();
+            if sequences.written >= sequences.last || self.store().stat().stopped.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.look().await;
+    }
+
+    async fn crash_and_reopen(&mut self) {
+        // The store is dropped first, as a process is gone before its successor starts.
+        self.store = None;
+        let opened = Store::open(self.device.clone(), self.options.clone()).await;
+        self.store = Some(opened.expect("a dropped store opens again"));
+        self.tell(Event::Reopened { recovered: self.store().sequences().written.0 });
+    }
+}
