@@ -30,7 +30,14 @@ pub(super) fn describe(path: &Path) -> String {
 pub(super) fn is_known(path: &Path) -> bool {
     let Ok(status) = std::fs::metadata(path) else { return false };
     let mounted = status.file_type().is_block_device() && mounted_on(status.rdev()).is_some();
-    mounted || lock_holder(status.dev(), status.ino()).is_some()
+    mounted || lock_holder(status.dev(), status.ino()).is_some_and(is_alive)
+}
+
+/// False where a process is gone, or a zombie: what it had open is about to be closed.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
 }
 
 /// The process that holds the `flock` of an inode, as `/proc/locks` says.
