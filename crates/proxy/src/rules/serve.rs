@@ -33,6 +33,11 @@ impl Stored {
             forbids_stale: directives.forbids_stale(),
         }
     }
+
+    /// Its age at `now_ms`, in milliseconds.
+    pub fn age_ms(&self, now_ms: u64) -> u64 {
+        current_age_ms(self.initial_age_ms, self.response_ms, now_ms)
+    }
 }
 
 /// What to do with a stored response.
@@ -51,7 +56,7 @@ pub enum Verdict {
 
 /// Decides about a stored response at `now_ms`.
 pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verdict {
-    let age_ms = current_age_ms(stored.initial_age_ms, stored.response_ms, now_ms);
+    let age_ms = stored.age_ms(now_ms);
     let age_s = age_ms / 1000;
     let ttl_ms = stored.lifetime_ms as i64 - age_ms.min(i64::MAX as u64) as i64;
     if stored.no_cache {

@@ -1,0 +1,340 @@
+//! The access log.
+//!
+//! Owns: the line of `docs/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them, so
+//! that no worker waits for a disk or a pipe.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http::{Method, Version};
+
+use crate::error::Error;
+use crate::options::AccessLog;
+use crate::rules::key::push_decimal;
+use crate::stats::WorkerStats;
+
+/// How much a worker keeps while the writer does not take it.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+/// When a worker hands over what it has without waiting for the next tick.
+const HAND_OVER_BYTES: usize = 64 << 10;
+/// Buffers on their way to the writer.
+const BUFFERS_UNDER_WAY_MAX: usize = 16;
+
+/// What the cache did with a request, as the log says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Hit,
+    Revalidated,
+    Miss,
+    Collapsed,
+    Pass,
+    Bypass,
+    Purged,
+    Tunnel,
+    Failed,
+    Own,
+}
+
+impl Outcome {
+    fn text(self) -> &'static [u8] {
+        match self {
+            Outcome::Hit => b"HIT",
+            Outcome::Revalidated => b"REVALIDATED",
+            Outcome::Miss => b"MISS",
+            Outcome::Collapsed => b"COLLAPSED",
+            Outcome::Pass => b"PASS",
+            Outcome::Bypass => b"BYPASS",
+            Outcome::Purged => b"PURGED",
+            Outcome::Tunnel => b"TUNNEL",
+            Outcome::Failed => b"FAILED",
+            Outcome::Own => b"OWN",
+        }
+    }
+
+    /// Counts the request.
+    pub fn count(self, stats: &WorkerStats) {
+        match self {
+            Outcome::Hit => stats.hits.add(1),
+            Outcome::Revalidated => stats.revalidated.add(1),
+            Outcome::Miss => stats.misses.add(1),
+            Outcome::Collapsed => stats.collapsed.add(1),
+            Outcome::Pass | Outcome::Bypass => stats.passed.add(1),
+            Outcome::Purged => stats.purges.add(1),
+            Outcome::Tunnel => stats.tunnels.add(1),
+            Outcome::Failed => stats.origin_failures.add(1),
+            Outcome::Own => stats.own_responses.add(1),
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug)]
+pub(crate) struct Line<'a> {
+    pub client: IpAddr,
+    /// When the head had been read, Unix milliseconds.
+    pub at_ms: u64,
+    pub method: &'a Method,
+    pub url: &'a [u8],
+    pub version: Version,
+    pub status: u16,
+    pub body_bytes: u64,
+    pub referrer: Option<&'a [u8]>,
+    pub user_agent: Option<&'a [u8]>,
+    pub outcome: Outcome,
+    pub duration: Duration,
+    pub object_bytes: Option<u64>,
+}
+
+/// Where a worker's lines go.
+#[derive(Debug)]
+pub(crate) struct LogBuffer {
+    lines: Vec<u8>,
+    count: u64,
+    /// The second for which `date` was made, and the date.
+    second: u64,
+    date: Vec<u8>,
+    writer: SyncSender<Vec<u8>>,
+    stats: Arc<WorkerStats>,
+}
+
+impl LogBuffer {
+    /// A worker's buffer before a writer.
+    pub fn new(writer: SyncSender<Vec<u8>>, stats: Arc<WorkerStats>) -> LogBuffer {
+        LogBuffer { lines: Vec::new(), count: 0, second: u64::MAX, date: Vec::new(), writer, stats }
+    }
+
+    /// Adds a line.
+    pub fn push(&mut self, line: &Line<'_>) {
+        if self.lines.len() >= KEPT_BYTES_MAX {
+            self.stats.log_lines_lost.add(1);
+            return;
+        }
+        if line.at_ms / 1000 != self.second {
+            self.second = line.at_ms / 1000;
+            write_date(&mut self.date, self.second);
+        }
+        let out = &mut self.lines;
+        write_address(out, line.client);
+        out.extend_from_slice(b" - - [");
+        out.extend_from_slice(&self.date);
+        out.extend_from_slice(b"] \"");
+        push_escaped(out, line.method.as_str().as_bytes());
+        out.push(b' ');
+        push_escaped(out, line.url);
+        out.extend_from_slice(if line.version == Version::HTTP_10 { b" HTTP/1.0\" " } else { b" HTTP/1.1\" " });
+        push_decimal(out, u64::from(line.status));
+        out.push(b' ');
+        push_decimal(out, line.body_bytes);
+        push_quoted(out, line.referrer);
+        push_quoted(out, line.user_agent);
+        out.push(b' ');
+        out.extend_from_slice(line.outcome.text());
+        out.push(b' ');
+        push_seconds(out, line.duration);
+        out.push(b' ');
+        match line.object_bytes {
+            Some(bytes) => push_decimal(out, bytes),
+            None => out.push(b'-'),
+        }
+        out.push(b'\n');
+        self.count += 1;
+        if self.lines.len() >= HAND_OVER_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Hands what there is to the writer; keeps it where the writer is behind.
+    pub fn flush(&mut self) {
+        if self.lines.is_empty() {
+            return;
+        }
+        match self.writer.try_send(std::mem::take(&mut self.lines)) {
+            Ok(()) => {
+                self.lines = Vec::with_capacity(HAND_OVER_BYTES + 1024);
+                self.count = 0;
+            }
+            Err(TrySendError::Full(lines)) => self.lines = lines,
+            Err(TrySendError::Disconnected(_)) => self.stats.log_lines_lost.add(std::mem::take(&mut self.count)),
+        }
+    }
+}
+
+/// The thread that writes; ends when every sender is gone and what they sent is written.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    sender: SyncSender<Vec<u8>>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl LogWriter {
+    /// Opens the log and starts its thread; `None` where there is no log.
+    pub fn start(target: &AccessLog) -> Result<Option<LogWriter>, Error> {
+        let mut out: Box<dyn Write + Send> = match target {
+            AccessLog::None => return Ok(None),
+            AccessLog::Stdout => Box::new(io::stdout()),
+            AccessLog::File(path) => {
+                let open = OpenOptions::new().create(true).append(true).open(path);
+                Box::new(open.map_err(|source| Error::AccessLog { path: path.clone(), source })?)
+            }
+        };
+        let (sender, receiver) = sync_channel::<Vec<u8>>(BUFFERS_UNDER_WAY_MAX);
+        let work = move || write_all(&mut *out, &receiver);
+        let thread = std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(work)
+            .map_err(|error| Error::Worker { worker: 0, what: format!("cannot start its log's thread: {error}") })?;
+        Ok(Some(LogWriter { sender, thread }))
+    }
+
+    /// Where workers send their lines.
+    pub fn sender(&self) -> SyncSender<Vec<u8>> {
+        self.sender.clone()
+    }
+
+    /// Waits until everything is written; workers must have dropped their senders.
+    pub fn finish(self) {
+        drop(self.sender);
+        // Its error was reported when it happened.
+        _ = self.thread.join();
+    }
+}
+
+/// Writes until the senders are gone. After a failed write it stops taking lines: workers count them as lost.
+fn write_all(out: &mut dyn Write, receiver: &Receiver<Vec<u8>>) -> io::Result<()> {
+    for lines in receiver {
+        if let Err(error) = out.write_all(&lines).and_then(|()| out.flush()) {
+            nectary_host::log::write(
+                nectary_host::log::Level::Error,
+                "proxy",
+                format_args!("cannot write the access log: {error}; further lines are lost until a restart"),
+            );
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn write_address(out: &mut Vec<u8>, address: IpAddr) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            for (index, octet) in address.octets().into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b'.');
+                }
+                push_decimal(out, u64::from(octet));
+            }
+        }
+        IpAddr::V6(address) => write!(out, "{address}").expect("a Vec takes what is written"),
+    }
+}
+
+/// Writes `21/Nov/2026:20:23:00 +0000`.
+fn write_date(out: &mut Vec<u8>, unix_s: u64) {
+    let text = httpdate::fmt_http_date(std::time::UNIX_EPOCH + Duration::from_secs(unix_s));
+    out.clear();
+    // "Sat, 21 Nov 2026 20:23:00 GMT"
+    let parts = [&text[5..7], "/", &text[8..11], "/", &text[12..16], ":", &text[17..25], " +0000"];
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+}
+
+fn push_quoted(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    out.extend_from_slice(b" \"");
+    match value {
+        Some(value) => push_escaped(out, value),
+        None => out.push(b'-'),
+    }
+    out.push(b'"');
+}
+
+fn push_escaped(out: &mut Vec<u8>, text: &[u8]) {
+    let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
+    if text.iter().copied().all(is_plain) {
+        out.extend_from_slice(text);
+        return;
+    }
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in text {
+        if is_plain(byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+fn push_seconds(out: &mut Vec<u8>, duration: Duration) {
+    push_decimal(out, duration.as_secs());
+    out.push(b'.');
+    let mut micros = duration.subsec_micros();
+    let mut digits = [b'0'; 6];
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (micros % 10) as u8;
+        micros /= 10;
+    }
+    out.extend_from_slice(&digits);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line<'a>(url: &'a [u8], agent: Option<&'a [u8]>) -> Line<'a> {
+        Line {
+            client: "192.0.2.7".parse().expect("an address"),
+            at_ms: 1_795_292_580_999,
+            method: &Method::GET,
+            url,
+            version: Version::HTTP_11,
+            status: 200,
+            body_bytes: 1234,
+            referrer: None,
+            user_agent: agent,
+            outcome: Outcome::Hit,
+            duration: Duration::from_micros(1_000_123),
+            object_bytes: Some(5678),
+        }
+    }
+
+    fn buffer() -> (LogBuffer, Receiver<Vec<u8>>, Arc<WorkerStats>) {
+        let (sender, receiver) = sync_channel(1);
+        let stats = Arc::new(WorkerStats::default());
+        (LogBuffer::new(sender, stats.clone()), receiver, stats)
+    }
+
+    #[test]
+    fn a_line_has_every_field_and_nothing_can_break_it() {
+        let (mut log, receiver, _) = buffer();
+        log.push(&line(b"http://h/p?q", Some(b"a \"quoted\" \n \xff agent\\")));
+        log.push(&Line { outcome: Outcome::Own, object_bytes: None, ..line(b"*", None) });
+        log.flush();
+        let expected = concat!(
+            r#"192.0.2.7 - - [21/Nov/2026:20:23:00 +0000] "GET http://h/p?q HTTP/1.1" 200 1234 "-" "#,
+            r#""a \x22quoted\x22 \x0A \xFF agent\x5C" HIT 1.000123 5678"#,
+            "\n",
+            r#"192.0.2.7 - - [21/Nov/2026:20:23:00 +0000] "GET * HTTP/1.1" 200 1234 "-" "-" OWN 1.000123 -"#,
+            "\n"
+        );
+        assert_eq!(String::from_utf8_lossy(&receiver.recv().expect("lines")), expected);
+    }
+
+    #[test]
+    fn a_writer_that_is_behind_costs_a_bounded_amount_of_memory_and_counted_lines() {
+        let (mut log, receiver, stats) = buffer();
+        let long = vec![b'x'; 1 << 20];
+        for _ in 0..20 {
+            log.push(&line(&long, None));
+        }
+        assert!(log.lines.len() < KEPT_BYTES_MAX + (2 << 20));
+        let reader = crate::stats::StatsReader::new(vec![stats]);
+        assert!(reader.snapshot().log_lines_lost > 10);
+        drop(receiver);
+        let lost = reader.snapshot().log_lines_lost;
+        log.flush();
+        assert!(reader.snapshot().log_lines_lost > lost);
+    }
+}

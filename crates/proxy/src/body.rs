@@ -1,0 +1,184 @@
+//! Bodies on their way to a client.
+//!
+//! Owns: what hyper polls for a response's bytes, and what happens when the last was handed over or the client is gone: the
+//! exchange ends for the connection's guard, and the request is logged. A body that cannot be completed is an error, which
+//! makes hyper abort the connection: nothing partial ever looks whole.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use http::{HeaderValue, Method, Version};
+use http_body::{Body, Frame, SizeHint};
+use nectary_store::{FillReader, Object};
+
+use crate::access_log::{Line, Outcome};
+use crate::wire::guard::Guard;
+use crate::worker::Worker;
+
+/// Why a body ended before its end.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BodyError(pub String);
+
+/// Pieces of a body as they come.
+pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>>>>;
+
+/// The bytes of a response.
+pub(crate) enum Content {
+    /// None.
+    Empty,
+    /// In one piece.
+    Whole(Bytes),
+    /// Piece by piece; with how many bytes are still to come, where that is known.
+    Pieces(Pieces, Option<u64>),
+}
+
+impl Content {
+    /// A range of a stored object.
+    pub fn of_object(object: &Object, range: std::ops::Range<u64>) -> Content {
+        let length = range.end - range.start;
+        if length == 0 {
+            return Content::Empty;
+        }
+        match object.whole() {
+            Some(whole) if length == object.body_bytes() => Content::Whole(whole.clone()),
+            Some(whole) => Content::Whole(whole.slice(range.start as usize..range.end as usize)),
+            None => {
+                let pieces = unfold(object.reader(range), async |mut reader| {
+                    let piece = reader.next().await?;
+                    Some((piece.map_err(|error| BodyError(error.to_string())), reader))
+                });
+                Content::Pieces(Box::pin(pieces), Some(length))
+            }
+        }
+    }
+
+    /// What a fill brings, as far as `length` says, from where the reader stands.
+    pub fn of_fill(reader: FillReader, length: Option<u64>) -> Content {
+        if length == Some(0) {
+            return Content::Empty;
+        }
+        let pieces = unfold(reader, async |mut reader| {
+            let piece = reader.next().await?;
+            Some((piece.map_err(|error| BodyError(error.to_string())), reader))
+        });
+        Content::Pieces(Box::pin(pieces), length)
+    }
+}
+
+/// A response's body.
+pub(crate) struct ReplyBody {
+    content: Content,
+    guard: Rc<Guard>,
+    ticket: Option<Box<Ticket>>,
+}
+
+impl ReplyBody {
+    /// A body of the exchange that `guard` has begun; it ends when the body is dropped.
+    pub fn new(content: Content, guard: Rc<Guard>, ticket: Option<Box<Ticket>>) -> ReplyBody {
+        ReplyBody { content, guard, ticket }
+    }
+}
+
+impl Drop for ReplyBody {
+    fn drop(&mut self) {
+        self.guard.end();
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        let piece = match &mut this.content {
+            Content::Empty => return Poll::Ready(None),
+            Content::Whole(bytes) => {
+                let bytes = std::mem::take(bytes);
+                this.content = Content::Empty;
+                bytes
+            }
+            Content::Pieces(_, Some(0)) => return Poll::Ready(None),
+            Content::Pieces(pieces, left) => match std::task::ready!(pieces.as_mut().poll_next(context)) {
+                Some(Ok(mut piece)) => {
+                    if let Some(left) = left {
+                        piece.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                        *left -= piece.len() as u64;
+                    }
+                    piece
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None if left.is_some() => {
+                    return Poll::Ready(Some(Err(BodyError("the body ended before its length".into()))));
+                }
+                None => {
+                    this.content = Content::Empty;
+                    return Poll::Ready(None);
+                }
+            },
+        };
+        if let Some(ticket) = &mut this.ticket {
+            ticket.sent_bytes += piece.len() as u64;
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.content, Content::Empty | Content::Pieces(_, Some(0)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Empty => SizeHint::with_exact(0),
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Content::Pieces(_, Some(left)) => SizeHint::with_exact(*left),
+            Content::Pieces(_, None) => SizeHint::default(),
+        }
+    }
+}
+
+/// A request that is logged and counted when its body is done with.
+pub(crate) struct Ticket {
+    pub worker: Rc<Worker>,
+    pub client: std::net::IpAddr,
+    pub at_ms: u64,
+    pub started: Instant,
+    pub method: Method,
+    pub url: Vec<u8>,
+    pub version: Version,
+    pub status: u16,
+    pub referrer: Option<HeaderValue>,
+    pub user_agent: Option<HeaderValue>,
+    pub outcome: Outcome,
+    pub object_bytes: Option<u64>,
+    pub sent_bytes: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.worker.stats.body_bytes_sent.add(self.sent_bytes);
+        self.worker.log(&Line {
+            client: self.client,
+            at_ms: self.at_ms,
+            method: &self.method,
+            url: &self.url,
+            version: self.version,
+            status: self.status,
+            body_bytes: self.sent_bytes,
+            referrer: self.referrer.as_ref().map(HeaderValue::as_bytes),
+            user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
+            outcome: self.outcome,
+            duration: self.started.elapsed(),
+            object_bytes: self.object_bytes,
+        });
+    }
+}

@@ -1,0 +1,38 @@
+//! What can go wrong with a proxy as a whole. What goes wrong with one request is answered over HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why a proxy did not start, or did not run on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no address to listen on.
+    #[error("no address to listen on: give at least one")]
+    NoAddress,
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The access log cannot be opened.
+    #[error("cannot open the access log {path}: {source}")]
+    AccessLog {
+        /// Its path.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A worker cannot start, or ended by a panic.
+    #[error("worker {worker} {what}")]
+    Worker {
+        /// Its index.
+        worker: usize,
+        /// What happened.
+        what: String,
+    },
+}

@@ -1,0 +1,262 @@
+//! What a proxy is told when it starts.
+//!
+//! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: where options
+//! come from (arguments, files).
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::Uri;
+
+use crate::rules::default_ttl::Rule;
+use crate::rules::key::Origin;
+
+/// How a proxy runs.
+#[derive(Debug, Clone)]
+pub struct ProxyOptions {
+    /// Where it listens; port 0 picks one.
+    pub listen: Vec<SocketAddr>,
+    /// The origin of a reverse proxy; without one it is a forward proxy.
+    pub origin: Option<OriginUrl>,
+    /// Threads that serve; 0 for one a processor.
+    pub workers: usize,
+    /// Lifetimes for responses that have none, first match first; none by default.
+    pub default_ttl: Vec<Rule>,
+    /// Where requests are logged.
+    pub access_log: AccessLog,
+    /// Who may use a forward proxy, beside the loopback addresses.
+    pub clients: Vec<ClientNet>,
+    /// The ports to which `CONNECT` may tunnel.
+    pub connect_ports: Vec<u16>,
+    /// Bounds on everything that peers decide.
+    pub limits: Limits,
+}
+
+impl Default for ProxyOptions {
+    fn default() -> ProxyOptions {
+        ProxyOptions {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+            origin: None,
+            workers: 0,
+            default_ttl: Vec::new(),
+            access_log: AccessLog::None,
+            clients: Vec::new(),
+            connect_ports: vec![443],
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl ProxyOptions {
+    /// How many workers these options mean.
+    pub fn worker_count(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            count => count,
+        }
+    }
+
+    /// Whether a client may use a forward proxy.
+    pub fn admits(&self, client: IpAddr) -> bool {
+        is_loopback(client) || self.clients.iter().any(|net| net.contains(client))
+    }
+}
+
+/// Whether an address is this machine's loopback, also where IPv4 is mapped into IPv6.
+pub fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// Where access log lines go.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum AccessLog {
+    /// Nowhere.
+    #[default]
+    None,
+    /// Appended to a file.
+    File(PathBuf),
+    /// The standard output.
+    Stdout,
+}
+
+/// Bounds on everything that peers decide. Sizes in bytes.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Client connections of all workers together; more are answered by `503` and closed.
+    pub connections_max: usize,
+    /// A request's head; larger ones get `431`. At most 100 headers are taken, whatever their size.
+    pub request_head_bytes_max: usize,
+    /// A URL; longer ones get `414`.
+    pub url_bytes_max: usize,
+    /// A request's body; larger ones get `413`, or are cut off with the connection where they have no length.
+    pub request_body_bytes_max: u64,
+    /// An origin's response head; larger ones give `502`.
+    pub response_head_bytes_max: usize,
+    /// A range that starts beyond this is fetched as such and not stored, lest its client wait for all before it.
+    pub range_fill_start_bytes_max: u64,
+    /// From the first to the last byte of a request's head.
+    pub head_timeout: Duration,
+    /// Between two requests of a connection.
+    pub keep_alive_timeout: Duration,
+    /// Without a byte of a body that is waited for, from client or origin.
+    pub body_timeout: Duration,
+    /// Without a byte of a response being taken.
+    pub write_timeout: Duration,
+    /// To connect to an origin, all its addresses and TLS included.
+    pub connect_timeout: Duration,
+    /// From a request to the end of the response's head.
+    pub response_timeout: Duration,
+    /// Without a byte either way in a tunnel.
+    pub tunnel_timeout: Duration,
+    /// How long an unused connection to an origin is kept.
+    pub origin_idle_timeout: Duration,
+    /// Unused connections that a worker keeps to one origin.
+    pub origin_idle_connections_max: usize,
+    /// How long stopping waits for what is under way.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: 10_000,
+            request_head_bytes_max: 32 * 1024,
+            url_bytes_max: 8000,
+            request_body_bytes_max: 1 << 30,
+            response_head_bytes_max: 32 * 1024,
+            range_fill_start_bytes_max: 16 << 20,
+            head_timeout: Duration::from_secs(20),
+            keep_alive_timeout: Duration::from_secs(75),
+            body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(10),
+            response_timeout: Duration::from_secs(60),
+            tunnel_timeout: Duration::from_secs(600),
+            origin_idle_timeout: Duration::from_secs(30),
+            origin_idle_connections_max: 32,
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The URL of a reverse proxy's origin: scheme, host and port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginUrl(pub(crate) Origin);
+
+impl FromStr for OriginUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OriginUrl, String> {
+        let uri: Uri = text.parse().map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+            return Err(format!(
+                "`{text}` has a path: an origin is scheme, host and port, as `https://example.org:8443`"
+            ));
+        }
+        Origin::of(&uri).map(OriginUrl).ok_or_else(|| {
+            format!("`{text}` is no origin: write one as `http://example.org` or `https://example.org:8443`")
+        })
+    }
+}
+
+impl std::fmt::Display for OriginUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}://{}", self.0.scheme(), self.0.authority())
+    }
+}
+
+/// Addresses of clients: one, or a network as `192.0.2.0/24`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientNet {
+    address: IpAddr,
+    prefix_bits: u8,
+}
+
+impl ClientNet {
+    /// Whether an address is among them.
+    pub fn contains(&self, client: IpAddr) -> bool {
+        match (self.address, client.to_canonical()) {
+            (IpAddr::V4(net), IpAddr::V4(client)) => {
+                let shift = 32 - u32::from(self.prefix_bits);
+                shift == 32 || u32::from(net) >> shift == u32::from(client) >> shift
+            }
+            (IpAddr::V6(net), IpAddr::V6(client)) => {
+                let shift = 128 - u32::from(self.prefix_bits);
+                shift == 128 || u128::from(net) >> shift == u128::from(client) >> shift
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for ClientNet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ClientNet, String> {
+        let wrong = || {
+            format!("`{text}` is no address or network: write one as `192.0.2.7`, `192.0.2.0/24` or `2001:db8::/32`")
+        };
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let bits_max = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = match bits {
+            Some(bits) => bits.parse().ok().filter(|&bits: &u8| bits <= bits_max).ok_or_else(wrong)?,
+            None => bits_max,
+        };
+        Ok(ClientNet { address, prefix_bits })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_and_listed_clients_are_admitted() {
+        let options = ProxyOptions {
+            clients: ["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"].map(|net| net.parse().expect("a net")).to_vec(),
+            ..ProxyOptions::default()
+        };
+        let table = [
+            ("127.0.0.1", true),
+            ("127.8.8.8", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.0.2.200", true),
+            ("::ffff:192.0.2.200", true),
+            ("192.0.3.1", false),
+            ("198.51.100.7", true),
+            ("198.51.100.8", false),
+            ("2001:db8:1::1", true),
+            ("2001:db9::1", false),
+        ];
+        for (client, expected) in table {
+            assert_eq!(options.admits(client.parse().expect("an address")), expected, "{client}");
+        }
+        let everyone: ClientNet = "0.0.0.0/0".parse().expect("a net");
+        assert!(everyone.contains("8.8.8.8".parse().expect("an address")));
+        for text in ["", "a", "1.2.3.4/33", "::/129", "1.2.3.4/x", "1.2.3"] {
+            assert!(text.parse::<ClientNet>().expect_err(text).contains("write one as"));
+        }
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        for (text, shown) in [
+            ("http://a", "http://a"),
+            ("HTTPS://A:443/", "https://a"),
+            ("https://a:8443", "https://a:8443"),
+            ("http://[::1]:81/", "http://[::1]:81"),
+        ] {
+            assert_eq!(text.parse::<OriginUrl>().expect(text).to_string(), shown);
+        }
+        for text in ["", "a", "ftp://a", "http://a/path", "http://u@a", "http://a:0"] {
+            assert!(text.parse::<OriginUrl>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A running proxy: its listeners, its workers, its end.
+//!
+//! Owns: binding, one thread a worker, and waiting for them. Leaves to others: signals (the caller requests the
+//! [`Shutdown`]), the store's closing (the caller closes it when the proxy has ended).
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use nectary_host::Shutdown;
+use nectary_store::Store;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::access_log::{LogBuffer, LogWriter};
+use crate::error::Error;
+use crate::options::ProxyOptions;
+use crate::stats::{StatsReader, WorkerStats};
+use crate::worker::Worker;
+
+/// Connections that may wait to be accepted, a listener.
+const BACKLOG: i32 = 1024;
+
+/// A running proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    addresses: Vec<SocketAddr>,
+    stats: StatsReader,
+    shutdown: Shutdown,
+    workers: Vec<JoinHandle<Result<(), Error>>>,
+    log: Option<LogWriter>,
+}
+
+impl Proxy {
+    /// Listens, starts the workers and returns; requests are accepted from then on.
+    ///
+    /// It serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the drain timeout
+    /// and ends. The store must stay open until [`Proxy::wait`] returns.
+    ///
+    /// *Errors*: [`Error::Listen`] and [`Error::AccessLog`] name what cannot be opened; nothing is left running then.
+    pub fn start(options: ProxyOptions, store: Store, shutdown: Shutdown) -> Result<Proxy, Error> {
+        if options.listen.is_empty() {
+            return Err(Error::NoAddress);
+        }
+        let options = Arc::new(options);
+        let worker_count = options.worker_count();
+        let mut addresses = Vec::new();
+        let mut listeners: Vec<Vec<TcpListener>> = (0..worker_count).map(|_| Vec::new()).collect();
+        for &wanted in &options.listen {
+            let mut address = wanted;
+            for of_worker in &mut listeners {
+                let listener = listen(address).map_err(|source| Error::Listen { address, source })?;
+                // With port 0 the first worker's listener picks the port for all.
+                address = listener.local_addr().map_err(|source| Error::Listen { address, source })?;
+                of_worker.push(listener);
+            }
+            addresses.push(address);
+        }
+        let log = LogWriter::start(&options.access_log)?;
+        let stats: Vec<_> = (0..worker_count).map(|_| Arc::new(WorkerStats::default())).collect();
+        let instance = random();
+        let mut workers = Vec::new();
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
+            let log = log.as_ref().map(|writer| LogBuffer::new(writer.sender(), stats.clone()));
+            let work = move || serve(index, options, store, stats, log, instance, listeners, own);
+            let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
+            match spawned {
+                Ok(worker) => workers.push(worker),
+                Err(error) => {
+                    shutdown.request();
+                    return Err(Error::Worker { worker: index, what: format!("cannot start: {error}") });
+                }
+            }
+        }
+        Ok(Proxy { addresses, stats: StatsReader::new(stats), shutdown, workers, log })
+    }
+
+    /// The addresses on which it listens, in the order of the options, with the ports that were picked.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// A reader of its counters, which outlives it.
+    pub fn stats(&self) -> StatsReader {
+        self.stats.clone()
+    }
+
+    /// What ends it when requested.
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+
+    /// Waits until it has ended; blocks the thread. Where one worker fails, the others are stopped.
+    ///
+    /// *Errors*: the first worker's that failed.
+    pub fn wait(self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for (worker, thread) in self.workers.into_iter().enumerate() {
+            let ended = thread.join().unwrap_or_else(|_| Err(Error::Worker { worker, what: "panicked".into() }));
+            if ended.is_err() {
+                self.shutdown.request();
+                result = result.and(ended);
+            }
+        }
+        if let Some(log) = self.log {
+            log.finish();
+        }
+        result
+    }
+}
+
+/// Runs a proxy until `shutdown` is requested; `ready` is called once it accepts requests. Blocks the thread.
+pub fn run(
+    options: ProxyOptions,
+    store: Store,
+    shutdown: Shutdown,
+    ready: impl FnOnce(&[SocketAddr], StatsReader),
+) -> Result<(), Error> {
+    let proxy = Proxy::start(options, store, shutdown)?;
+    ready(proxy.addresses(), proxy.stats());
+    proxy.wait()
+}
+
+#[allow(clippy::too_many_arguments)]
+fn serve(
+    index: usize,
+    options: Arc<ProxyOptions>,
+    store: Store,
+    stats: Arc<WorkerStats>,
+    log: Option<LogBuffer>,
+    instance: u32,
+    listeners: Vec<TcpListener>,
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
+    // Should this worker end in any way, the others are to end too.
+    let stop_others = StopOnDrop(shutdown.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .map_err(failed)?;
+    let result = runtime.block_on(async {
+        let worker = Worker::new(options, store, stats, log, instance);
+        worker.run(listeners, shutdown).await
+    });
+    drop(stop_others);
+    result.map_err(failed)
+}
+
+struct StopOnDrop(Shutdown);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.request();
+    }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A number that other proxies will hardly have.
+fn random() -> u32 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) as u32
+}

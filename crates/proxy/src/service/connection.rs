@@ -1,0 +1,141 @@
+//! One client's connection from its first byte to its last.
+//!
+//! Owns: hyper on the guarded stream, ending it when the guard says so, tunnels after a `CONNECT`, and a short wait for the
+//! rest of what a refused client sends, lest the refusal be lost with the connection.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::asked::Client;
+use super::{hit, route, tunnel};
+use crate::body::ReplyBody;
+use crate::options::is_loopback;
+use crate::wire::guard::{Guard, GuardedStream};
+use crate::worker::Worker;
+
+/// The most that hyper buffers of one connection, each way.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// Serves a client until its connection ends.
+pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStream, address: SocketAddr) {
+    let client = Rc::new(Client {
+        address,
+        is_admitted: worker.options.admits(address.ip()),
+        is_loopback: is_loopback(address.ip()),
+        guard: guard.clone(),
+        tunnel: Default::default(),
+    });
+    let stream = TokioIo::new(GuardedStream::new(stream, guard.clone()));
+    let front = Front { worker: worker.clone(), client: client.clone() };
+    let mut connection = http1::Builder::new()
+        .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
+        .serve_connection(stream, front);
+    let mut is_draining = false;
+    let finished = poll_fn(|context| {
+        guard.register(context);
+        if guard.is_killed() {
+            return Poll::Ready(false);
+        }
+        if guard.is_draining() && !is_draining {
+            is_draining = true;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        // What ended the connection is the client's affair: it sees the end itself.
+        connection.poll_without_shutdown(context).map(|_| true)
+    })
+    .await;
+    if !finished {
+        return;
+    }
+    let parts = connection.into_parts();
+    let stream = parts.io.into_inner();
+    let opened = client.tunnel.borrow_mut().take();
+    if let Some((origin, ticket)) = opened {
+        tunnel::run(&guard, stream, parts.read_buf, origin, ticket).await;
+        return;
+    }
+    if guard.violation().is_some() {
+        worker.stats.refused_connections.add(1);
+    }
+    end(&guard, stream).await;
+}
+
+/// Ends a stream: says so to the client and takes what it still sends, until it ends too or its time is over.
+async fn end(guard: &Rc<Guard>, stream: GuardedStream<TcpStream>) {
+    let refused = guard.violation().is_some();
+    let mut stream = stream.into_inner();
+    if stream.shutdown().await.is_err() || !refused {
+        return;
+    }
+    let mut left = 256 * 1024;
+    let mut room = [0; 4096];
+    let drain = async {
+        while left > 0 {
+            match stream.read(&mut room).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) => left -= count.min(left),
+            }
+        }
+    };
+    until_killed(guard, drain).await;
+}
+
+/// Runs something until it is done or the guard ends the connection.
+pub(super) async fn until_killed(guard: &Rc<Guard>, work: impl Future<Output = ()>) {
+    let mut work = std::pin::pin!(work);
+    poll_fn(|context| {
+        guard.register(context);
+        if guard.is_killed() { Poll::Ready(()) } else { work.as_mut().poll(context) }
+    })
+    .await;
+}
+
+/// What hyper calls for every request of a connection.
+struct Front {
+    worker: Rc<Worker>,
+    client: Rc<Client>,
+}
+
+impl Service<Request<Incoming>> for Front {
+    type Response = Response<ReplyBody>;
+    type Error = std::convert::Infallible;
+    type Future = Answer;
+
+    fn call(&self, mut request: Request<Incoming>) -> Answer {
+        self.worker.stats.requests.add(1);
+        self.client.guard.begin(false);
+        let (started, at_ms) = self.worker.now();
+        if let Some(response) = hit::resident(&self.worker, &self.client, &mut request, started, at_ms) {
+            return Answer::Ready(Some(response));
+        }
+        Answer::Pending(Box::pin(route::route(self.worker.clone(), self.client.clone(), request, started, at_ms)))
+    }
+}
+
+/// A response that is there, or is being worked on. What is there costs no allocation.
+enum Answer {
+    Ready(Option<Response<ReplyBody>>),
+    Pending(Pin<Box<dyn Future<Output = Response<ReplyBody>>>>),
+}
+
+impl Future for Answer {
+    type Output = Result<Response<ReplyBody>, std::convert::Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Answer::Ready(response) => Poll::Ready(Ok(response.take().expect("polled once after it was ready"))),
+            Answer::Pending(work) => work.as_mut().poll(context).map(Ok),
+        }
+    }
+}

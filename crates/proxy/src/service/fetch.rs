@@ -1,0 +1,253 @@
+//! The fetch that fills the store.
+//!
+//! Owns: one request to the origin on behalf of everybody who waits for a key, as a task of its own: whoever asked first may
+//! leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells the one who began
+//! it, and writes the body into the fill, which everybody reads. A body that is not complete fails the fill.
+
+use std::rc::Rc;
+
+use futures_util::StreamExt;
+use http::header::{TRANSFER_ENCODING, VIA};
+use http::{HeaderMap, HeaderName, Method, Response, StatusCode};
+use hyper::body::{Body, Incoming};
+use nectary_store::{Fill, KeyRef, Object};
+use tokio::sync::oneshot;
+
+use super::asked::Asked;
+use crate::rules::age::Times;
+use crate::rules::cache_control::{RequestDirectives, ResponseDirectives};
+use crate::rules::conditional::{set_validation, validates};
+use crate::rules::freshness::lifetime;
+use crate::rules::hop::remove_hop_by_hop;
+use crate::rules::key::Origin;
+use crate::rules::storable::{Storability, storability};
+use crate::rules::update::merged;
+use crate::rules::vary::{Vary, push_variant};
+use crate::stored::metadata::encode_marker;
+use crate::stored::response::{Found, to_metadata};
+use crate::upstream::{FetchError, Lease, RequestBody, RequestHead, exchange, pieces};
+use crate::worker::{Mode, Worker};
+
+/// What is fetched.
+pub(super) struct Plan {
+    worker: Rc<Worker>,
+    key: Vec<u8>,
+    /// The client's headers: `Vary` is about them.
+    headers: HeaderMap,
+    directives: RequestDirectives,
+    /// The names by which the URL is known to vary.
+    names: Vec<HeaderName>,
+    stale: Option<Object>,
+    origin: Option<Origin>,
+    head: RequestHead,
+}
+
+/// What the one who began the fetch is told.
+pub(super) enum Told {
+    /// The response with this status is being stored: read along.
+    Streaming(u16),
+    /// The stored response still holds.
+    Refreshed(Object),
+    /// The response is not stored: it is for the asker alone.
+    Direct(Response<Incoming>, Lease),
+    /// There is no response.
+    Failed(FetchError),
+}
+
+impl Asked {
+    /// Where this request goes, and its head for there.
+    pub(super) fn upstream(&self) -> (Option<Origin>, RequestHead) {
+        let client = self.client.address.ip();
+        let (origin, authority, forwarded_for) = match &self.worker.mode {
+            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone(), Some(client)),
+            Mode::Forward => {
+                let origin = Origin::of(&self.uri);
+                let authority = origin.as_ref().map(Origin::authority).unwrap_or_default();
+                (origin, authority, None)
+            }
+        };
+        let head = RequestHead::new(
+            self.method.clone(),
+            &self.uri,
+            &self.headers,
+            &authority,
+            &self.worker.via,
+            forwarded_for,
+        );
+        (origin, head)
+    }
+}
+
+impl Plan {
+    /// Plans to fetch what was asked for, as a whole.
+    pub fn new(asked: &Asked, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
+        let (origin, mut head) = asked.upstream();
+        head.ask_for_all();
+        Plan {
+            worker: asked.worker.clone(),
+            key: asked.key.clone(),
+            headers: asked.headers.clone(),
+            directives: asked.directives,
+            names,
+            stale,
+            origin,
+            head,
+        }
+    }
+
+    fn stale_headers(&self) -> Option<HeaderMap> {
+        let object = self.stale.as_ref()?;
+        match object.decoded(|bytes| Found::read(bytes, &self.key, &self.worker.default_ttl)) {
+            Found::Response(stored) => Some(stored.headers()),
+            _ => None,
+        }
+    }
+}
+
+/// Fetches. The fill ends with this task, whatever becomes of it.
+pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
+    let worker = plan.worker.clone();
+    let Some(origin) = plan.origin.clone() else {
+        _ = tell.send(Told::Failed(FetchError::Connect("the URL names no origin".into())));
+        return;
+    };
+    let stale = plan.stale_headers();
+    let mut head = plan.head.clone();
+    let mut validates_stale = stale.as_ref().is_some_and(|stale| set_validation(&mut head.headers, stale));
+    loop {
+        let request_ms = worker.now_ms();
+        let (response, lease) = match exchange(&worker, &origin, head, RequestBody::Empty).await {
+            Ok(got) => got,
+            Err(error) => {
+                worker.stats.failed_fills.add(1);
+                drop(fill);
+                _ = tell.send(Told::Failed(error));
+                return;
+            }
+        };
+        let times = Times { request_ms, response_ms: worker.now_ms() };
+        let (mut parts, body) = response.into_parts();
+        let is_close_delimited = is_close_delimited(&parts.headers, &body);
+        remove_hop_by_hop(&mut parts.headers);
+        if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
+            lease.finish();
+            let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
+            if let (Some(stored), Some(object)) = (stored, &plan.stale) {
+                refresh(&plan, fill, object, &merged(stored, &parts.headers), times, tell).await;
+                return;
+            }
+            // It confirms something else than what was asked about: ask for all of it.
+            validates_stale = false;
+            head = plan.head.clone();
+            continue;
+        }
+        let response = Response::from_parts(parts, body);
+        fetch_body(&plan, fill, response, lease, times, is_close_delimited, tell).await;
+        return;
+    }
+}
+
+/// Whether a body ends only with its connection: then nothing tells a whole one from one that was cut off.
+pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
+    body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
+}
+
+/// Puts new headers on what is stored.
+async fn refresh(
+    plan: &Plan,
+    fill: Fill,
+    object: &Object,
+    headers: &HeaderMap,
+    times: Times,
+    tell: oneshot::Sender<Told>,
+) {
+    let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.worker.default_ttl)) {
+        Found::Response(stored) => stored.head.status,
+        _ => StatusCode::OK,
+    };
+    let result = match to_metadata(status, headers, times) {
+        Some(metadata) => fill.refresh(object, metadata).await.map_err(drop),
+        None => Err(()),
+    };
+    let told = match result {
+        Ok(object) => Told::Refreshed(object),
+        Err(()) => {
+            plan.worker.stats.failed_fills.add(1);
+            // The origin has just confirmed it, so what is there may be served although the store cannot note that.
+            Told::Refreshed(object.clone())
+        }
+    };
+    _ = tell.send(told);
+}
+
+/// Stores a response if it may be stored, else hands it to the one who asked.
+async fn fetch_body(
+    plan: &Plan,
+    mut fill: Fill,
+    response: Response<Incoming>,
+    lease: Lease,
+    times: Times,
+    is_close_delimited: bool,
+    tell: oneshot::Sender<Told>,
+) {
+    let worker = &plan.worker;
+    let status = response.status();
+    let verdict = storability_of(plan, &response, times);
+    let names = match Vary::parse(response.headers()).union(&plan.names) {
+        Vary::Names(names) => names,
+        _ => Vec::new(),
+    };
+    let mut variant = Vec::new();
+    push_variant(&mut variant, &names, &plan.headers);
+    let mut headers = response.headers().clone();
+    headers.append(VIA, worker.via.clone());
+    let metadata =
+        (verdict.is_storable() && !is_close_delimited).then(|| to_metadata(status, &headers, times)).flatten();
+    let Some(metadata) = metadata else {
+        // An origin in trouble may be well again for the next request.
+        if !status.is_server_error() && plan.stale.is_none() {
+            worker.memo.borrow_mut().insert(&plan.key, times.response_ms);
+        }
+        fill.decline();
+        _ = tell.send(Told::Direct(response, lease));
+        return;
+    };
+    let body_bytes = response.body().size_hint().exact();
+    if !fill.start(&variant, metadata, body_bytes) {
+        drop(fill);
+        _ = tell.send(Told::Direct(response, lease));
+        return;
+    }
+    // Whether somebody still waits for it makes no difference.
+    _ = tell.send(Told::Streaming(status.as_u16()));
+    let mut pieces = pieces(response.into_body(), lease);
+    while let Some(piece) = pieces.next().await {
+        let written = match piece {
+            Ok(piece) => fill.write(piece).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if written.is_err() {
+            worker.stats.failed_fills.add(1);
+            return;
+        }
+    }
+    if fill.finish().await.is_err() {
+        worker.stats.failed_fills.add(1);
+        return;
+    }
+    if !names.is_empty()
+        && names != plan.names
+        && let Some(marker) = encode_marker(&names)
+    {
+        // Without its marker the variant is not found again: a miss, nothing worse.
+        _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
+    }
+}
+
+fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {
+    let directives = ResponseDirectives::parse(response.headers());
+    let default_ttl_s = plan.worker.default_ttl.for_key(&plan.key);
+    let (status, headers) = (response.status(), response.headers());
+    let freshness = lifetime(status, headers, &directives, default_ttl_s, times.response_ms);
+    storability(&Method::GET, &plan.headers, &plan.directives, status, headers, &directives, freshness)
+}

@@ -1,0 +1,73 @@
+//! The short way: a fresh response that is whole in memory.
+//!
+//! Owns: answering without waiting. It allocates nothing but what the headers need, copies no body, and reads the clock
+//! twice. Whatever is not plain goes the long way, which looks again.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::{Method, Request, Response, Version};
+use hyper::body::{Body, Incoming};
+use nectary_store::KeyRef;
+
+use super::asked::{Client, Features, push_request_key};
+use super::reply::{Question, Source, from_stored};
+use crate::access_log::Outcome;
+use crate::body::ReplyBody;
+use crate::rules::serve::{Verdict, decide};
+use crate::rules::vary::push_variant;
+use crate::stored::response::Found;
+use crate::worker::{Mode, Worker};
+
+/// Answers from memory, and takes the request's headers for it; `None`, and the request as it was, where it cannot.
+pub(super) fn resident(
+    worker: &Rc<Worker>,
+    client: &Rc<Client>,
+    request: &mut Request<Incoming>,
+    started: Instant,
+    at_ms: u64,
+) -> Option<Response<ReplyBody>> {
+    let method = if *request.method() == Method::GET {
+        Method::GET
+    } else if *request.method() == Method::HEAD {
+        Method::HEAD
+    } else {
+        return None;
+    };
+    let features = Features::of(request.headers());
+    let is_plain = !features.is_for_origin
+        && !features.has_via
+        && (features.host_count == 1 || (features.host_count == 0 && request.version() == Version::HTTP_10))
+        && (client.is_admitted || matches!(worker.mode, Mode::Reverse { .. }))
+        && request.body().is_end_stream();
+    if !is_plain {
+        return None;
+    }
+    let scratch = &mut *worker.scratch.borrow_mut();
+    let (key, variant) = (&mut scratch.0, &mut scratch.1);
+    key.clear();
+    if !push_request_key(worker, request.uri(), key) || key.len() > worker.options.limits.url_bytes_max {
+        return None;
+    }
+    let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
+    if let Found::Marker(names) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) {
+        variant.clear();
+        push_variant(variant, names, request.headers());
+        object = worker.store.get_resident(KeyRef::new(key, variant))?;
+    }
+    let object = object;
+    let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
+        return None;
+    };
+    let Verdict::Serve { age_s, ttl_s } = decide(&stored.stored, &features.directives(request.headers()), at_ms) else {
+        return None;
+    };
+    // A body in fragments may have lost some; the long way checks that.
+    object.whole()?;
+    let cache_status = worker.values.borrow_mut().hit(ttl_s);
+    let version = request.version();
+    let headers = std::mem::take(request.headers_mut());
+    let question = Question { worker, client, method: &method, version, key, features, started, at_ms };
+    let source = Source::Object(object.clone());
+    Some(from_stored(&question, headers, stored, source, age_s, cache_status, Outcome::Hit))
+}

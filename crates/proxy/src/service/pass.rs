@@ -1,0 +1,97 @@
+//! Requests that go to the origin for themselves alone.
+//!
+//! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have changed
+//! before its response is passed on.
+
+use http::header::VIA;
+use http::{Method, Response};
+use hyper::body::{Body, Incoming};
+
+use super::asked::Asked;
+use super::reply::{CACHE_STATUS, failed, finish};
+use crate::access_log::Outcome;
+use crate::body::{Content, ReplyBody};
+use crate::rules::cache_control::ResponseDirectives;
+use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::freshness::lifetime;
+use crate::rules::hop::remove_hop_by_hop;
+use crate::rules::invalidate::{invalidated, is_unsafe};
+use crate::rules::storable::storability;
+use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
+
+/// Passes a request on and its response back.
+pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
+    let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
+    let (Some(origin), head) = asked.upstream() else {
+        return failed(&asked, &FetchError::Connect("the URL names no origin".into()), unanswered);
+    };
+    let body = match body {
+        Some(body) if !body.is_end_stream() => {
+            RequestBody::Client(body, asked.worker.options.limits.request_body_bytes_max)
+        }
+        _ => RequestBody::Empty,
+    };
+    match exchange(&asked.worker, &origin, head, body).await {
+        Ok((response, lease)) => {
+            invalidate(&asked, &response).await;
+            forward(asked, response, lease, why)
+        }
+        Err(error) => failed(&asked, &error, unanswered),
+    }
+}
+
+/// Passes back a response that is not stored.
+pub(super) fn forward(asked: Asked, response: Response<Incoming>, lease: Lease, why: Forward) -> Response<ReplyBody> {
+    forget_if_storable(&asked, &response);
+    let (mut parts, body) = response.into_parts();
+    remove_hop_by_hop(&mut parts.headers);
+    parts.headers.append(VIA, asked.worker.via.clone());
+    let status = Some(parts.status.as_u16());
+    let cache_status = CacheStatus::Forwarded { why, status, stored: false, collapsed: false };
+    parts.headers.append(CACHE_STATUS, cache_status.value());
+    let length = body.size_hint().exact();
+    let outcome = match why {
+        Forward::Method | Forward::Bypass => Outcome::Bypass,
+        _ => Outcome::Pass,
+    };
+    let ticket = asked.ticket(parts.status.as_u16(), outcome, length);
+    let content = if length == Some(0) {
+        lease.finish();
+        Content::Empty
+    } else {
+        Content::Pieces(pieces(body, lease), length)
+    };
+    finish(&asked.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
+}
+
+/// Lets the next request for a URL fill the store where this response could have.
+fn forget_if_storable(asked: &Asked, response: &Response<Incoming>) {
+    if asked.method != Method::GET || !asked.worker.memo.borrow().contains(&asked.key, asked.at_ms) {
+        return;
+    }
+    let (status, headers) = (response.status(), response.headers());
+    let directives = ResponseDirectives::parse(headers);
+    let default_ttl_s = asked.worker.default_ttl.for_key(&asked.key);
+    let freshness = lifetime(status, headers, &directives, default_ttl_s, asked.at_ms);
+    let request = &asked.directives;
+    if storability(&asked.method, &asked.headers, request, status, headers, &directives, freshness).is_storable() {
+        asked.worker.memo.borrow_mut().remove(&asked.key);
+    }
+}
+
+/// Purges what the response to an unsafe request makes invalid.
+async fn invalidate(asked: &Asked, response: &Response<Incoming>) {
+    if !is_unsafe(&asked.method) {
+        return;
+    }
+    for key in invalidated(&asked.method, &asked.key, response.status(), response.headers()) {
+        asked.worker.stats.invalidations.add(1);
+        if let Err(error) = asked.worker.store.purge_key(&key).await {
+            nectary_host::log::write(
+                nectary_host::log::Level::Error,
+                "proxy",
+                format_args!("cannot purge {} durably: {error}", String::from_utf8_lossy(&key)),
+            );
+        }
+    }
+}

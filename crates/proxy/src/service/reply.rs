@@ -1,0 +1,269 @@
+//! Responses to clients.
+//!
+//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, a part,
+//! `304` or `416`; `Age`, `Cache-Status`, and what is logged.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_RANGES, AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, REFERER, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use nectary_store::{FillReader, Object};
+
+use super::asked::{Asked, Client, Features};
+use crate::access_log::{Line, Outcome};
+use crate::body::{Content, ReplyBody, Ticket};
+use crate::rules::cache_status::CacheStatus;
+use crate::rules::conditional::{if_range_holds, is_not_modified};
+use crate::rules::range::{Wanted, wanted};
+use crate::stored::response::StoredResponse;
+use crate::upstream::FetchError;
+use crate::worker::Worker;
+
+/// The header's name.
+pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
+/// A body up to this length counts as sent when its response is made.
+const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Where a stored response's body comes from.
+pub(crate) enum Source {
+    /// The store.
+    Object(Object),
+    /// A fetch under way, with the length where it is known.
+    Fill(FillReader, Option<u64>),
+}
+
+impl Source {
+    fn body_bytes(&self) -> Option<u64> {
+        match self {
+            Source::Object(object) => Some(object.body_bytes()),
+            Source::Fill(_, body_bytes) => *body_bytes,
+        }
+    }
+
+    fn content(self, range: Option<Range<u64>>) -> Content {
+        match (self, range) {
+            (Source::Object(object), None) => Content::of_object(&object, 0..object.body_bytes()),
+            (Source::Object(object), Some(range)) => Content::of_object(&object, range),
+            (Source::Fill(reader, length), None) => Content::of_fill(reader, length),
+            (Source::Fill(mut reader, _), Some(range)) => {
+                reader.skip_to(range.start);
+                Content::of_fill(reader, Some(range.end - range.start))
+            }
+        }
+    }
+}
+
+/// What is needed of a request to answer it from a stored response.
+pub(crate) struct Question<'a> {
+    pub worker: &'a Rc<Worker>,
+    pub client: &'a Rc<Client>,
+    pub method: &'a Method,
+    pub version: Version,
+    pub key: &'a [u8],
+    pub features: Features,
+    pub started: Instant,
+    pub at_ms: u64,
+}
+
+impl Asked {
+    /// This request, for [`from_stored`].
+    pub fn question(&self) -> Question<'_> {
+        Question {
+            worker: &self.worker,
+            client: &self.client,
+            method: &self.method,
+            version: self.version,
+            key: &self.key,
+            features: self.features,
+            started: self.started,
+            at_ms: self.at_ms,
+        }
+    }
+}
+
+/// Answers from a stored response. `headers` are the request's; their map is used again for the response's.
+pub(crate) fn from_stored(
+    question: &Question<'_>,
+    mut headers: HeaderMap,
+    stored: &StoredResponse,
+    source: Source,
+    age_s: u64,
+    cache_status: HeaderValue,
+    outcome: Outcome,
+) -> Response<ReplyBody> {
+    let body_bytes = source.body_bytes();
+    let features = question.features;
+    let mut status = stored.head.status;
+    let mut range = None;
+    if features.is_conditional
+        && is_not_modified(question.method, &headers, status, &stored.headers(), stored.stored.response_ms)
+    {
+        status = StatusCode::NOT_MODIFIED;
+    } else if features.has_range
+        && question.method == Method::GET
+        && status == StatusCode::OK
+        && let Some(size) = body_bytes
+        && if_range_holds(&headers, &stored.headers())
+    {
+        match wanted(&headers, size) {
+            Wanted::Whole => {}
+            Wanted::Part(part) => {
+                status = StatusCode::PARTIAL_CONTENT;
+                range = Some(part);
+            }
+            Wanted::Unsatisfiable => status = StatusCode::RANGE_NOT_SATISFIABLE,
+        }
+    }
+    let has_body = question.method != Method::HEAD
+        && status != StatusCode::NOT_MODIFIED
+        && status != StatusCode::RANGE_NOT_SATISFIABLE;
+    let content = if has_body { source.content(range.clone()) } else { Content::Empty };
+    let ticket = log(question, &headers, status, &content, outcome, body_bytes);
+
+    headers.clear();
+    if status == StatusCode::NOT_MODIFIED {
+        stored.write_headers_of_304(&mut headers);
+    } else {
+        stored.write_headers(&mut headers);
+    }
+    if question.method == Method::HEAD
+        && status != StatusCode::NOT_MODIFIED
+        && let Some(size) = body_bytes
+    {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(size));
+    }
+    if let (Some(range), Some(size)) = (&range, body_bytes) {
+        headers.insert(CONTENT_RANGE, text_value(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
+    }
+    if status == StatusCode::RANGE_NOT_SATISFIABLE {
+        headers.insert(CONTENT_RANGE, text_value(format!("bytes */{}", body_bytes.unwrap_or(0))));
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.remove(CONTENT_TYPE);
+    }
+    headers.insert(AGE, question.worker.values.borrow_mut().age(age_s));
+    headers.append(CACHE_STATUS, cache_status);
+    finish(question.client, status, headers, content, ticket)
+}
+
+/// Logs a response that is as good as sent, or makes the ticket that will.
+fn log(
+    question: &Question<'_>,
+    headers: &HeaderMap,
+    status: StatusCode,
+    content: &Content,
+    outcome: Outcome,
+    object_bytes: Option<u64>,
+) -> Option<Box<Ticket>> {
+    let sent_bytes = match content {
+        Content::Empty => 0,
+        Content::Whole(bytes) if bytes.len() as u64 <= LOGGED_AT_ONCE_BYTES_MAX => bytes.len() as u64,
+        _ => {
+            return Some(Box::new(Ticket {
+                worker: question.worker.clone(),
+                client: question.client.address.ip(),
+                at_ms: question.at_ms,
+                started: question.started,
+                method: question.method.clone(),
+                url: question.key.to_vec(),
+                version: question.version,
+                status: status.as_u16(),
+                referrer: headers.get(REFERER).cloned(),
+                user_agent: headers.get(USER_AGENT).cloned(),
+                outcome,
+                object_bytes,
+                sent_bytes: 0,
+            }));
+        }
+    };
+    let worker = question.worker;
+    worker.stats.body_bytes_sent.add(sent_bytes);
+    if !worker.has_log() {
+        outcome.count(&worker.stats);
+        return None;
+    }
+    worker.log(&Line {
+        client: question.client.address.ip(),
+        at_ms: question.at_ms,
+        method: question.method,
+        url: question.key,
+        version: question.version,
+        status: status.as_u16(),
+        body_bytes: sent_bytes,
+        referrer: headers.get(REFERER).map(HeaderValue::as_bytes),
+        user_agent: headers.get(USER_AGENT).map(HeaderValue::as_bytes),
+        outcome,
+        duration: question.started.elapsed(),
+        object_bytes,
+    });
+    None
+}
+
+/// Puts a response together.
+pub(crate) fn finish(
+    client: &Rc<Client>,
+    status: StatusCode,
+    headers: HeaderMap,
+    content: Content,
+    ticket: Option<Box<Ticket>>,
+) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::new(content, client.guard.clone(), ticket));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The proxy's own words, and the end of the connection where `close` says so.
+pub(crate) fn own(
+    asked: &Asked,
+    status: StatusCode,
+    detail: &'static str,
+    text: &str,
+    close: bool,
+) -> Response<ReplyBody> {
+    own_with(asked, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
+}
+
+/// As [`own`], with all that can differ.
+pub(crate) fn own_with(
+    asked: &Asked,
+    status: StatusCode,
+    cache_status: CacheStatus,
+    outcome: Outcome,
+    content_type: &'static str,
+    text: &str,
+    close: bool,
+) -> Response<ReplyBody> {
+    let mut headers = HeaderMap::with_capacity(4);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_STATUS, cache_status.value());
+    if close {
+        headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    let body = Bytes::from(format!("{text}\n"));
+    let mut ticket = asked.ticket(status.as_u16(), outcome, None);
+    let content = if asked.method == Method::HEAD {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        Content::Empty
+    } else {
+        ticket.sent_bytes = body.len() as u64;
+        Content::Whole(body)
+    };
+    drop(ticket);
+    finish(&asked.client, status, headers, content, None)
+}
+
+/// What a client gets where an origin failed.
+pub(crate) fn failed(asked: &Asked, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
+    let status = match error {
+        FetchError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    own_with(asked, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
+}
+
+fn text_value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits and punctuation")
+}

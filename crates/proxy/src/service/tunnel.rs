@@ -1,0 +1,97 @@
+//! `CONNECT`: bytes both ways between a client and an origin, unread.
+//!
+//! Owns: which ports may be tunnelled to, and copying until either side has ended, the tunnel is idle for too long, or the
+//! worker stops waiting. Bytes that came behind the request's head go first.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::asked::Asked;
+use super::connection::until_killed;
+use super::reply::{failed, finish, own};
+use crate::access_log::Outcome;
+use crate::body::{Content, ReplyBody, Ticket};
+use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::key::Origin;
+use crate::upstream::connect_tcp;
+use crate::wire::guard::{Guard, GuardedStream};
+use crate::worker::Mode;
+
+/// What is copied at a time.
+const COPY_BYTES: usize = 16 * 1024;
+
+/// Connects to where the request says. The tunnel begins when the response has been sent.
+pub(super) async fn open(asked: Asked) -> Response<ReplyBody> {
+    if matches!(asked.worker.mode, Mode::Reverse { .. }) {
+        return own(&asked, StatusCode::METHOD_NOT_ALLOWED, "connect", "This is no forward proxy.", true);
+    }
+    let target = asked.uri.authority().and_then(|authority| Origin::new(true, authority));
+    let Some(target) = target.filter(|_| asked.uri.authority().is_some_and(|it| it.port().is_some())) else {
+        return own(&asked, StatusCode::BAD_REQUEST, "no-port", "CONNECT needs a host and a port.", true);
+    };
+    if !asked.worker.options.connect_ports.contains(&target.port) {
+        let text = format!("This proxy opens no tunnels to port {}.", target.port);
+        return own(&asked, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
+    }
+    let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
+    match connect_tcp(&asked.worker, &target.host, target.port).await {
+        Ok(stream) => {
+            let ticket = asked.ticket(200, Outcome::Tunnel, None);
+            *asked.client.tunnel.borrow_mut() = Some((stream, ticket));
+            finish(&asked.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
+        }
+        Err(error) => {
+            let mut response = failed(&asked, &error, forwarded(None));
+            // What follows on this connection was meant for the origin.
+            let close = http::HeaderValue::from_static("close");
+            response.headers_mut().insert(http::header::CONNECTION, close);
+            response
+        }
+    }
+}
+
+/// Copies until it is over. `early` came behind the head.
+pub(super) async fn run(
+    guard: &Rc<Guard>,
+    client: GuardedStream<TcpStream>,
+    early: Bytes,
+    mut origin: TcpStream,
+    mut ticket: Ticket,
+) {
+    let (mut client_read, mut client_write) = tokio::io::split(client);
+    let sent_bytes = &mut ticket.sent_bytes;
+    let work = async {
+        let (mut origin_read, mut origin_write) = origin.split();
+        let up = async {
+            if origin_write.write_all(&early).await.is_err() {
+                return;
+            }
+            copy(&mut client_read, &mut origin_write, &mut 0).await;
+        };
+        let down = copy(&mut origin_read, &mut client_write, sent_bytes);
+        // A side that has ended may still be told the rest by the other.
+        tokio::join!(up, down);
+    };
+    until_killed(guard, work).await;
+}
+
+/// Copies one direction to its end and passes the end on.
+async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), copied_bytes: &mut u64) {
+    let mut room = vec![0; COPY_BYTES];
+    loop {
+        match from.read(&mut room).await {
+            Ok(count) if count > 0 => {
+                if to.write_all(&room[..count]).await.is_err() {
+                    return;
+                }
+                *copied_bytes += count as u64;
+            }
+            _ => break,
+        }
+    }
+    _ = to.shutdown().await;
+}

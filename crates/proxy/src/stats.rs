@@ -1,0 +1,139 @@
+//! What the proxy counts.
+//!
+//! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no shared
+//! cache line; a snapshot adds them up. Counters only grow; gauges say so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters of one worker.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub(crate) struct WorkerStats {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// The counters of all workers at one moment.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+        #[non_exhaustive]
+        pub struct ProxyStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl WorkerStats {
+            fn add_to(&self, sum: &mut ProxyStats) {
+                $(sum.$name += self.$name.get();)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Requests whose head was read and not refused.
+    requests,
+    /// Of these: answered from the store without asking an origin.
+    hits,
+    /// Of these: fetched, and being stored.
+    misses,
+    /// Of these: waited for another request's fetch and got its response.
+    collapsed,
+    /// Of these: the origin said that the stored response still holds.
+    revalidated,
+    /// Of these: passed on from the origin and not stored.
+    passed,
+    /// Of these: refused or answered by the proxy itself.
+    own_responses,
+    /// Of these: failed at the origin (502, 504).
+    origin_failures,
+    /// Of these: tunnels that were opened.
+    tunnels,
+    /// Of these: purges that were done.
+    purges,
+    /// Keys purged because an unsafe request may have changed what they name.
+    invalidations,
+    /// Connections whose bytes were refused before a request could be made of them.
+    refused_connections,
+    /// Connections refused because there were too many.
+    excess_connections,
+    /// Connections that were ended because a time limit passed.
+    overdue_connections,
+    /// Connections accepted.
+    connections,
+    /// Connections open now (gauge).
+    connections_open,
+    /// Connections opened to origins.
+    origin_connections,
+    /// Requests sent to origins.
+    origin_requests,
+    /// Responses whose fetch or storing failed after it had begun, so that nothing of them was kept.
+    failed_fills,
+    /// Body bytes sent to clients.
+    body_bytes_sent,
+    /// Access log lines lost because their file or pipe did not take them.
+    log_lines_lost,
+}
+
+impl WorkerStats {
+    /// The worker's connections that are open now.
+    pub fn connections_open(&self) -> u64 {
+        self.connections_open.get()
+    }
+}
+
+/// A number that one thread writes and others read.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only the owning worker may.
+    pub fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// Subtracts, for gauges; only the owning worker may.
+    pub fn subtract(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(count), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads a running proxy's counters; cheap to clone, usable from any thread.
+#[derive(Debug, Clone)]
+pub struct StatsReader {
+    workers: Arc<[Arc<WorkerStats>]>,
+}
+
+impl StatsReader {
+    pub(crate) fn new(workers: Vec<Arc<WorkerStats>>) -> StatsReader {
+        StatsReader { workers: workers.into() }
+    }
+
+    /// Adds up the counters of all workers.
+    pub fn snapshot(&self) -> ProxyStats {
+        let mut sum = ProxyStats::default();
+        self.workers.iter().for_each(|worker| worker.add_to(&mut sum));
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_adds_up_all_workers() {
+        let workers: Vec<_> = (0..3).map(|_| Arc::new(WorkerStats::default())).collect();
+        let reader = StatsReader::new(workers.clone());
+        workers.iter().for_each(|worker| worker.hits.add(2));
+        workers[0].connections_open.add(5);
+        workers[0].connections_open.subtract(1);
+        let sum = reader.snapshot();
+        assert_eq!((sum.hits, sum.connections_open, sum.misses), (6, 4, 0));
+        assert_eq!(serde_json::to_value(&sum).expect("serialisable")["hits"], 6);
+    }
+}

@@ -1,0 +1,4 @@
+//! Stored responses: their bytes, and what a request finds.
+
+pub mod metadata;
+pub mod response;

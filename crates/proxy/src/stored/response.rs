@@ -1,0 +1,152 @@
+//! A stored response as requests meet it.
+//!
+//! Owns: what is worked out once when an object comes into memory (lifetime, age, directives), and headers for the three ways
+//! a stored response is sent: whole, as a part, as `304`. Small, for every object in memory may have one; headers are built
+//! for each response from the metadata, into a map that the connection reuses.
+
+use bytes::Bytes;
+use http::header::{
+    AGE, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_LOCATION, DATE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, VARY, VIA,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::metadata::{Entries, Metadata, ResponseHead, decode, encode_response};
+use crate::rules::age::{Times, corrected_initial_age_ms};
+use crate::rules::cache_control::ResponseDirectives;
+use crate::rules::default_ttl::DefaultTtl;
+use crate::rules::freshness::lifetime;
+use crate::rules::serve::Stored;
+
+/// What an object of the store is to the proxy.
+#[derive(Debug)]
+pub enum Found {
+    /// A response.
+    Response(StoredResponse),
+    /// The request headers by which the URL varies.
+    Marker(Box<[HeaderName]>),
+    /// Nothing that this version can read.
+    Damaged,
+}
+
+impl Found {
+    /// Reads an object's metadata. `key` is the primary key, for the operator's lifetimes.
+    pub fn read(metadata: &Bytes, key: &[u8], default_ttl: &DefaultTtl) -> Found {
+        match decode(metadata) {
+            Some(Metadata::Response(head, entries)) => {
+                Found::Response(StoredResponse::new(head, entries, default_ttl.for_key(key)))
+            }
+            Some(Metadata::Marker(names)) => Found::Marker(names.into()),
+            None => Found::Damaged,
+        }
+    }
+}
+
+/// A stored response.
+#[derive(Debug)]
+pub struct StoredResponse {
+    /// Status, times, age.
+    pub head: ResponseHead,
+    /// What decides whether it may be served.
+    pub stored: Stored,
+    entries: Entries,
+}
+
+impl StoredResponse {
+    fn new(head: ResponseHead, entries: Entries, default_ttl_s: Option<u64>) -> StoredResponse {
+        let headers = entries.to_map();
+        let directives = ResponseDirectives::parse(&headers);
+        let response_ms = head.times.response_ms;
+        let freshness = lifetime(head.status, &headers, &directives, default_ttl_s, response_ms);
+        let stored = Stored::new(response_ms, head.initial_age_ms, freshness.lifetime_ms, &directives);
+        StoredResponse { head, stored, entries }
+    }
+
+    /// Its headers, without `Age` and `Content-Length`.
+    pub fn headers(&self) -> HeaderMap {
+        self.entries.to_map()
+    }
+
+    /// Puts its headers into `out`, which is empty and may have room from an earlier use.
+    pub fn write_headers(&self, out: &mut HeaderMap) {
+        out.reserve(self.entries.count() + 3);
+        self.entries.iter().for_each(|(name, value)| _ = out.append(name, value));
+    }
+
+    /// Puts the headers of a `304` into `out`: those that update what the client has.
+    pub fn write_headers_of_304(&self, out: &mut HeaderMap) {
+        const KEPT: [HeaderName; 7] = [CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];
+        let is_kept = |name: &HeaderName| KEPT.contains(name) || *name == VIA || name.as_str() == "cache-status";
+        self.entries.iter().filter(|(name, _)| is_kept(name)).for_each(|(name, value)| _ = out.append(name, value));
+    }
+}
+
+/// Prepares a response's headers for the store and writes its metadata; `None` where it exceeds the format.
+///
+/// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time of
+/// reception, as RFC 9110, 6.6.1 wants of recipients that store.
+pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: Times) -> Option<Bytes> {
+    let initial_age_ms = corrected_initial_age_ms(headers, times);
+    let mut kept = headers.clone();
+    kept.remove(AGE);
+    kept.remove(CONTENT_LENGTH);
+    if !kept.contains_key(DATE) {
+        kept.insert(DATE, http_date(times.response_ms));
+    }
+    encode_response(&ResponseHead { status, times, initial_age_ms }, &kept)
+}
+
+/// A time as an HTTP date.
+pub fn http_date(unix_ms: u64) -> HeaderValue {
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(unix_ms);
+    HeaderValue::from_maybe_shared(Bytes::from(httpdate::fmt_http_date(time))).expect("a date is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::default_ttl::Rule;
+    use crate::rules::headers;
+
+    const TIMES: Times = Times { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
+
+    fn stored(lines: &[(&str, &str)], default_ttl: &DefaultTtl) -> StoredResponse {
+        let metadata = to_metadata(StatusCode::OK, &headers(lines), TIMES).expect("small");
+        match Found::read(&metadata, b"http://a/x", default_ttl) {
+            Found::Response(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn age_and_length_leave_the_headers_and_a_date_is_there() {
+        let found =
+            stored(&[("age", "5"), ("content-length", "9"), ("cache-control", "max-age=60")], &DefaultTtl::default());
+        assert_eq!(
+            found.headers(),
+            headers(&[("cache-control", "max-age=60"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")])
+        );
+        assert_eq!(found.stored.initial_age_ms, 5500);
+        assert_eq!(found.stored.lifetime_ms, 60_000);
+    }
+
+    #[test]
+    fn lifetimes_of_the_operator_are_applied_when_read() {
+        let rules = DefaultTtl::new(vec![Rule::parse("a/x=90").expect("a rule")]);
+        assert_eq!(stored(&[], &rules).stored.lifetime_ms, 90_000);
+        assert_eq!(stored(&[("expires", "0")], &rules).stored.lifetime_ms, 0);
+    }
+
+    #[test]
+    fn a_304_carries_what_updates_a_cache_and_nothing_of_the_body() {
+        let found = stored(&[("etag", "\"a\""), ("content-type", "a/b"), ("vary", "accept")], &DefaultTtl::default());
+        let mut out = HeaderMap::new();
+        found.write_headers_of_304(&mut out);
+        let expected = headers(&[("etag", "\"a\""), ("vary", "accept"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")]);
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn damaged_metadata_is_found_as_such() {
+        assert!(matches!(Found::read(&Bytes::from_static(b"x"), b"", &DefaultTtl::default()), Found::Damaged));
+    }
+}

@@ -1,0 +1,97 @@
+//! New connections to origins: names, addresses, TLS.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::exchange::FetchError;
+use super::{Idle, Upstream};
+use crate::rules::key::Origin;
+use crate::wire::guard::{GuardedStream, Side};
+use crate::worker::Worker;
+
+/// Connects to the first of a host's addresses that answers, within the connect timeout.
+pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16) -> Result<TcpStream, FetchError> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let attempt = async {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in tokio::net::lookup_host((bare, port)).await? {
+            match TcpStream::connect(address).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    match tokio::time::timeout(worker.options.limits.connect_timeout, attempt).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(FetchError::Connect(error.to_string())),
+        Err(_) => Err(FetchError::TimedOut("connecting")),
+    }
+}
+
+/// Opens a connection to an origin.
+pub(super) async fn connect(worker: &Rc<Worker>, origin: &Origin) -> Result<Idle, FetchError> {
+    let tcp = connect_tcp(worker, &origin.host, origin.port).await?;
+    worker.stats.origin_connections.add(1);
+    if !origin.https {
+        return handshake(worker, tcp).await;
+    }
+    let connector = worker.upstream.tls()?;
+    let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
+    let attempt = connector.connect(name, tcp);
+    match tokio::time::timeout(worker.options.limits.connect_timeout, attempt).await {
+        Ok(Ok(stream)) => handshake(worker, stream).await,
+        Ok(Err(error)) => Err(FetchError::Connect(format!("TLS: {error}"))),
+        Err(_) => Err(FetchError::TimedOut("the TLS handshake")),
+    }
+}
+
+/// Puts hyper on a stream, in a task of its own that ends with the connection.
+async fn handshake<S>(worker: &Rc<Worker>, stream: S) -> Result<Idle, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let guard = worker.new_guard(Side::Origin);
+    let stream = TokioIo::new(GuardedStream::new(stream, guard.clone()));
+    let (sender, connection) =
+        http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
+    worker.supervise(guard.clone(), connection);
+    Ok(Idle { sender, guard })
+}
+
+impl Upstream {
+    /// TLS with the system's certificates, read when it is first needed.
+    fn tls(&self) -> Result<TlsConnector, FetchError> {
+        if let Some(connector) = self.tls.get() {
+            return Ok(connector.clone());
+        }
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
+            return Err(FetchError::Connect(format!("no certificates to trust: {why}; install ca-certificates")));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| FetchError::Connect(format!("TLS: {error}")))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(self.tls.get_or_init(|| TlsConnector::from(Arc::new(config))).clone())
+    }
+}

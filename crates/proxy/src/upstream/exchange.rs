@@ -1,0 +1,144 @@
+//! One request to an origin and its response.
+
+use std::rc::Rc;
+
+use futures_util::stream::unfold;
+use http::{Method, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::connect::connect;
+use super::{Idle, RequestBody, RequestHead};
+use crate::body::{BodyError, Pieces};
+use crate::rules::key::Origin;
+use crate::wire::framing::Violation;
+use crate::worker::Worker;
+
+/// Why there is no response.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// No connection.
+    #[error("cannot connect to the origin: {0}")]
+    Connect(String),
+    /// It took too long.
+    #[error("the origin took too long: {0}")]
+    TimedOut(&'static str),
+    /// What the origin sent is ambiguous or none of HTTP.
+    #[error("the origin's response is refused: {0}")]
+    Refused(Violation),
+    /// The connection broke, or what came is no response.
+    #[error("the origin broke the exchange: {0}")]
+    Broken(String),
+}
+
+/// A connection in use for one exchange.
+///
+/// Given back by [`Lease::finish`] once the response is read to its end; dropped otherwise, which ends the connection.
+pub(crate) struct Lease {
+    worker: Rc<Worker>,
+    origin: Origin,
+    connection: Option<Idle>,
+}
+
+impl Lease {
+    /// Gives the connection back for the next exchange.
+    pub fn finish(mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.guard.end();
+            let connections_max = self.worker.options.limits.origin_idle_connections_max;
+            if !self.worker.is_stopping() {
+                self.worker.upstream.keep(&self.origin, connection, connections_max);
+            }
+        }
+    }
+
+    /// What went wrong, as far as the connection's guard knows better than hyper.
+    fn explain(&self, error: &hyper::Error) -> FetchError {
+        let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
+        if let Some(violation) = connection.guard.violation() {
+            return FetchError::Refused(violation);
+        }
+        if connection.guard.is_killed() {
+            return FetchError::TimedOut("responding");
+        }
+        let mut text = error.to_string();
+        if let Some(source) = std::error::Error::source(error) {
+            text = format!("{text}: {source}");
+        }
+        FetchError::Broken(text)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            connection.guard.end();
+        }
+    }
+}
+
+/// Sends a request and waits for the response's head.
+pub(crate) async fn exchange(
+    worker: &Rc<Worker>,
+    origin: &Origin,
+    head: RequestHead,
+    body: RequestBody,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
+    if may_repeat {
+        while let Some(mut kept) = worker.upstream.take(origin) {
+            if kept.sender.ready().await.is_err() {
+                continue;
+            }
+            match send(worker, origin, kept, head.clone(), RequestBody::Empty).await {
+                // A kept connection that broke had probably ended before the request was sent.
+                Err(FetchError::Broken(_)) => break,
+                result => return result,
+            }
+        }
+    }
+    let fresh = connect(worker, origin).await?;
+    send(worker, origin, fresh, head, body).await
+}
+
+async fn send(
+    worker: &Rc<Worker>,
+    origin: &Origin,
+    mut connection: Idle,
+    head: RequestHead,
+    body: RequestBody,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    worker.stats.origin_requests.add(1);
+    connection.guard.begin(head.method == Method::HEAD);
+    let response = connection.sender.send_request(head.with_body(body));
+    let lease = Lease { worker: worker.clone(), origin: origin.clone(), connection: Some(connection) };
+    let result = response.await;
+    match result {
+        Ok(response) => Ok((response, lease)),
+        Err(error) => Err(lease.explain(&error)),
+    }
+}
+
+/// The pieces of a response's body. The connection is given back at its end.
+pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
+    Box::pin(unfold(Some((body, lease)), async |state| {
+        let (mut body, lease) = state?;
+        loop {
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    // Trailers go no further.
+                    if let Ok(data) = frame.into_data()
+                        && !data.is_empty()
+                    {
+                        return Some((Ok(data), Some((body, lease))));
+                    }
+                }
+                Some(Err(error)) => return Some((Err(BodyError(lease.explain(&error).to_string())), None)),
+                None => {
+                    lease.finish();
+                    return None;
+                }
+            }
+        }
+    }))
+}

@@ -1,0 +1,205 @@
+//! What is sent to an origin.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{EXPECT, HOST, RANGE, VIA};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::body::BodyError;
+use crate::rules::conditional::CONDITIONAL_HEADERS;
+use crate::rules::hop::remove_hop_by_hop;
+
+/// Headers by which origins choose what to send although no key and no `Vary` has them: a client that may set them
+/// decides what others get from the store. They are not sent with requests that could be stored.
+const UNKEYED: [&str; 10] = [
+    "forwarded",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-scheme",
+    "x-host",
+    "x-http-method-override",
+    "x-original-url",
+    "x-rewrite-url",
+];
+
+/// A request's head as an origin gets it.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestHead {
+    pub method: Method,
+    pub target: PathAndQuery,
+    pub headers: HeaderMap,
+}
+
+impl RequestHead {
+    /// Prepares a client's request: hop-by-hop headers go, `Host` is the origin's, `Via` is appended.
+    ///
+    /// `forwarded_for` is the client's address where it is to be told.
+    pub fn new(
+        method: Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        authority: &str,
+        via: &HeaderValue,
+        forwarded_for: Option<std::net::IpAddr>,
+    ) -> RequestHead {
+        let mut headers = headers.clone();
+        remove_hop_by_hop(&mut headers);
+        headers.remove(EXPECT);
+        headers.insert(HOST, HeaderValue::from_str(authority).expect("an authority is visible ASCII"));
+        headers.append(VIA, via.clone());
+        if let Some(client) = forwarded_for {
+            let mut list: Vec<u8> = Vec::new();
+            for value in headers.get_all("x-forwarded-for") {
+                list.extend_from_slice(value.as_bytes());
+                list.extend_from_slice(b", ");
+            }
+            list.extend_from_slice(client.to_canonical().to_string().as_bytes());
+            let value = HeaderValue::from_bytes(&list).expect("header values and an address");
+            headers.insert(HeaderName::from_static("x-forwarded-for"), value);
+        }
+        if method == Method::GET || method == Method::HEAD {
+            UNKEYED.iter().for_each(|name| _ = headers.remove(*name));
+        }
+        RequestHead { method, target: origin_form(uri), headers }
+    }
+
+    /// Makes it a request for the whole response, whatever the client has or wants of it.
+    pub fn ask_for_all(&mut self) {
+        self.headers.remove(RANGE);
+        CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
+    }
+
+    /// The request for hyper.
+    pub fn with_body(self, body: RequestBody) -> Request<RequestBody> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = Uri::from(self.target);
+        *request.headers_mut() = self.headers;
+        request
+    }
+}
+
+/// The path and query of a URI; `/` where it has none, `*` where it is that.
+fn origin_form(uri: &Uri) -> PathAndQuery {
+    match uri.path_and_query() {
+        Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
+        Some(path) => format!("/{path}").parse().unwrap_or(PathAndQuery::from_static("/")),
+        None => PathAndQuery::from_static("/"),
+    }
+}
+
+/// The body of a request to an origin.
+pub(crate) enum RequestBody {
+    /// None.
+    Empty,
+    /// A client's, with how many bytes it may still have.
+    Client(Incoming, u64),
+}
+
+impl RequestBody {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, RequestBody::Empty)
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let RequestBody::Client(incoming, left) = &mut *self else { return Poll::Ready(None) };
+        loop {
+            let frame = match std::task::ready!(Pin::new(&mut *incoming).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError(error.to_string())))),
+                None => return Poll::Ready(None),
+            };
+            // Trailers go no further.
+            let Ok(data) = frame.into_data() else { continue };
+            *left = match left.checked_sub(data.len() as u64) {
+                Some(left) => left,
+                None => return Poll::Ready(Some(Err(BodyError("the request's body is too large".into())))),
+            };
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Empty => true,
+            RequestBody::Client(incoming, _) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Client(incoming, _) => incoming.size_hint(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::headers;
+
+    #[test]
+    fn an_origin_gets_what_is_meant_for_it() {
+        let from = headers(&[
+            ("host", "evil"),
+            ("connection", "x-drop"),
+            ("x-drop", "1"),
+            ("x-keep", "1"),
+            ("via", "1.1 other"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-host", "evil"),
+            ("expect", "100-continue"),
+        ]);
+        let via = HeaderValue::from_static("1.1 nectary-1");
+        let client = Some("::ffff:192.0.2.9".parse().expect("an address"));
+        let uri: Uri = "http://ignored/p?q".parse().expect("a URL");
+        let head = RequestHead::new(Method::GET, &uri, &from, "a:81", &via, client);
+        let expected = headers(&[
+            ("host", "a:81"),
+            ("x-keep", "1"),
+            ("via", "1.1 other"),
+            ("via", "1.1 nectary-1"),
+            ("x-forwarded-for", "192.0.2.1, 192.0.2.9"),
+        ]);
+        assert_eq!((head.target.as_str(), head.headers), ("/p?q", expected));
+        let head = RequestHead::new(Method::POST, &uri, &from, "a:81", &via, None);
+        assert_eq!(head.headers["x-forwarded-host"], "evil");
+        assert_eq!(head.headers["x-forwarded-for"], "192.0.2.1");
+    }
+
+    #[test]
+    fn targets_are_in_origin_form() {
+        for (uri, target) in
+            [("http://a", "/"), ("http://a?x", "/?x"), ("/p", "/p"), ("*", "*"), ("http://a/p#f", "/p")]
+        {
+            assert_eq!(origin_form(&uri.parse().expect(uri)).as_str(), target, "{uri}");
+        }
+    }
+
+    #[test]
+    fn asking_for_all_drops_conditions_and_ranges() {
+        let from =
+            headers(&[("range", "bytes=0-1"), ("if-none-match", "\"a\""), ("if-range", "\"a\""), ("accept", "x")]);
+        let via = HeaderValue::from_static("v");
+        let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, None);
+        head.ask_for_all();
+        assert_eq!(head.headers, headers(&[("accept", "x"), ("host", "a"), ("via", "v")]));
+    }
+}

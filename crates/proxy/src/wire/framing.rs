@@ -1,0 +1,420 @@
+//! A strict reader of HTTP/1 framing that runs ahead of the parser.
+//!
+//! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could see
+//! in two ways. It parses nothing else: hyper does, and refuses names with spaces, bare CR, control characters and bad
+//! numbers itself. What hyper would let pass and this does not:
+//! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
+//! - transfer codings other than `chunked` alone, once, in HTTP/1.1;
+//! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of one;
+//! - bytes behind a response that nobody asked for, and a `101` (nothing here asks for an upgrade).
+//!
+//! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never gets
+//! a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's limit.
+//!
+//! Cost: one search for line ends in heads, a few comparisons a line; bodies of known length are skipped.
+
+use std::fmt;
+
+/// The most bytes of one chunk's extensions.
+const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
+/// The most bytes of a body's trailers.
+const TRAILER_BYTES_MAX: usize = 8 * 1024;
+
+/// Why bytes are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Violation {
+    /// A line of a request ends in LF without CR.
+    BareLineFeed,
+    /// A header line begins with a space.
+    FoldedLine,
+    /// Both `Content-Length` and `Transfer-Encoding`.
+    BothLengths,
+    /// A `Content-Length` that is no number, or several that differ.
+    ContentLength,
+    /// A transfer coding other than `chunked`, several, or one in HTTP/1.0.
+    TransferCoding,
+    /// A space between a framing header's name and its colon.
+    SpaceBeforeColon,
+    /// The head, a chunk's extensions or the trailers are too long.
+    TooLong,
+    /// A chunk whose size line or end is wrong.
+    Chunk,
+    /// A status line that cannot be read.
+    StatusLine,
+    /// Bytes that nobody asked for.
+    Unexpected,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Violation::BareLineFeed => "a line ends in a bare LF",
+            Violation::FoldedLine => "a folded header line",
+            Violation::BothLengths => "both Content-Length and Transfer-Encoding",
+            Violation::ContentLength => "an invalid or ambiguous Content-Length",
+            Violation::TransferCoding => "an unsupported Transfer-Encoding",
+            Violation::SpaceBeforeColon => "a space before a colon",
+            Violation::TooLong => "the head or trailers are too long",
+            Violation::Chunk => "bad chunked framing",
+            Violation::StatusLine => "a bad status line",
+            Violation::Unexpected => "bytes that were not asked for",
+        })
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Where the reader is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Between messages.
+    Between,
+    /// In a head.
+    Head,
+    /// In a body.
+    Body,
+    /// In what has no framing: a tunnel, or a body that ends with the connection.
+    Opaque,
+    /// Refused.
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the start line of a message.
+    Between,
+    Headers,
+    Length(u64),
+    ChunkSize(Size),
+    ChunkExtension(u32, u64),
+    ChunkSizeEnd(u64),
+    ChunkData(u64),
+    ChunkDataCr,
+    ChunkDataLf,
+    Trailers,
+    Opaque,
+    Refused(Violation),
+}
+
+/// A chunk size as far as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Size {
+    value: u64,
+    digits: u8,
+    spaced: bool,
+}
+
+/// What of a head matters for framing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Head {
+    length: Option<u64>,
+    chunked: bool,
+    http_10: bool,
+    connect: bool,
+    status: u16,
+}
+
+/// The reader of one direction of one connection.
+#[derive(Debug)]
+pub struct Framing {
+    state: State,
+    head: Head,
+    /// Bytes of the head or the trailers so far.
+    head_bytes: usize,
+    head_bytes_max: usize,
+    /// A line whose end has not come yet.
+    partial: Vec<u8>,
+    empty_lines: u8,
+    is_response: bool,
+    /// For responses: whether one is awaited, and whether it answers a HEAD.
+    awaited: bool,
+    bodiless: bool,
+    refused_in_head: bool,
+}
+
+impl Framing {
+    /// Reads requests.
+    pub fn of_requests(head_bytes_max: usize) -> Framing {
+        Framing {
+            state: State::Between,
+            head: Head::default(),
+            head_bytes: 0,
+            head_bytes_max,
+            partial: Vec::new(),
+            empty_lines: 0,
+            is_response: false,
+            awaited: true,
+            bodiless: false,
+            refused_in_head: false,
+        }
+    }
+
+    /// Reads responses; each must be announced by [`Framing::await_response`].
+    pub fn of_responses(head_bytes_max: usize) -> Framing {
+        Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
+    }
+
+    /// A request was sent: one response may come, without a body where the request was a HEAD.
+    pub fn await_response(&mut self, to_head: bool) {
+        self.awaited = true;
+        self.bodiless = to_head;
+    }
+
+    /// Where the reader is.
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            State::Between if self.partial.is_empty() => Phase::Between,
+            State::Between | State::Headers => Phase::Head,
+            State::Opaque => Phase::Opaque,
+            State::Refused(_) => Phase::Refused,
+            _ => Phase::Body,
+        }
+    }
+
+    /// Whether what was refused was in a head.
+    pub fn is_refused_in_head(&self) -> bool {
+        self.refused_in_head
+    }
+
+    /// Reads what came. *Errors*: why, and how many of the bytes may still be passed on.
+    pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
+        let mut at = 0;
+        while at < bytes.len() {
+            match self.step(&bytes[at..]) {
+                Ok(taken) => at += taken,
+                Err((taken, violation)) => {
+                    self.refused_in_head = matches!(self.state, State::Between | State::Headers);
+                    self.state = State::Refused(violation);
+                    self.partial = Vec::new();
+                    return Err((at + taken, violation));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads at least one byte of `bytes`, which has one.
+    fn step(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
+        let refuse = |violation| Err((0, violation));
+        match self.state {
+            State::Between if !self.awaited => refuse(Violation::Unexpected),
+            State::Between | State::Headers | State::Trailers => self.step_line(bytes),
+            State::Length(left) | State::ChunkData(left) => {
+                let taken = left.min(bytes.len() as u64);
+                self.state = match (self.state, left - taken) {
+                    (State::Length(_), 0) => self.between(),
+                    (State::Length(_), left) => State::Length(left),
+                    (_, 0) => State::ChunkDataCr,
+                    (_, left) => State::ChunkData(left),
+                };
+                Ok(taken as usize)
+            }
+            State::ChunkSize(size) => match self.after_size_byte(size, bytes[0]) {
+                Some(state) => self.goto(state),
+                None => refuse(Violation::Chunk),
+            },
+            State::ChunkExtension(length, size) => match bytes[0] {
+                b'\r' => self.goto(State::ChunkSizeEnd(size)),
+                b'\t' | b' '..=b'~' if length < CHUNK_EXTENSION_BYTES_MAX => {
+                    self.goto(State::ChunkExtension(length + 1, size))
+                }
+                _ if length >= CHUNK_EXTENSION_BYTES_MAX => refuse(Violation::TooLong),
+                _ => refuse(Violation::Chunk),
+            },
+            State::ChunkSizeEnd(size) => match (bytes[0], size) {
+                (b'\n', 0) => {
+                    self.head_bytes = 0;
+                    self.goto(State::Trailers)
+                }
+                (b'\n', size) => self.goto(State::ChunkData(size)),
+                _ => refuse(Violation::Chunk),
+            },
+            State::ChunkDataCr if bytes[0] == b'\r' => self.goto(State::ChunkDataLf),
+            State::ChunkDataLf if bytes[0] == b'\n' => self.goto(State::ChunkSize(Size::default())),
+            State::ChunkDataCr | State::ChunkDataLf => refuse(Violation::Chunk),
+            State::Opaque => Ok(bytes.len()),
+            State::Refused(violation) => refuse(violation),
+        }
+    }
+
+    fn goto(&mut self, state: State) -> Result<usize, (usize, Violation)> {
+        self.state = state;
+        Ok(1)
+    }
+
+    fn between(&mut self) -> State {
+        self.head = Head::default();
+        self.head_bytes = 0;
+        self.empty_lines = 0;
+        self.awaited = !self.is_response;
+        State::Between
+    }
+
+    fn after_size_byte(&self, size: Size, byte: u8) -> Option<State> {
+        match byte {
+            _ if byte.is_ascii_hexdigit() && !size.spaced && size.digits < 16 => {
+                let digit = (byte as char).to_digit(16)?;
+                let value = size.value.checked_mul(16)?.checked_add(u64::from(digit))?;
+                Some(State::ChunkSize(Size { value, digits: size.digits + 1, spaced: false }))
+            }
+            _ if size.digits == 0 => None,
+            b'\r' => Some(State::ChunkSizeEnd(size.value)),
+            b';' => Some(State::ChunkExtension(0, size.value)),
+            // Old servers pad sizes with spaces.
+            b' ' if self.is_response => Some(State::ChunkSize(Size { spaced: true, ..size })),
+            _ => None,
+        }
+    }
+
+    /// Reads up to and including one line end, or keeps what there is of a line.
+    fn step_line(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
+        let limit = if self.state == State::Trailers { TRAILER_BYTES_MAX } else { self.head_bytes_max };
+        let end = memchr::memchr(b'\n', bytes);
+        let taken = end.map_or(bytes.len(), |end| end + 1);
+        if self.head_bytes + taken > limit {
+            return Err((limit - self.head_bytes, Violation::TooLong));
+        }
+        self.head_bytes += taken;
+        let Some(end) = end else {
+            self.partial.extend_from_slice(bytes);
+            return Ok(taken);
+        };
+        let result = if self.partial.is_empty() {
+            self.line(&bytes[..end])
+        } else {
+            let mut line = std::mem::take(&mut self.partial);
+            line.extend_from_slice(&bytes[..end]);
+            let result = self.line(&line);
+            line.clear();
+            self.partial = line;
+            result
+        };
+        match result {
+            Ok(state) => {
+                self.state = state;
+                Ok(taken)
+            }
+            Err(violation) => Err((end, violation)),
+        }
+    }
+
+    /// Reads one line without its LF.
+    fn line(&mut self, line: &[u8]) -> Result<State, Violation> {
+        let text = match line.strip_suffix(b"\r") {
+            Some(text) => text,
+            None if self.is_response && self.state != State::Trailers => line,
+            None => return Err(Violation::BareLineFeed),
+        };
+        match self.state {
+            State::Between if text.is_empty() => {
+                self.empty_lines += 1;
+                if self.empty_lines > 1 || self.is_response {
+                    return Err(Violation::Unexpected);
+                }
+                Ok(State::Between)
+            }
+            State::Between => self.start_line(text),
+            State::Trailers if text.is_empty() => Ok(self.between()),
+            _ if text.is_empty() => self.end_of_head(),
+            _ if text[0] == b' ' || text[0] == b'\t' => Err(Violation::FoldedLine),
+            State::Trailers => Ok(State::Trailers),
+            _ => {
+                self.header_line(text)?;
+                Ok(State::Headers)
+            }
+        }
+    }
+
+    fn start_line(&mut self, text: &[u8]) -> Result<State, Violation> {
+        self.head = Head::default();
+        if self.is_response {
+            self.head.http_10 = text.starts_with(b"HTTP/1.0");
+            self.head.status = text
+                .get(9..12)
+                .filter(|digits| digits.iter().all(u8::is_ascii_digit))
+                .map(|digits| digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
+                .ok_or(Violation::StatusLine)?;
+        } else {
+            self.head.http_10 = text.ends_with(b"HTTP/1.0");
+            self.head.connect = text.starts_with(b"CONNECT ");
+        }
+        Ok(State::Headers)
+    }
+
+    fn header_line(&mut self, text: &[u8]) -> Result<(), Violation> {
+        match text[0] | 0x20 {
+            b'c' => {
+                if let Some(value) = value_of(text, b"content-length")? {
+                    let length = parse_length(value).ok_or(Violation::ContentLength)?;
+                    if self.head.length.is_some_and(|earlier| earlier != length) {
+                        return Err(Violation::ContentLength);
+                    }
+                    self.head.length = Some(length);
+                }
+            }
+            b't' => {
+                if let Some(value) = value_of(text, b"transfer-encoding")? {
+                    if self.head.chunked || self.head.http_10 || !value.eq_ignore_ascii_case(b"chunked") {
+                        return Err(Violation::TransferCoding);
+                    }
+                    self.head.chunked = true;
+                }
+            }
+            _ => return Ok(()),
+        }
+        if self.head.chunked && self.head.length.is_some() {
+            return Err(Violation::BothLengths);
+        }
+        Ok(())
+    }
+
+    fn end_of_head(&mut self) -> Result<State, Violation> {
+        let head = self.head;
+        if !self.is_response {
+            return Ok(match (head.connect, head.chunked, head.length) {
+                (true, _, _) => State::Opaque,
+                (_, true, _) => State::ChunkSize(Size::default()),
+                (_, _, Some(length)) if length > 0 => State::Length(length),
+                _ => self.between(),
+            });
+        }
+        match head.status {
+            101 => return Err(Violation::Unexpected),
+            100..=199 => {
+                self.head_bytes = 0;
+                return Ok(State::Between);
+            }
+            _ => {}
+        }
+        Ok(match (self.bodiless || head.status == 204 || head.status == 304, head.chunked, head.length) {
+            (true, _, _) | (_, false, Some(0)) => self.between(),
+            (_, true, _) => State::ChunkSize(Size::default()),
+            (_, _, Some(length)) => State::Length(length),
+            _ => State::Opaque,
+        })
+    }
+}
+
+/// The trimmed value of a header line if it has the (lower-case) name.
+fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Violation> {
+    let Some((found, rest)) = text.split_at_checked(name.len()) else { return Ok(None) };
+    if !found.eq_ignore_ascii_case(name) {
+        return Ok(None);
+    }
+    match rest.split_first() {
+        Some((b':', value)) => Ok(Some(value.trim_ascii())),
+        Some((b' ' | b'\t', _)) => Err(Violation::SpaceBeforeColon),
+        _ => Ok(None),
+    }
+}
+
+fn parse_length(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, digit| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+}
+
+#[cfg(test)]
+#[path = "framing_tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! Tables of streams: what is refused, why, and that it does not depend on how the bytes arrive.
+
+use super::*;
+
+const MAX: usize = 1024;
+
+/// Feeds `text` in pieces of `piece` bytes; the end state, or the violation and how much was accepted before it.
+fn run(mut framing: Framing, text: &[u8], piece: usize) -> Result<Phase, (usize, Violation)> {
+    let mut at = 0;
+    for chunk in text.chunks(piece) {
+        framing.accept(chunk).map_err(|(taken, violation)| (at + taken, violation))?;
+        at += chunk.len();
+    }
+    Ok(framing.phase())
+}
+
+fn check(make: impl Fn() -> Framing, text: &[u8], expected: Result<Phase, Violation>) {
+    let shown = String::from_utf8_lossy(text);
+    for piece in [1, 2, 3, 7, text.len()] {
+        let found = run(make(), text, piece);
+        assert_eq!(found.map_err(|(_, violation)| violation), expected, "{shown:?} in pieces of {piece}");
+    }
+}
+
+#[test]
+fn requests_that_two_readers_could_see_in_two_ways_are_refused() {
+    use Violation::*;
+    let between = Ok(Phase::Between);
+    let table: &[(&str, Result<Phase, Violation>)] = &[
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", between),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n", between),
+        ("\r\nGET / HTTP/1.1\r\n\r\n", between),
+        ("\r\n\r\nGET / HTTP/1.1\r\n\r\n", Err(Unexpected)),
+        ("GET / HTTP/1.1\r\nHost: a\r\n", Ok(Phase::Head)),
+        ("GET / HT", Ok(Phase::Head)),
+        ("CONNECT a:1 HTTP/1.1\r\n\r\nanything\n\n", Ok(Phase::Opaque)),
+        ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", between),
+        ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", Ok(Phase::Body)),
+        ("POST / HTTP/1.1\r\nContent-Length: 3\r\ncontent-length: 3\r\n\r\nabc", between),
+        ("POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length: +3\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length: -3\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length: 0x3\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length:\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", Err(ContentLength)),
+        ("POST / HTTP/1.1\r\nContent-Length : 3\r\n\r\n", Err(SpaceBeforeColon)),
+        ("POST / HTTP/1.1\r\nContent-Lengthy: x\r\n\r\n", between),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", between),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n", between),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", Err(BothLengths)),
+        ("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", Err(BothLengths)),
+        ("POST / HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n", Err(BothLengths)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: \"chunked\"\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n", Err(SpaceBeforeColon)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding\t: chunked\r\n\r\n", Err(SpaceBeforeColon)),
+        ("GET / HTTP/1.1\nHost: a\r\n\r\n", Err(BareLineFeed)),
+        ("GET / HTTP/1.1\r\nHost: a\n\r\n", Err(BareLineFeed)),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\n", Err(BareLineFeed)),
+        ("GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", Err(FoldedLine)),
+        ("GET / HTTP/1.1\r\n A: b\r\n\r\n", Err(FoldedLine)),
+        ("GET / HTTP/1.1\r\nA: b\r\n\tTransfer-Encoding: chunked\r\n\r\n", Err(FoldedLine)),
+    ];
+    for (text, expected) in table {
+        check(|| Framing::of_requests(MAX), text.as_bytes(), *expected);
+    }
+}
+
+#[test]
+fn chunked_bodies_are_read_strictly() {
+    use Violation::*;
+    let table: &[(&str, Result<Phase, Violation>)] = &[
+        ("3\r\nabc\r\n0\r\n\r\n", Ok(Phase::Between)),
+        ("a;name=value\r\n0123456789\r\n0\r\n\r\n", Ok(Phase::Between)),
+        ("0003\r\nabc\r\n0\r\nTrailer: x\r\n\r\n", Ok(Phase::Between)),
+        ("0\r\n\r\nGET / HTTP/1.1\r\n\r\n", Ok(Phase::Between)),
+        ("3\r\nabc\r\n", Ok(Phase::Body)),
+        ("0\r\n", Ok(Phase::Body)),
+        ("\r\n", Err(Chunk)),
+        ("x\r\n", Err(Chunk)),
+        ("-1\r\n", Err(Chunk)),
+        ("0x3\r\nabc\r\n", Err(Chunk)),
+        (" 3\r\nabc\r\n", Err(Chunk)),
+        ("3 \r\nabc\r\n", Err(Chunk)),
+        ("3\nabc\r\n", Err(Chunk)),
+        ("3\r\nabcd\r\n", Err(Chunk)),
+        ("3\r\nabc\n", Err(Chunk)),
+        ("3\r\nabcX\n", Err(Chunk)),
+        ("3;a\nb\r\nabc\r\n", Err(Chunk)),
+        ("3\rabc", Err(Chunk)),
+        ("fffffffffffffffff\r\n", Err(Chunk)),
+        ("0\r\nA: b\n\r\n", Err(BareLineFeed)),
+        ("0\r\n folded\r\n\r\n", Err(FoldedLine)),
+    ];
+    for (body, expected) in table {
+        let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+        check(|| Framing::of_requests(MAX), text.as_bytes(), *expected);
+    }
+}
+
+#[test]
+fn heads_extensions_and_trailers_are_bounded() {
+    let head = |length: usize| format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(length - 23));
+    check(|| Framing::of_requests(MAX), head(MAX).as_bytes(), Ok(Phase::Between));
+    check(|| Framing::of_requests(MAX), head(MAX + 1).as_bytes(), Err(Violation::TooLong));
+    let endless = "x".repeat(MAX + 1);
+    check(|| Framing::of_requests(MAX), endless.as_bytes(), Err(Violation::TooLong));
+    let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let extension = |length: u32| format!("{chunked}0;{}\r\n\r\n", "x".repeat(length as usize));
+    check(|| Framing::of_requests(MAX), extension(CHUNK_EXTENSION_BYTES_MAX).as_bytes(), Ok(Phase::Between));
+    check(|| Framing::of_requests(MAX), extension(CHUNK_EXTENSION_BYTES_MAX + 1).as_bytes(), Err(Violation::TooLong));
+    let trailers = |length: usize| format!("{chunked}0\r\nA: {}\r\n\r\n", "x".repeat(length - 7));
+    check(|| Framing::of_requests(MAX), trailers(TRAILER_BYTES_MAX).as_bytes(), Ok(Phase::Between));
+    check(|| Framing::of_requests(MAX), trailers(TRAILER_BYTES_MAX + 1).as_bytes(), Err(Violation::TooLong));
+}
+
+#[test]
+fn a_refused_head_never_ends_in_what_was_accepted() {
+    let heads = [
+        "POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\n",
+        "GET / HTTP/1.1\n\n",
+        "GET / HTTP/1.1\r\n folded\r\n\r\n",
+    ];
+    for head in heads {
+        let (accepted, _) = run(Framing::of_requests(MAX), head.as_bytes(), head.len()).expect_err(head);
+        let passed_on = &head.as_bytes()[..accepted];
+        assert!(!passed_on.ends_with(b"\n\r\n") && !passed_on.ends_with(b"\n\n"), "{head:?} up to {accepted}");
+        assert!(accepted < head.len());
+    }
+}
+
+#[test]
+fn responses_are_read_as_strictly_where_it_matters() {
+    use Violation::*;
+    // text, whether it answers a HEAD, expected
+    let table: &[(&str, bool, Result<Phase, Violation>)] = &[
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", false, Ok(Phase::Between)),
+        ("HTTP/1.1 200 OK\nContent-Length: 3\n\nabc", false, Ok(Phase::Between)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, Ok(Phase::Between)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcd", false, Err(Unexpected)),
+        ("HTTP/1.1 200 OK\r\n\r\nanything", false, Ok(Phase::Opaque)),
+        ("HTTP/1.1 204 No Content\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.1 304 Not Modified\r\n\r\nabc", false, Err(Unexpected)),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.1 101 Switching\r\n\r\n", false, Err(Unexpected)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3  \r\nabc\r\n0\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", false, Err(BothLengths)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", false, Err(ContentLength)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", false, Err(TransferCoding)),
+        ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", false, Err(TransferCoding)),
+        ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", false, Err(FoldedLine)),
+        ("nonsense that goes on\r\n", false, Err(StatusLine)),
+        ("\r\nHTTP/1.1 200 OK\r\n\r\n", false, Err(Unexpected)),
+    ];
+    for (text, to_head, expected) in table {
+        let make = || {
+            let mut framing = Framing::of_responses(MAX);
+            framing.await_response(*to_head);
+            framing
+        };
+        check(make, text.as_bytes(), *expected);
+    }
+    check(|| Framing::of_responses(MAX), b"HTTP/1.1 200 OK\r\n", Err(Unexpected));
+}

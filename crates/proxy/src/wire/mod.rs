@@ -1,0 +1,4 @@
+//! What stands between the sockets and hyper: strict framing, idle times, and the connections of a worker.
+
+pub mod framing;
+pub mod guard;

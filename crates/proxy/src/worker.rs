@@ -1,0 +1,317 @@
+//! One worker: a thread with its own runtime, listeners, connections and memories.
+//!
+//! Owns: what the requests of one thread share, accepting, and sweeping: on every tick of [`TICK`] it ends what is overdue,
+//! hands the access log over and looks after kept connections. Nothing here is shared with other workers but the store and
+//! the counters' readers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use http::HeaderValue;
+use nectary_host::Shutdown;
+use nectary_store::Store;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
+
+use crate::access_log::{Line, LogBuffer};
+use crate::memo::Memo;
+use crate::options::ProxyOptions;
+use crate::rules::cache_status::CACHE_NAME;
+use crate::rules::default_ttl::DefaultTtl;
+use crate::rules::key::Origin;
+use crate::service::connection;
+use crate::stats::WorkerStats;
+use crate::upstream::Upstream;
+use crate::values::Values;
+use crate::wire::guard::{Clock, Deadlines, Guard, Side, TICK};
+
+/// What a worker answers when it has too many connections.
+const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+    cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
+
+/// Whose responses the proxy stores.
+pub(crate) enum Mode {
+    /// Any origin that clients name.
+    Forward,
+    /// One origin.
+    Reverse {
+        /// The origin.
+        origin: Origin,
+        /// Its authority, for `Host`.
+        authority: String,
+        /// What the keys of its URLs begin with.
+        key_prefix: Vec<u8>,
+    },
+}
+
+/// What the requests of one thread share.
+pub(crate) struct Worker {
+    pub options: Arc<ProxyOptions>,
+    pub mode: Mode,
+    pub default_ttl: DefaultTtl,
+    pub store: Store,
+    pub stats: Arc<WorkerStats>,
+    pub upstream: Upstream,
+    pub memo: RefCell<Memo>,
+    pub values: RefCell<Values>,
+    /// Room for the two parts of a key while a request is looked up.
+    pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
+    /// What this proxy appends to `Via`, and by what it knows itself there.
+    pub via: HeaderValue,
+    pub pseudonym: String,
+    pub tasks: TaskTracker,
+    log: RefCell<Option<LogBuffer>>,
+    clock: Rc<Clock>,
+    guards: RefCell<Guards>,
+    client_deadlines: Deadlines,
+    origin_deadlines: Deadlines,
+    connections_max: usize,
+    stopping: Cell<bool>,
+    /// A moment on both clocks.
+    epoch: Cell<(Instant, u64)>,
+}
+
+/// The guards of open connections.
+#[derive(Default)]
+struct Guards {
+    next: u64,
+    open: HashMap<u64, Rc<Guard>>,
+}
+
+impl Worker {
+    /// A worker that has not begun to listen.
+    pub fn new(
+        options: Arc<ProxyOptions>,
+        store: Store,
+        stats: Arc<WorkerStats>,
+        log: Option<LogBuffer>,
+        instance: u32,
+    ) -> Rc<Worker> {
+        let limits = &options.limits;
+        let ticks = Deadlines::ticks;
+        let client_deadlines = Deadlines {
+            idle: ticks(limits.keep_alive_timeout),
+            head: ticks(limits.head_timeout),
+            body: ticks(limits.body_timeout),
+            write: ticks(limits.write_timeout),
+            tunnel: ticks(limits.tunnel_timeout),
+            linger: ticks(Duration::from_secs(1)),
+        };
+        let origin_deadlines = Deadlines {
+            idle: ticks(limits.origin_idle_timeout),
+            head: ticks(limits.response_timeout),
+            ..client_deadlines
+        };
+        let mode = match &options.origin {
+            None => Mode::Forward,
+            Some(url) => {
+                let mut key_prefix = Vec::new();
+                url.0.push(&mut key_prefix);
+                Mode::Reverse { origin: url.0.clone(), authority: url.0.authority(), key_prefix }
+            }
+        };
+        let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
+        let via = HeaderValue::from_str(&format!("1.1 {pseudonym}")).expect("visible ASCII");
+        Rc::new(Worker {
+            connections_max: limits.connections_max.div_ceil(options.worker_count()),
+            default_ttl: DefaultTtl::new(options.default_ttl.clone()),
+            mode,
+            store,
+            stats,
+            upstream: Upstream::default(),
+            memo: RefCell::new(Memo::new()),
+            values: RefCell::new(Values::new()),
+            scratch: RefCell::default(),
+            via,
+            pseudonym,
+            tasks: TaskTracker::new(),
+            log: RefCell::new(log),
+            clock: Rc::default(),
+            guards: RefCell::default(),
+            client_deadlines,
+            origin_deadlines,
+            stopping: Cell::new(false),
+            epoch: Cell::new((Instant::now(), unix_ms())),
+            options,
+        })
+    }
+
+    /// This moment, and its Unix milliseconds.
+    pub fn now(&self) -> (Instant, u64) {
+        let now = Instant::now();
+        let (then, then_ms) = self.epoch.get();
+        (now, then_ms + now.saturating_duration_since(then).as_millis() as u64)
+    }
+
+    /// Unix milliseconds of now.
+    pub fn now_ms(&self) -> u64 {
+        self.now().1
+    }
+
+    /// Whether the worker is about to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Whether there is an access log.
+    pub fn has_log(&self) -> bool {
+        self.log.borrow().is_some()
+    }
+
+    /// Logs and counts a request.
+    pub fn log(&self, line: &Line<'_>) {
+        line.outcome.count(&self.stats);
+        if let Some(log) = &mut *self.log.borrow_mut() {
+            log.push(line);
+        }
+    }
+
+    /// A guard for a new connection.
+    pub fn new_guard(&self, side: Side) -> Rc<Guard> {
+        let limits = &self.options.limits;
+        let (deadlines, head_bytes_max) = match side {
+            Side::Client => (self.client_deadlines, limits.request_head_bytes_max),
+            Side::Origin => (self.origin_deadlines, limits.response_head_bytes_max),
+        };
+        Guard::new(side, self.clock.clone(), deadlines, head_bytes_max)
+    }
+
+    /// Puts a connection under the sweeper's eye until the returned value is dropped.
+    pub fn enlist(self: &Rc<Self>, guard: Rc<Guard>) -> Enlisted {
+        let mut guards = self.guards.borrow_mut();
+        let number = guards.next;
+        guards.next += 1;
+        guards.open.insert(number, guard);
+        Enlisted { worker: self.clone(), number }
+    }
+
+    /// Runs a connection to an origin until it ends or its guard ends it.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, guard: Rc<Guard>, connection: F) {
+        let enlisted = self.enlist(guard.clone());
+        self.tasks.spawn_local(async move {
+            let mut connection = pin!(connection);
+            poll_fn(|context| {
+                guard.register(context);
+                if guard.is_killed() {
+                    return Poll::Ready(());
+                }
+                connection.as_mut().poll(context).map(drop)
+            })
+            .await;
+            drop(enlisted);
+        });
+    }
+
+    /// Serves until a stop is requested, then finishes what is under way, within the drain timeout.
+    pub async fn run(self: Rc<Self>, listeners: Vec<StdListener>, shutdown: Shutdown) -> std::io::Result<()> {
+        let mut accepting = Vec::new();
+        for listener in listeners {
+            let listener = TcpListener::from_std(listener)?;
+            accepting.push(self.tasks.spawn_local(accept(self.clone(), listener)));
+        }
+        let sweeping = sweep(self.clone());
+        tokio::select! {
+            () = sweeping => {}
+            () = shutdown.requested() => {}
+        }
+        accepting.iter().for_each(|task| task.abort());
+        self.stopping.set(true);
+        self.upstream.close();
+        self.guards.borrow().open.values().for_each(|guard| guard.drain());
+        self.tasks.close();
+        let drained = async {
+            tokio::select! {
+                () = sweep(self.clone()) => {}
+                () = self.tasks.wait() => {}
+            }
+        };
+        // What is still under way then is cut off with the runtime: fills fail, clients see their connection end.
+        _ = tokio::time::timeout(self.options.limits.drain_timeout, drained).await;
+        if let Some(log) = &mut *self.log.borrow_mut() {
+            log.flush();
+        }
+        Ok(())
+    }
+}
+
+/// A connection under the sweeper's eye.
+pub(crate) struct Enlisted {
+    worker: Rc<Worker>,
+    number: u64,
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        self.worker.guards.borrow_mut().open.remove(&self.number);
+    }
+}
+
+/// Accepts for ever.
+async fn accept(worker: Rc<Worker>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => admit(&worker, stream, client),
+            Err(error) => {
+                // Out of descriptors, most likely: those that are open must end first.
+                nectary_host::log::write(
+                    nectary_host::log::Level::Warning,
+                    "proxy",
+                    format_args!("cannot accept a connection: {error}"),
+                );
+                tokio::time::sleep(TICK).await;
+            }
+        }
+    }
+}
+
+fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr) {
+    if worker.stats.connections_open() >= worker.connections_max as u64 {
+        worker.stats.excess_connections.add(1);
+        // A new connection has room for this; where it has not, closing says enough.
+        _ = stream.try_write(TOO_MANY);
+        return;
+    }
+    worker.stats.connections.add(1);
+    worker.stats.connections_open.add(1);
+    _ = stream.set_nodelay(true);
+    let guard = worker.new_guard(Side::Client);
+    let enlisted = worker.enlist(guard.clone());
+    let worker = worker.clone();
+    worker.clone().tasks.spawn_local(async move {
+        connection::serve(worker.clone(), guard, stream, client).await;
+        worker.stats.connections_open.subtract(1);
+        drop(enlisted);
+    });
+}
+
+/// Ticks for ever.
+async fn sweep(worker: Rc<Worker>) {
+    let mut interval = tokio::time::interval(TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        worker.clock.advance();
+        worker.epoch.set((Instant::now(), unix_ms()));
+        for guard in worker.guards.borrow().open.values() {
+            if !guard.is_killed() && guard.is_overdue() {
+                worker.stats.overdue_connections.add(1);
+                guard.kill();
+            }
+        }
+        worker.upstream.sweep();
+        if let Some(log) = &mut *worker.log.borrow_mut() {
+            log.flush();
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
