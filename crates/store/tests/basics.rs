@@ -1,40 +1,10 @@
 //! What a user of the store sees first: put, get, replace, purge, close, open.
 
-use std::sync::Arc;
+mod common;
 
 use bytes::Bytes;
-use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{CreateOptions, FillHead, FillRole, KeyRef, OpenOptions, Store};
-
-fn device(bytes: u64) -> SharedDevice {
-    Arc::new(MemoryDevice::new(bytes))
-}
-
-async fn fresh(bytes: u64) -> (SharedDevice, Store) {
-    let device = device(bytes);
-    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-    let store = open(&device).await;
-    (device, store)
-}
-
-async fn open(device: &SharedDevice) -> Store {
-    Store::open(device.clone(), OpenOptions { memory_bytes: 32 << 20, ..Default::default() }).await.unwrap()
-}
-
-fn body(seed: u64, length: usize) -> Bytes {
-    (0..length).map(|at| (seed.wrapping_mul(31).wrapping_add(at as u64 * 7) >> 3) as u8).collect::<Vec<u8>>().into()
-}
-
-async fn read_all(store: &Store, key: KeyRef<'_>) -> Option<Vec<u8>> {
-    let object = store.get(key).await?;
-    let mut reader = object.reader(0..u64::MAX);
-    let mut bytes = Vec::new();
-    while let Some(piece) = reader.next().await {
-        bytes.extend_from_slice(&piece.unwrap());
-    }
-    assert_eq!(bytes.len() as u64, object.body_bytes());
-    Some(bytes)
-}
+use common::{body, fresh, open, read_all};
+use nectary_store::{FillHead, FillRole, KeyRef, Store};
 
 #[tokio::test]
 async fn objects_of_all_sizes_survive_close_and_drop() {
@@ -56,14 +26,14 @@ async fn objects_of_all_sizes_survive_close_and_drop() {
     let sequences = store.sync().await.unwrap();
     assert_eq!(sequences.last, sequences.flushed);
     drop(store);
-    let store = open(&device).await;
+    let store = open(device.clone()).await;
     assert!(!store.stat().recovery.clean && !store.stat().recovery.checkpoint);
     assert_eq!(store.sequences().written, sequences.last);
     check(&store).await;
     store.close().await.unwrap();
     assert!(store.put(KeyRef::new(b"late", b""), Bytes::new(), Bytes::new()).await.is_err());
     drop(store);
-    let store = open(&device).await;
+    let store = open(device.clone()).await;
     assert!(store.stat().recovery.clean && store.stat().recovery.checkpoint);
     check(&store).await;
 }
@@ -81,7 +51,7 @@ async fn newest_version_wins_in_memory_on_disk_and_after_restart() {
     }
     store.sync().await.unwrap();
     drop(store);
-    let store = open(&device).await;
+    let store = open(device.clone()).await;
     assert_eq!(read_all(&store, key).await.unwrap(), body(49, 1000));
 }
 
@@ -102,13 +72,13 @@ async fn purge_kills_all_variants_also_after_restart_and_lets_new_ones_in() {
     };
     gone(&store).await;
     drop(store);
-    let store = open(&device).await;
+    let store = open(device.clone()).await;
     gone(&store).await;
     store.put(KeyRef::new(b"page", b"br"), Bytes::new(), body(3, 500)).await.unwrap();
     assert_eq!(read_all(&store, KeyRef::new(b"page", b"br")).await.unwrap(), body(3, 500));
     store.sync().await.unwrap();
     drop(store);
-    let store = open(&device).await;
+    let store = open(device.clone()).await;
     assert_eq!(read_all(&store, KeyRef::new(b"page", b"br")).await.unwrap(), body(3, 500));
     assert!(store.get(KeyRef::new(b"page", b"gzip")).await.is_none());
 }
@@ -128,7 +98,7 @@ async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restar
         store.sync().await.unwrap();
         if round % 3 == 2 {
             drop(store);
-            store = open(&device).await;
+            store = open(device.clone()).await;
         } else if round % 3 == 1 {
             store.checkpoint().await.unwrap();
         }
@@ -236,7 +206,7 @@ async fn refresh_replaces_metadata_and_keeps_the_body() {
     }
     store.sync().await.unwrap();
     drop(store);
-    let store = open(&device).await;
+    let store = open(device.clone()).await;
     for (name, length) in [(&b"small"[..], 1000), (b"large", 2_500_000)] {
         let key = KeyRef::new(name, b"");
         assert_eq!(store.get(key).await.unwrap().metadata(), "new");

@@ -1,0 +1,161 @@
+//! What is wrong on the disk costs the objects that it touches, and what is no store is refused with a reason.
+
+mod common;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::{body, fresh, open, options, read_all};
+use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, ErrorKind, KeyRef, Store};
+
+const COUNT: u64 = 400;
+
+fn name(number: u64) -> String {
+    format!("object {number}")
+}
+
+/// An image of a store with objects, as a crash or a clean stop leaves it.
+async fn filled(clean: bool) -> Vec<u8> {
+    let (device, store) = fresh(8 << 20).await;
+    for number in 0..COUNT {
+        store.put(KeyRef::new(name(number).as_bytes(), b""), "m".into(), body(number, 2000)).await.unwrap();
+    }
+    store.sync().await.unwrap();
+    if clean {
+        store.close().await.unwrap();
+    }
+    drop(store);
+    device.image()
+}
+
+/// How many objects hit, all with their bytes.
+async fn count(image: Vec<u8>) -> u64 {
+    let store = open(Arc::new(MemoryDevice::from_image(image))).await;
+    let mut found = 0;
+    for number in 0..COUNT {
+        if let Some(bytes) = read_all(&store, KeyRef::new(name(number).as_bytes(), b"")).await {
+            assert_eq!(bytes, body(number, 2000), "{}", name(number));
+            found += 1;
+        }
+    }
+    found
+}
+
+async fn refusal(image: Vec<u8>) -> (ErrorKind, String) {
+    let device: SharedDevice = Arc::new(MemoryDevice::from_image(image));
+    match Store::open(device, options()).await {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => (error.kind, error.message),
+    }
+}
+
+#[tokio::test]
+async fn one_flipped_bit_anywhere_costs_at_most_one_object() {
+    for clean in [false, true] {
+        let image = filled(clean).await;
+        let mut state = 12345u64;
+        for round in 0..300 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // Half of the flips in the first areas, where the metadata is.
+            let range = if round % 2 == 0 { 1 << 18 } else { image.len() as u64 };
+            let at = (state >> 20) % range;
+            let mut flipped = image.clone();
+            flipped[at as usize] ^= 1 << (state & 7);
+            let found = count(flipped).await;
+            assert!(found + 1 >= COUNT, "bit flip at {at} of a store stopped {clean}: {found} of {COUNT} left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn wiped_checkpoints_and_state_lose_nothing() {
+    let image = filled(true).await;
+    let store = open(Arc::new(MemoryDevice::from_image(image.clone()))).await;
+    assert!(store.stat().recovery.checkpoint);
+    drop(store);
+    let mut wiped = image;
+    // State slots, and everything between the purge log and the segments, where only checkpoints are.
+    wiped[8192..16384].fill(0);
+    wiped[16384 + 4 * 16384..16384 + 4 * 16384 + (2 << 15)].fill(0xff);
+    assert_eq!(count(wiped).await, COUNT);
+}
+
+#[tokio::test]
+async fn store_cut_to_half_opens_with_what_is_left() {
+    let mut image = filled(false).await;
+    let length = image.len();
+    image.truncate(length / 2 / 4096 * 4096);
+    let left = count(image).await;
+    assert!(left > 0 && left <= COUNT, "{left}");
+}
+
+#[tokio::test]
+async fn device_cut_to_nothing_or_of_another_program_is_refused_with_a_reason() {
+    let (kind, message) = refusal(vec![0; 1 << 20]).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("not a Nectary store"), "{message}");
+    let mut other = vec![0; 1 << 20];
+    other[..8].copy_from_slice(b"XFSBdata");
+    let (kind, message) = refusal(other.clone()).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("found XFSB") && message.contains("offset 0"), "{message}");
+    let device: SharedDevice = Arc::new(MemoryDevice::from_image(other));
+    assert!(Store::probe(&device).await.is_err(), "what is not ours is not overwritten");
+    assert!(Store::create(device.clone(), &CreateOptions::default()).await.is_err());
+    Store::create(device, &CreateOptions { force: true, ..Default::default() }).await.unwrap();
+    let (kind, _) = refusal(vec![0; 4096]).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+}
+
+#[tokio::test]
+async fn store_of_another_version_is_refused_by_its_number() {
+    let mut image = filled(true).await;
+    for copy in [0, 4096] {
+        image[copy + 4] = 2;
+    }
+    let (kind, message) = refusal(image).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("version 2") && message.contains("version 1"), "{message}");
+}
+
+#[tokio::test]
+async fn store_is_not_made_twice_unless_forced() {
+    let (device, store) = fresh(1 << 20).await;
+    drop(store);
+    let again = Store::create(device.clone(), &CreateOptions::default()).await.unwrap_err();
+    assert_eq!(again.kind, ErrorKind::Busy);
+    let small: SharedDevice = Arc::new(MemoryDevice::new(64 << 10));
+    let error = Store::create(small, &CreateOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("at least"), "{error}");
+}
+
+#[tokio::test]
+async fn failed_write_stops_writes_for_good_and_reads_go_on() {
+    let device =
+        nectary_block::open("error(memory:16M,on=write,rate=100%,when=/nonexistent/never)", &Default::default())
+            .await
+            .unwrap();
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    drop(device);
+    let trigger = std::env::temp_dir().join(format!("nectary-store-error-{}", std::process::id()));
+    let _ = std::fs::remove_file(&trigger);
+    let spec = format!("error(memory:16M,on=write,rate=100%,when={})", trigger.display());
+    let device = nectary_block::open(&spec, &Default::default()).await.unwrap();
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    let store = open(device).await;
+    store.put(KeyRef::new(b"before", b""), Bytes::new(), body(1, 100)).await.unwrap();
+    store.sync().await.unwrap();
+    std::fs::write(&trigger, b"").unwrap();
+    let _ = store.put(KeyRef::new(b"after", b""), Bytes::new(), body(2, 100)).await;
+    let error = store.sync().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Stopped, "{error}");
+    std::fs::remove_file(&trigger).unwrap();
+    assert!(store.put(KeyRef::new(b"later", b""), Bytes::new(), body(3, 100)).await.is_err());
+    assert!(store.purge_key(b"before2").await.is_err());
+    assert!(store.stat().stopped.is_some());
+    assert_eq!(read_all(&store, KeyRef::new(b"before", b"")).await.unwrap(), body(1, 100));
+    assert!(store.get(KeyRef::new(b"after", b"")).await.is_none(), "what was not written is not served");
+    assert!(store.sequences().written < store.sequences().last);
+}
