@@ -4,7 +4,7 @@
 //! tells hits, misses and wrong answers apart; wrong is whatever is not the object's bytes.
 
 use crate::content;
-use crate::http::Connection;
+use crate::http::{Connection, Failure};
 use crate::nectary::{Nectary, ProxyCommand};
 use crate::origin::{Origin, Resource};
 use crate::rng::Rng;
@@ -19,6 +19,8 @@ pub struct Checked {
     pub hits: usize,
     /// Whole and right, from the origin.
     pub misses: usize,
+    /// Seen to be cut short, and nothing of it wrong: damage that was found while it was sent.
+    pub cut: usize,
     /// Anything else.
     pub wrong: usize,
 }
@@ -53,7 +55,7 @@ impl Filled {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let checked = self.check(nectary);
-            if checked.wrong > 0 || Instant::now() > deadline {
+            if checked.wrong + checked.cut > 0 || Instant::now() > deadline {
                 bail!("the store does not fill: {checked:?}\n{}", nectary.process.log_tail());
             }
             if checked.hits == self.targets.len() {
@@ -82,10 +84,11 @@ impl Filled {
             let right =
                 |body: &[u8]| body == content::body(target, self.origin.version(target), Resource::parse(target).bytes);
             match client.get(target) {
-                Ok(response) if response.status == 200 && right(&response.body) => match response.is_hit() {
+                Ok(response) if response.status == 200 && response.body == whole => match response.is_hit() {
                     true => checked.hits += 1,
                     false => checked.misses += 1,
                 },
+                Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }
         }

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// How long the rest of a killed group is waited for.
+const GROUP_END_MAX: Duration = Duration::from_secs(1);
+
 /// A running child with its output in a file.
 #[derive(Debug)]
 pub struct Process {
@@ -63,6 +66,16 @@ impl Process {
             // SAFETY: a plain system call; the group leader is not reaped yet, so the group id is still its own.
             unsafe { libc::kill(-(self.child.id() as i32), libc::SIGKILL) };
             self.status = self.child.wait().ok();
+            self.wait_for_group();
+        }
+    }
+
+    /// Waits until nobody of the group is left, for a bounded time: what a wrapper ran may die a moment after it.
+    fn wait_for_group(&self) {
+        let deadline = Instant::now() + GROUP_END_MAX;
+        // SAFETY: a plain system call; signal 0 tests whether the group exists and harms nobody.
+        while unsafe { libc::kill(-(self.child.id() as i32), 0) } == 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Body bytes that a round may fetch from the origin, about: what is under way then still ends.
+pub const ROUND_BYTES_MAX: u64 = 40 << 20;
 /// Most complaints that are kept in words; all are counted.
 const COMPLAINTS_MAX: usize = 20;
 
@@ -71,10 +73,22 @@ pub struct Round<'a> {
     pub killed: AtomicBool,
     /// The process ends on its own: a broken answer is no complaint.
     pub may_break: bool,
-    /// The origin's count of body bytes at which no more new bytes are asked for.
-    pub body_bytes_max: u64,
+    /// The origin's count of body bytes when the round began.
+    pub body_bytes_begin: u64,
+    /// When the round began, and over which time new bytes are spread, so that the kill comes while some are being written.
+    pub pace: (Instant, Duration),
     /// Planted bug: one byte of one answer is flipped before it is compared.
     pub flip_byte: AtomicBool,
+}
+
+impl Round<'_> {
+    /// True where new bytes may be asked for now.
+    fn may_grow(&self) -> bool {
+        let (began, over) = self.pace;
+        let share = began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001);
+        let bytes_max = (ROUND_BYTES_MAX as f64 * share.min(1.0)) as u64;
+        self.origin.body_bytes() < self.body_bytes_begin + bytes_max
+    }
 }
 
 /// A client and its keys.
@@ -112,7 +126,7 @@ impl Client {
         let mut tally = Tally::default();
         let mut connection = Connection::new(proxy, Duration::from_secs(30));
         while !round.killed.load(Ordering::SeqCst) {
-            let may_grow = round.origin.body_bytes() < round.body_bytes_max;
+            let may_grow = round.may_grow();
             let action = self.rng.unit();
             if self.keys.is_empty() || (may_grow && action < 0.35) {
                 let target = self.new_target();

@@ -3,7 +3,7 @@
 //! Owns the proxy, the origin and the clients from round to round, and the room in the store: it makes a new one before
 //! everything ever put into it would pass half of its size.
 
-use super::client::{Client, Round, Stop, Tally};
+use super::client::{Client, ROUND_BYTES_MAX, Round, Stop, Tally};
 use super::model::Poll;
 use super::{Campaign, Plant, RoundReport};
 use crate::guard;
@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 
 /// Size of the store.
 const STORE_BYTES: u64 = 1 << 30;
-/// Body bytes that a round may fetch from the origin.
-const ROUND_BYTES_MAX: u64 = 40 << 20;
 /// What a restart may cost of the store: segments that were open are not filled up.
 const RESTART_BYTES: u64 = 32 << 20;
 /// Clients that load the proxy at once.
@@ -113,7 +111,8 @@ impl<'a> Runner<'a> {
             origin: &self.origin,
             killed: AtomicBool::new(false),
             may_break: self.campaign.kill_at_calls.is_some(),
-            body_bytes_max: self.origin.body_bytes() + ROUND_BYTES_MAX,
+            body_bytes_begin: self.origin.body_bytes(),
+            pace: (Instant::now(), load_for),
             flip_byte: AtomicBool::new(false),
         };
         let address = nectary.listen;
@@ -176,7 +175,8 @@ impl<'a> Runner<'a> {
             origin: &self.origin,
             killed: AtomicBool::new(false),
             may_break: false,
-            body_bytes_max: u64::MAX,
+            body_bytes_begin: 0,
+            pace: (Instant::now(), Duration::ZERO),
             flip_byte: AtomicBool::new(self.campaign.plant == Some(Plant::WrongByte)),
         };
         let mut tally = Tally::default();
