@@ -81,8 +81,7 @@ impl Filled {
         let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
         let mut checked = Checked::default();
         for target in &self.targets {
-            let right =
-                |body: &[u8]| body == content::body(target, self.origin.version(target), Resource::parse(target).bytes);
+            let whole = content::body(target, self.origin.version(target), Resource::parse(target).bytes);
             match client.get(target) {
                 Ok(response) if response.status == 200 && response.body == whole => match response.is_hit() {
                     true => checked.hits += 1,
