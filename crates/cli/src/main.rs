@@ -1,2 +1,42 @@
-//! The `nectary` command.
-fn main() {}
+//! The `nectary` command: arguments, output, exit codes. No logic of its own.
+//!
+//! Owns: what users type and see. Leaves to others: everything that is done; each command is a few calls of a crate below.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod device;
+mod exit;
+mod health;
+mod output;
+mod progress;
+mod proxy;
+mod status;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+use exit::Failure;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: &Command) -> Result<u8, Failure> {
+    match command {
+        Command::Proxy(arguments) => runtime()?.block_on(proxy::run(arguments)),
+        Command::Store(command) => runtime()?.block_on(store::run(command)),
+        Command::Status(arguments) => status::run(arguments),
+    }
+}
+
+/// One thread: a command waits for one thing at a time, and the proxy's workers have runtimes of their own.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}

@@ -1,0 +1,290 @@
+//! The command line: commands, options and their help.
+//!
+//! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: what the
+//! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nectary_block::parse_size;
+use nectary_proxy::rules::default_ttl::Rule;
+use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
+
+use crate::exit;
+
+/// Examples stand where the eye falls first: before usage and options.
+const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+
+/// Storage for caches.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nectary",
+    version,
+    about = "Storage for caches: a caching HTTP proxy that is full again, and serving, a moment after a crash",
+    help_template = TEMPLATE,
+    before_help = "Examples:
+  nectary proxy --listen 127.0.0.1:8080 --store /var/cache/nectary --size 10G --memory 512M
+  nectary proxy --listen :80 --origin https://example.org --store /var/cache/nectary --size 10G
+  nectary status
+  nectary store stat /var/cache/nectary --json",
+    after_help = exit::HELP,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Arguments {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a caching HTTP proxy
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  A forward proxy for this machine:
+    nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 4G --memory 256M
+    curl -x http://127.0.0.1:8080 http://example.org/
+  A reverse proxy in front of a package registry:
+    nectary proxy --listen 127.0.0.1:8081 --origin https://registry.example.org --store ./packages --size 50G
+  A Debian mirror's files stay for a week where the mirror says nothing, its lists for five minutes:
+    nectary proxy --listen 127.0.0.1:8080 --store ./apt --size 20G \\
+      --default-ttl 'deb.debian.org/debian/pool/=7d' --default-ttl 'deb.debian.org=5m'
+  Purge a URL, all its variants (from this machine only):
+    curl -x http://127.0.0.1:8080 -X PURGE http://example.org/",
+        after_help = exit::HELP
+    )]
+    Proxy(ProxyArguments),
+    /// Make, inspect and use a store by hand
+    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
+  nectary store create ./cache --size 10G
+  nectary store put ./cache greeting hello.txt
+  nectary store get ./cache greeting > copy.txt
+  nectary store stat ./cache --json", after_help = exit::HELP)]
+    Store(StoreCommand),
+    /// Show every running part: state, what is wrong, what to do
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary status
+  nectary status --json | jq '.[].status.state'
+  nectary status || echo 'somebody should look'", after_help = exit::HELP)]
+    Status(StatusArguments),
+}
+
+/// The commands on stores.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Make an empty store on a device
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store create ./cache --size 10G
+  nectary store create disk:/dev/sdb
+  nectary store create ./cache --size 20G --force      (forgets everything in it)", after_help = exit::HELP)]
+    Create(CreateArguments),
+    /// Show a store's size, contents and counters
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store stat ./cache
+  nectary store stat ./cache --json | jq .entries", after_help = exit::HELP)]
+    Stat(ReadArguments),
+    /// Write an object's body to the standard output
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store get ./cache greeting > copy.txt
+  nectary store get ./cache greeting >/dev/null || echo 'not there'", after_help = exit::HELP)]
+    Get(KeyArguments),
+    /// Store a file or the standard input under a key
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store put ./cache greeting hello.txt
+  tar c . | nectary store put ./cache backup -", after_help = exit::HELP)]
+    Put(PutArguments),
+    /// Delete all variants of a key, durably
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store delete ./cache greeting", after_help = exit::HELP)]
+    Delete(KeyArguments),
+}
+
+/// The device that a store is on, and how it is read and written.
+#[derive(Debug, Args)]
+pub struct DeviceArguments {
+    /// Device of the store: a path, `disk:/dev/sdb`, `memory:2G`, or a filter such as `delay(./cache,read=12ms)`
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+}
+
+/// How devices are read and written.
+#[derive(Debug, Args)]
+pub struct EngineArguments {
+    /// How files and disks are read and written; auto is uring where the kernel allows it
+    #[arg(long, value_name = "ENGINE", value_enum, default_value = "auto")]
+    pub io: IoEngine,
+}
+
+/// The engines that `--io` names.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum IoEngine {
+    /// io_uring, or an error
+    Uring,
+    /// plain system calls on a pool of threads
+    Posix,
+    /// io_uring where the kernel allows it
+    Auto,
+}
+
+/// `store create`.
+#[derive(Debug, Args)]
+pub struct CreateArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// Size of the store, as 10G; needed for a file that does not exist yet, else all of the device
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Size of a segment, as 16M; chosen by the store's size where it is not given
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub segment: Option<u64>,
+    /// Overwrite whatever is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `store stat`.
+#[derive(Debug, Args)]
+pub struct ReadArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `store get` and `store delete`.
+#[derive(Debug, Args)]
+pub struct KeyArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// The key; the proxy's keys are URLs
+    pub key: String,
+}
+
+/// `store put`.
+#[derive(Debug, Args)]
+pub struct PutArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// The key
+    pub key: String,
+    /// The file, or - for the standard input
+    pub file: PathBuf,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print every figure of every part
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+/// `proxy`.
+#[derive(Debug, Args)]
+pub struct ProxyArguments {
+    /// Address to listen on, as 127.0.0.1:8080, [::1]:8080, or :8080 for every address; may be given again
+    #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
+    pub listen: Vec<SocketAddr>,
+    /// The server to stand in front of, http:// or https://; without it this is a forward proxy
+    #[arg(long, value_name = "URL")]
+    pub origin: Option<OriginUrl>,
+    /// Who may use a forward proxy beside this machine, as 192.0.2.0/24; may be given again
+    #[arg(long, value_name = "NET")]
+    pub allow: Vec<ClientNet>,
+    /// Ports to which CONNECT may tunnel; may be given again
+    #[arg(long, value_name = "PORT", default_values_t = [443])]
+    pub connect_port: Vec<u16>,
+    /// Device of the store, made where it is absent: a path, `disk:/dev/sdb`, `memory:2G`
+    #[arg(long, value_name = "SPEC")]
+    pub store: String,
+    /// Size of the store where it is made, as 10G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
+    pub size: u64,
+    /// Memory for objects, index and buffers, as 512M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub memory: u64,
+    /// Threads that serve, each with its own connections [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+    /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
+    #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
+    pub default_ttl: Vec<Rule>,
+    /// Where to log requests: a file, - for the standard output, or none
+    #[arg(long, value_name = "PATH", value_parser = parse_access_log, default_value = "none")]
+    pub access_log: AccessLog,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+}
+
+/// Reads where the access log goes.
+fn parse_access_log(text: &str) -> Result<AccessLog, String> {
+    match text {
+        "none" => Ok(AccessLog::None),
+        "-" => Ok(AccessLog::Stdout),
+        "" => Err("expected a file, - for the standard output, or none".to_owned()),
+        path => Ok(AccessLog::File(path.into())),
+    }
+}
+
+/// Reads an address to listen on; `:80` means every address.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost:", "127.0.0.1:", 1) };
+    full.parse().map_err(|_| "expected an address and a port, as 127.0.0.1:8080 or :8080".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_shows_examples_before_options_and_the_exit_codes() {
+        fn visit(command: &mut clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command.render_long_help().to_string();
+            if command.get_name() != "help" {
+                let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("{path}: no {text} in\n{help}"));
+                assert!(place("Examples:") < place("Usage:"), "{path}");
+                assert!(place("Usage:") < place("Exit codes:"), "{path}");
+            }
+            for sub in command.get_subcommands_mut() {
+                visit(sub, &path);
+            }
+        }
+        visit(&mut Arguments::command(), "");
+    }
+
+    #[test]
+    fn addresses_and_sizes_are_read_and_nonsense_is_refused() {
+        assert_eq!(parse_listen(":80").map(|address| address.port()), Ok(80));
+        assert_eq!(parse_listen("localhost:81").map(|address| address.to_string()), Ok("127.0.0.1:81".to_owned()));
+        assert!(parse_listen("8080").is_err());
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("nectary proxy --listen :80 --store ./a --size 10G --memory 1.5G").is_ok());
+        for wrong in [
+            "nectary proxy --store ./a",
+            "nectary proxy --listen :80 --store ./a --size ten",
+            "nectary proxy --listen :80 --store ./a --workers 0",
+            "nectary proxy --listen :80 --store ./a --io fast",
+            "nectary store",
+            "nectary store get ./a",
+        ] {
+            assert_eq!(parse(wrong).map(|_| ()).map_err(|error| error.exit_code()), Err(2), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! From a SPEC on the command line to an open store.
+//!
+//! Owns: the order of steps (open the device, see what is on it, make a store where that is wanted). Leaves to others:
+//! every step.
+
+use anyhow::Context;
+use nectary_block::{self as block, Engine, SharedDevice, format_size};
+use nectary_store::{CreateOptions, OpenOptions, Store};
+
+use crate::arguments::{DeviceArguments, EngineArguments, IoEngine};
+use crate::exit::{Failure, NOT_FOUND};
+
+/// Memory for a command that uses a store once. *Units*: bytes.
+const TOOL_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Opens the device that `spec` names; a file that is absent is made where `create_bytes` says how large.
+pub async fn open_device(
+    spec: &str,
+    engine: &EngineArguments,
+    create_bytes: Option<u64>,
+) -> Result<SharedDevice, Failure> {
+    let engine = match engine.io {
+        IoEngine::Uring => Engine::Uring,
+        IoEngine::Posix => Engine::Posix,
+        IoEngine::Auto => Engine::Auto,
+    };
+    let options = block::OpenOptions { create_bytes, engine, ..block::OpenOptions::default() };
+    Ok(block::open(spec, &options).await?)
+}
+
+/// Opens the store of a command that uses it once.
+pub async fn open_store(arguments: &DeviceArguments) -> Result<Store, Failure> {
+    let device = open_device(&arguments.spec, &arguments.engine, None).await?;
+    if !Store::probe(&device).await? {
+        return Err(Failure::new(
+            NOT_FOUND,
+            format!("{}: there is no store on it, it is blank", arguments.spec),
+            format!("make one with `nectary store create {}`", arguments.spec),
+        ));
+    }
+    let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, ..OpenOptions::default() };
+    Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {}", arguments.spec))?)
+}
+
+/// Opens the store of a proxy, made where the device is absent or blank.
+pub async fn open_or_create_store(
+    spec: &str,
+    engine: &EngineArguments,
+    size_bytes: u64,
+    memory_bytes: u64,
+) -> Result<Store, Failure> {
+    let device = open_device(spec, engine, Some(size_bytes)).await?;
+    if !Store::probe(&device).await? {
+        let size_bytes = size_bytes.min(device.geometry().size_bytes);
+        let options = CreateOptions { size_bytes, segment_bytes: None, force: false };
+        Store::create(device.clone(), &options).await.with_context(|| format!("cannot make a store on {spec}"))?;
+        eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
+    }
+    let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
+    Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?)
+}

@@ -1,0 +1,108 @@
+//! Exit codes, and which failure means which.
+//!
+//! Owns: the table that `--help` and `docs/cli.md` show. Promises: a script can tell from the code alone whether to retry,
+//! to create or to call somebody.
+
+use std::process::ExitCode;
+
+use nectary_block as block;
+use nectary_store as store;
+
+/// Everything went well; a part is healthy.
+pub const GOOD: u8 = 0;
+/// Something failed; a part is broken.
+pub const FAILED: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// There is no such key, store, device or part.
+pub const NOT_FOUND: u8 = 4;
+/// Another process has it open.
+pub const BUSY: u8 = 5;
+
+/// The table as help texts show it.
+pub const HELP: &str = "\
+Exit codes:
+  0  done; every part is healthy       3  a part is degraded
+  1  failed; a part is broken          4  no such key, store, device or part
+  2  the command line is wrong         5  another process has it open";
+
+/// A failure of a command: the exit code and what to do, beside the error itself.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    error: anyhow::Error,
+    remedy: Option<String>,
+}
+
+impl Failure {
+    /// A failure with a code of its own.
+    pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
+        Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
+    }
+
+    /// Prints it to the standard error stream and gives its exit code.
+    pub fn report(&self) -> ExitCode {
+        // A closed standard error stream is no reason to panic.
+        let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), self.text().as_bytes());
+        ExitCode::from(self.code)
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("nectary: error: {:#}\n", self.error);
+        if let Some(remedy) = &self.remedy {
+            text += &format!("  what to do: {remedy}\n");
+        }
+        text
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        let error = error.into();
+        let (code, remedy) = error.chain().find_map(classify).unwrap_or((FAILED, None));
+        Failure { code, error, remedy: remedy.map(str::to_owned) }
+    }
+}
+
+const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what runs), or use another store";
+const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
+const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
+const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
+
+fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'static str>)> {
+    if let Some(error) = cause.downcast_ref::<block::Error>() {
+        return Some(match error.kind {
+            block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
+            block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
+            block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, None),
+            block::ErrorKind::Full => (FAILED, Some(REMEDY_FULL)),
+            block::ErrorKind::Latched => (FAILED, Some(REMEDY_LATCHED)),
+            block::ErrorKind::TimedOut | block::ErrorKind::Io => (FAILED, None),
+        });
+    }
+    let error = cause.downcast_ref::<store::Error>()?;
+    Some(match error.kind {
+        store::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
+        store::ErrorKind::Busy => (BUSY, None),
+        store::ErrorKind::Invalid => (USAGE, None),
+        store::ErrorKind::Stopped => (FAILED, Some(REMEDY_LATCHED)),
+        store::ErrorKind::Corrupt | store::ErrorKind::Io => (FAILED, None),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_errors_have_codes_and_remedies() {
+        let busy = block::Error::new(block::ErrorKind::Busy, "file:/a", block::Operation::Open, "by process 7");
+        let failure = Failure::from(anyhow::Error::new(busy).context("cannot open the store"));
+        assert_eq!(failure.code, BUSY);
+        let text = failure.text();
+        assert!(text.contains("cannot open the store") && text.contains("process 7"), "{text}");
+        assert!(text.contains("what to do: stop the other process"), "{text}");
+        let corrupt = store::Error::new(store::ErrorKind::Corrupt, "magic");
+        assert_eq!(Failure::from(corrupt).code, FAILED);
+    }
+}

@@ -1,0 +1,43 @@
+//! How a proxy and its store are, in the words of `nectary status`.
+//!
+//! Owns: which counters mean that something is wrong, and what to do then.
+
+use std::net::SocketAddr;
+
+use nectary_host::{State, Status};
+use nectary_proxy::StatsReader;
+use nectary_store::Stat;
+use serde_json::json;
+
+/// Where a proxy listens, and its counters.
+pub type Running = (Vec<SocketAddr>, StatsReader);
+
+/// The status of the proxy called `name`; without `running` it is still starting.
+pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
+    let mut status = Status::healthy("proxy", name);
+    let stats = running.map(|(_, stats)| stats.snapshot());
+    if let Some(reason) = &stat.stopped {
+        let what = format!("the store takes no more writes: {reason}");
+        status = status.with_problem(State::Broken, what, "restart it; where that fails too, replace the device");
+    }
+    if stat.counts.device_read_errors > 0 {
+        let what = format!("{}: {} reads failed", stat.device, stat.counts.device_read_errors);
+        status =
+            status.with_problem(State::Degraded, what, "look at the kernel's log; replace the device where it goes on");
+    }
+    if stat.counts.damaged > 0 {
+        let what = format!("{}: {} records were damaged; they are misses now", stat.device, stat.counts.damaged);
+        status = status.with_problem(State::Degraded, what, "look at the device's health; a restart clears this count");
+    }
+    if stat.recovery.purges_lost {
+        let what = format!("{}: the purge log was damaged, so what was stored before counts as purged", stat.device);
+        status = status.with_problem(State::Degraded, what, "look at the device's health; the store fills again");
+    }
+    if let Some(lost) = stats.as_ref().map(|stats| stats.log_lines_lost).filter(|&lost| lost > 0) {
+        let what = format!("{lost} lines of the access log were lost");
+        status =
+            status.with_problem(State::Degraded, what, "free space where it is written, or write it to a faster place");
+    }
+    let addresses = running.map(|(addresses, _)| addresses.clone());
+    status.with_detail(json!({ "addresses": addresses, "requests": stats, "store": stat }))
+}

@@ -1,0 +1,68 @@
+//! What commands print to the standard output: text for people, JSON for programs.
+//!
+//! Owns: the two forms. Promises: a reader that goes away ends the command quietly.
+
+use std::io::{self, Write};
+
+use nectary_block::format_size;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::exit::Failure;
+
+/// Prints text.
+pub fn text(text: &str) -> Result<(), Failure> {
+    write(text.as_bytes())
+}
+
+/// Prints JSON, indented, with a newline at its end.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write(text.as_bytes())
+}
+
+/// Writes bytes to the standard output.
+pub fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    match output.write_all(bytes).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(i32::from(crate::exit::FAILED)),
+        result => Ok(result?),
+    }
+}
+
+/// Figures as lines `name: value`, nested ones indented; what is named `…_bytes` is shown as a size too.
+pub fn figures(value: &Value, indent: usize) -> String {
+    let Value::Object(members) = value else { return String::new() };
+    let mut text = String::new();
+    for (name, value) in members {
+        let shown = name.replace('_', " ");
+        match value {
+            Value::Null => {}
+            Value::Object(_) => text += &format!("{:indent$}{shown}\n{}", "", figures(value, indent + 2)),
+            Value::String(value) => text += &format!("{:indent$}{shown}: {value}\n", ""),
+            value => match value.as_u64().filter(|_| name.ends_with("_bytes") || name == "bytes") {
+                Some(bytes) if bytes >= 1024 => {
+                    text += &format!("{:indent$}{shown}: {bytes} ({})\n", "", format_size(bytes));
+                }
+                _ => text += &format!("{:indent$}{shown}: {value}\n", ""),
+            },
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_lines_with_sizes_people_can_read() {
+        let value =
+            serde_json::json!({"span_bytes": 4_294_967_296_u64, "counts": {"puts": 7}, "stopped": null, "device": "a"});
+        let text = figures(&value, 0);
+        assert!(text.contains("span bytes: 4294967296 (4G)\n"), "{text}");
+        assert!(text.contains("counts\n  puts: 7\n"), "{text}");
+        assert!(!text.contains("stopped"), "{text}");
+    }
+}

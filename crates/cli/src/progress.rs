@@ -1,0 +1,24 @@
+//! Progress on the terminal: elapsed time, bytes and what is left; nothing where the standard error stream is no terminal.
+//!
+//! Owns: how it looks.
+
+use std::borrow::Cow;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Progress over a known number of bytes, or of unknown length.
+pub fn bytes(what: impl Into<Cow<'static, str>>, length: Option<u64>) -> ProgressBar {
+    let bar = match length {
+        Some(length) => ProgressBar::new(length),
+        None => ProgressBar::no_length(),
+    };
+    let template = match length {
+        Some(_) => "{msg} [{elapsed}] {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+        None => "{msg} [{elapsed}] {bytes}, {bytes_per_sec}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}

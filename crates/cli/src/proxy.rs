@@ -1,0 +1,136 @@
+//! `nectary proxy`: a caching HTTP proxy over a store.
+//!
+//! Owns: the order in which its pieces start (signals, store, control socket, proxy) and stop (the other way round).
+//! Promises: what was accepted is finished and written when it ends well. Leaves to others: every piece.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context;
+use nectary_block::format_size;
+use nectary_host::log::{self, Level, Throttle};
+use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status};
+use nectary_proxy::{Proxy, ProxyOptions};
+use nectary_store::Store;
+
+use crate::arguments::ProxyArguments;
+use crate::device::open_or_create_store;
+use crate::exit::{Failure, GOOD};
+use crate::health;
+
+/// What the store noticed is looked for this often.
+const NOTES_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs the proxy until a signal asks it to stop.
+pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.on_signals().context("cannot listen for signals")?;
+    let store = open_or_create_store(&arguments.store, &arguments.engine, arguments.size, arguments.memory).await?;
+    let served = serve(arguments, &store, &shutdown).await;
+    let closed = store.close().await.context("cannot write what was left");
+    served?;
+    closed?;
+    log::write(Level::Note, "proxy", format_args!("stopped"));
+    Ok(GOOD)
+}
+
+async fn serve(arguments: &ProxyArguments, store: &Store, shutdown: &Shutdown) -> Result<(), Failure> {
+    let proxy_of_status = Arc::new(OnceLock::new());
+    // First of all, since it is what keeps two proxies from sharing an address by mistake.
+    let control = start_control(arguments, store, &proxy_of_status)?;
+    let served = match Proxy::start(options(arguments), store.clone(), shutdown.clone()) {
+        Ok(proxy) => {
+            announce(arguments, &proxy, store);
+            let _ = proxy_of_status.set((proxy.addresses().to_vec(), proxy.stats()));
+            wait(proxy, store).await
+        }
+        Err(error) => Err(error.into()),
+    };
+    control.stop().await;
+    served
+}
+
+/// Waits for the proxy's end, and meanwhile says what the store notices.
+async fn wait(proxy: Proxy, store: &Store) -> Result<(), Failure> {
+    static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
+    let mut ended = tokio::task::spawn_blocking(move || proxy.wait());
+    let mut ticks = tokio::time::interval(NOTES_INTERVAL);
+    loop {
+        tokio::select! {
+            ended = &mut ended => return Ok(ended.context("the proxy panicked")??),
+            _ = ticks.tick() => for note in store.take_notes() {
+                NOTES.write(Level::Warning, "store", format_args!("{note}"));
+            },
+        }
+    }
+}
+
+fn options(arguments: &ProxyArguments) -> ProxyOptions {
+    ProxyOptions {
+        listen: arguments.listen.clone(),
+        origin: arguments.origin.clone(),
+        workers: arguments.workers.map_or(0, usize::from),
+        default_ttl: arguments.default_ttl.clone(),
+        access_log: arguments.access_log.clone(),
+        clients: arguments.allow.clone(),
+        connect_ports: arguments.connect_port.clone(),
+        ..ProxyOptions::default()
+    }
+}
+
+fn start_control(
+    arguments: &ProxyArguments,
+    store: &Store,
+    proxy: &Arc<OnceLock<health::Running>>,
+) -> Result<ControlServer, Failure> {
+    let mut methods = Methods::new();
+    methods.status({
+        let (store, proxy) = (store.clone(), proxy.clone());
+        let name = arguments.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        move || -> Status { health::status(&name, &store.stat(), proxy.get()) }
+    });
+    let of_stat = store.clone();
+    methods.register("stat", "the store's size, contents and counters", move |_| {
+        let stat = serde_json::to_value(of_stat.stat());
+        async move { stat.map_err(|error| Fault::new(FaultKind::Failed, error.to_string(), "")) }
+    });
+    let of_sync = store.clone();
+    methods.register("sync", "makes everything put so far survive a power cut", move |_| {
+        let store = of_sync.clone();
+        async move {
+            let failed = |error: String| Fault::new(FaultKind::Failed, error, "see `nectary status`");
+            let sequences = store.sync().await.map_err(|error| failed(error.to_string()))?;
+            serde_json::to_value(sequences).map_err(|error| failed(error.to_string()))
+        }
+    });
+    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
+}
+
+/// The part's name: its first address, and its process where the port is not known yet.
+fn part(arguments: &ProxyArguments) -> String {
+    let addresses = arguments.listen.iter().map(ToString::to_string);
+    let first = addresses.take(1).collect::<String>();
+    let unknown = arguments.listen.first().is_some_and(|address| address.port() == 0);
+    if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
+}
+
+fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Store) {
+    let stat = store.stat();
+    let kind = match &arguments.origin {
+        Some(origin) => format!("reverse proxy of {origin}"),
+        None => "forward proxy".to_owned(),
+    };
+    for address in proxy.addresses() {
+        log::write(Level::Note, "proxy", format_args!("{kind} on http://{address}"));
+    }
+    let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
+    let (entries, milliseconds) = (stat.entries, stat.recovery.duration_us / 1000);
+    let text =
+        format_args!("{}: {size}, {memory} of memory, {entries} entries found in {milliseconds} ms", stat.device);
+    log::write(Level::Note, "store", text);
+    if stat.span_bytes != arguments.size {
+        let text =
+            format_args!("--size {} is for a store that is made; this one has {size}", format_size(arguments.size));
+        log::write(Level::Note, "store", text);
+    }
+}

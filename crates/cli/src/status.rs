@@ -1,0 +1,93 @@
+//! `nectary status`: every running part, its state, what is wrong and what to do.
+//!
+//! Owns: how it looks. The worst state decides the exit code.
+
+use std::time::Duration;
+
+use nectary_host::control::{Part, parts};
+use nectary_host::{RuntimeDirectory, State};
+use serde_json::{Value, json};
+
+use crate::arguments::StatusArguments;
+use crate::exit::{Failure, NOT_FOUND};
+use crate::output;
+
+/// How long each part may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
+    let directory = RuntimeDirectory::open()?;
+    let parts = parts(&directory, PATIENCE)?;
+    if arguments.json {
+        let list: Vec<Value> = parts.iter().map(as_json).collect();
+        output::json(&list)?;
+    } else {
+        let text: String = parts.iter().map(|part| as_text(part, arguments.verbose)).collect();
+        let none = format!("nothing is running (no sockets in {})\n", directory.path().display());
+        output::text(if parts.is_empty() { &none } else { &text })?;
+    }
+    Ok(exit_code(&parts))
+}
+
+/// The code of the worst part; that of "not found" where nothing runs.
+fn exit_code(parts: &[Part]) -> u8 {
+    let state = |part: &Part| part.status.as_ref().map_or(State::Broken, |status| status.state);
+    match parts.iter().map(state).max() {
+        Some(worst) => worst.exit_code(),
+        None => NOT_FOUND,
+    }
+}
+
+fn as_json(part: &Part) -> Value {
+    match &part.status {
+        Ok(status) => json!({ "socket": part.path, "status": status }),
+        Err(error) => json!({ "socket": part.path, "error": error.to_string() }),
+    }
+}
+
+fn as_text(part: &Part, verbose: bool) -> String {
+    let status = match &part.status {
+        Ok(status) => status,
+        Err(error) => return format!("broken    {}\n  {error}\n", part.path.display()),
+    };
+    let state = status.state.as_str();
+    let mut text = format!("{state:<9} {} {} (process {})\n", status.component, status.name, status.pid);
+    for problem in &status.problems {
+        text += &format!("  {}\n  what to do: {}\n", problem.what, problem.remedy);
+    }
+    if verbose {
+        text += &output::figures(&status.detail, 2);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nectary_host::Status;
+    use std::path::PathBuf;
+
+    fn part(status: Status) -> Part {
+        Part { path: PathBuf::from("/run/nectary/a.sock"), status: Ok(status) }
+    }
+
+    #[test]
+    fn the_worst_part_decides_the_exit_code() {
+        let good = || part(Status::healthy("proxy", "a"));
+        let slow = || part(Status::healthy("proxy", "b").with_problem(State::Degraded, "x", "y"));
+        let dead = || part(Status::healthy("proxy", "c").with_problem(State::Broken, "x", "y"));
+        assert_eq!(exit_code(&[]), 4);
+        assert_eq!(exit_code(&[good()]), 0);
+        assert_eq!(exit_code(&[good(), slow()]), 3);
+        assert_eq!(exit_code(&[slow(), dead(), good()]), 1);
+    }
+
+    #[test]
+    fn problems_are_shown_with_what_to_do() {
+        let text =
+            as_text(&part(Status::healthy("proxy", ":80").with_problem(State::Degraded, "disk slow", "wait")), false);
+        assert!(text.starts_with("degraded  proxy :80 (process "), "{text}");
+        assert!(text.contains("\n  disk slow\n  what to do: wait\n"), "{text}");
+    }
+}

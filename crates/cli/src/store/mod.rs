@@ -1,0 +1,90 @@
+//! `nectary store`: stores by hand.
+//!
+//! Owns: the commands that make, read and change a store, one small function each. Leaves to others: the store. Promises:
+//! a command that changed something has made it durable when it ends well.
+
+mod put;
+
+use anyhow::Context;
+use nectary_block::format_size;
+use nectary_store::{CreateOptions, KeyRef, Store};
+
+use crate::arguments::{CreateArguments, KeyArguments, ReadArguments, StoreCommand};
+use crate::device::{open_device, open_store};
+use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::output;
+
+/// Runs a command.
+pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
+    match command {
+        StoreCommand::Create(arguments) => create(arguments).await,
+        StoreCommand::Stat(arguments) => stat(arguments).await,
+        StoreCommand::Get(arguments) => get(arguments).await,
+        StoreCommand::Put(arguments) => put::run(arguments).await,
+        StoreCommand::Delete(arguments) => delete(arguments).await,
+    }
+}
+
+async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
+    let spec = &arguments.device.spec;
+    let device = open_device(spec, &arguments.device.engine, arguments.size).await?;
+    let size_bytes = arguments.size.unwrap_or(device.geometry().size_bytes);
+    let options = CreateOptions { size_bytes, segment_bytes: arguments.segment, force: arguments.force };
+    if !arguments.force && Store::probe(&device).await? {
+        let remedy = "use it as it is, or add --force to forget everything in it";
+        return Err(Failure::new(FAILED, format!("{spec}: there is a store on it already"), remedy));
+    }
+    Store::create(device, &options).await.with_context(|| format!("cannot make a store on {spec}"))?;
+    output::text(&format!("made a store of {} on {spec}\n", format_size(size_bytes)))?;
+    Ok(GOOD)
+}
+
+async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
+    let store = open_store(&arguments.device).await?;
+    let stat = store.stat();
+    store.close().await?;
+    if arguments.json {
+        output::json(&stat)?;
+    } else {
+        output::text(&output::figures(&serde_json::to_value(&stat)?, 0))?;
+    }
+    Ok(GOOD)
+}
+
+async fn get(arguments: &KeyArguments) -> Result<u8, Failure> {
+    let store = open_store(&arguments.device).await?;
+    let result = write_body(&store, arguments).await;
+    store.close().await?;
+    result
+}
+
+async fn write_body(store: &Store, arguments: &KeyArguments) -> Result<u8, Failure> {
+    let key = key(&arguments.key)?;
+    let Some(object) = store.get(key).await else {
+        let message = format!("{}: there is no object under {:?}", arguments.device.spec, arguments.key);
+        return Err(Failure::new(NOT_FOUND, message, "keys of the proxy are whole URLs, such as http://example.org/"));
+    };
+    let mut body = object.reader(0..object.body_bytes());
+    while let Some(chunk) = body.next().await {
+        output::write(&chunk.with_context(|| format!("the body of {:?} ends early", arguments.key))?)?;
+    }
+    Ok(GOOD)
+}
+
+async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
+    let store = open_store(&arguments.device).await?;
+    let purged = store.purge_key(key(&arguments.key)?.primary).await;
+    store.close().await?;
+    purged?;
+    Ok(GOOD)
+}
+
+/// The key of an object that was put by hand or by the proxy without `Vary`.
+fn key(text: &str) -> Result<KeyRef<'_>, Failure> {
+    let key = KeyRef::new(text.as_bytes(), b"");
+    if text.is_empty() || !key.is_bounded() {
+        let message = format!("a key has 1 to {} bytes, this one has {}", nectary_store::PRIMARY_BYTES_MAX, text.len());
+        return Err(Failure::new(USAGE, message, "use a shorter key"));
+    }
+    Ok(key)
+}

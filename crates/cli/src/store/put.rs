@@ -1,0 +1,68 @@
+//! `nectary store put`: a file or the standard input becomes an object.
+//!
+//! Owns: the streaming, which holds one piece at a time in memory. Promises: an object that was cut short is not stored.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Context;
+use bytes::Bytes;
+use nectary_store::{FillRole, Store};
+
+use crate::arguments::PutArguments;
+use crate::device::open_store;
+use crate::exit::{BUSY, Failure, GOOD};
+use crate::progress;
+
+/// How much is read at once. *Units*: bytes.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Runs the command.
+pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
+    let (mut input, length) = open(&arguments.file)?;
+    let store = open_store(&arguments.device).await?;
+    let result = put(&store, arguments, &mut input, length).await;
+    // Closing writes what is unwritten; without it nothing would be promised.
+    store.close().await?;
+    result
+}
+
+async fn put(
+    store: &Store,
+    arguments: &PutArguments,
+    input: &mut dyn Read,
+    length: Option<u64>,
+) -> Result<u8, Failure> {
+    let key = super::key(&arguments.key)?;
+    let replaced = store.get(key).await;
+    let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref()) else {
+        return Err(Failure::new(BUSY, "the key is being stored by somebody else", "try again"));
+    };
+    if !fill.start(b"", Bytes::new(), length) {
+        return Err(Failure::new(BUSY, "the store cannot take the object now", "try again, or make a larger store"));
+    }
+    let bar = progress::bytes(arguments.key.clone(), length);
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        let count = input.read(&mut buffer).with_context(|| format!("cannot read {}", arguments.file.display()))?;
+        if count == 0 {
+            break;
+        }
+        fill.write(Bytes::copy_from_slice(&buffer[..count])).await?;
+        bar.inc(count as u64);
+    }
+    bar.finish_and_clear();
+    fill.finish().await.with_context(|| format!("cannot store {}", arguments.file.display()))?;
+    Ok(GOOD)
+}
+
+/// The input, and its length where that is known beforehand.
+fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    if path == Path::new("-") {
+        return Ok((Box::new(std::io::stdin()), None));
+    }
+    let failed = || format!("cannot read {}", path.display());
+    let file = std::fs::File::open(path).with_context(failed)?;
+    let metadata = file.metadata().with_context(failed)?;
+    Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
+}

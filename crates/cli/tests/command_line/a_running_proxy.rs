@@ -1,0 +1,143 @@
+//! `nectary proxy` as a process: its status, its store to itself, its end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{Ran, Scratch};
+use serde_json::Value;
+
+/// A running proxy, killed where the test forgets it.
+struct Running {
+    child: Child,
+    address: SocketAddr,
+    /// What it still has to say.
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Running {
+    /// Starts a proxy on a port of the system's choice and waits until it says where it listens.
+    fn start(scratch: &Scratch, options: &str) -> Running {
+        let mut command =
+            scratch.command(&format!("proxy --listen 127.0.0.1:0 --size 64M --memory 32M --workers 1 {options}"));
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+        let mut said = String::new();
+        let address = loop {
+            let mut line = String::new();
+            assert!(errors.read_line(&mut line).expect("text") > 0, "it ended:\n{said}");
+            said += &line;
+            if let Some((_, address)) = line.trim_end().split_once(" on http://") {
+                break address.parse().expect("an address");
+            }
+        };
+        Running { child, address, errors }
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+
+    /// Waits for its end: the exit code and what it still said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).expect("text");
+        (self.child.wait().expect("it ends").code(), rest)
+    }
+
+    /// Sends a request for `url` and returns the whole response.
+    fn ask(&self, method: &str, url: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        write!(stream, "{method} {url} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("text");
+        response
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Answers one request with `body`, storable for a minute, and returns the thread that does.
+fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/a", listener.local_addr().expect("bound"));
+    let serve = move || {
+        let (stream, _) = listener.accept().expect("one connection");
+        let mut lines = BufReader::new(&stream).lines();
+        while lines.next().is_some_and(|line| !line.expect("text").is_empty()) {}
+        let length = body.len();
+        write!(&stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\ncache-control: max-age=60\r\n\r\n{body}")
+            .expect("sent");
+    };
+    (url, std::thread::spawn(serve))
+}
+
+fn status(scratch: &Scratch, code: i32) -> Value {
+    let Ran { output, .. } = scratch.run("status --json").exits(code);
+    serde_json::from_slice(&output).expect("JSON")
+}
+
+#[test]
+fn what_was_served_is_served_again_after_a_clean_stop_and_after_a_kill() {
+    let scratch = Scratch::new("again");
+    let (url, origin) = origin_for_one_request("hello");
+    let proxy = Running::start(&scratch, "--store ./s");
+    let miss = proxy.ask("GET", &url);
+    assert!(miss.starts_with("HTTP/1.1 200") && miss.ends_with("hello"), "{miss}");
+    origin.join().expect("it answered");
+    proxy.signal("TERM");
+    let (code, rest) = proxy.end();
+    assert_eq!(code, Some(0), "{rest}");
+    for _ in 0..2 {
+        let proxy = Running::start(&scratch, "--store ./s");
+        let hit = proxy.ask("GET", &url);
+        assert!(hit.contains("nectary; hit") && hit.ends_with("hello"), "{hit}");
+        proxy.signal("KILL");
+        assert_eq!(proxy.end().0, None, "killed");
+    }
+    assert!(scratch.run(&format!("store get ./s {url}")).exits(0).output == b"hello");
+}
+
+#[test]
+fn a_running_proxy_is_healthy_and_has_its_store_to_itself() {
+    let scratch = Scratch::new("running");
+    let proxy = Running::start(&scratch, "--store ./s");
+    let parts = status(&scratch, 0);
+    let part = &parts[0]["status"];
+    assert_eq!((part["component"].as_str(), part["state"].as_str()), (Some("proxy"), Some("healthy")));
+    assert_eq!(part["pid"], proxy.child.id());
+    assert_eq!(part["detail"]["addresses"][0], proxy.address.to_string());
+    assert!(part["detail"]["store"]["sequences"]["written"].is_u64());
+    assert!(part["detail"]["requests"]["requests"].is_u64());
+    scratch.run("store stat ./s").exits(5).says("what to do");
+    scratch.run("proxy --listen 127.0.0.1:0 --store ./s").exits(5).says("in use");
+    proxy.signal("TERM");
+    assert_eq!(proxy.end().0, Some(0));
+    assert_eq!(status(&scratch, 4), serde_json::json!([]));
+    scratch.run("store stat ./s").exits(0);
+}
+
+#[test]
+fn a_killed_proxy_leaves_no_part_behind() {
+    let scratch = Scratch::new("killed");
+    let proxy = Running::start(&scratch, "--store ./s");
+    proxy.signal("KILL");
+    assert_eq!(proxy.end().0, None);
+    assert_eq!(status(&scratch, 4), serde_json::json!([]));
+}
+
+#[test]
+fn two_proxies_do_not_share_an_address() {
+    let scratch = Scratch::new("address");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound");
+    let line = format!("proxy --listen {address} --store ./s --size 64M --memory 32M");
+    scratch.run(&line).exits(1).says(&address.to_string());
+    assert_eq!(status(&scratch, 4), serde_json::json!([]), "a proxy that did not start is no part");
+}

@@ -1,0 +1,96 @@
+//! Running the `nectary` program in a directory of its own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A scratch directory, removed at the end, in which commands run.
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes an empty directory under the build's own temporary one.
+    pub fn new(name: &str) -> Scratch {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("the build's temporary directory can be written to");
+        Scratch { path }
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A command line, split at blanks, ready to run here.
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nectary"));
+        command.args(line.split_whitespace()).current_dir(&self.path);
+        command.env("NECTARY_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command line to its end.
+    pub fn run(&self, line: &str) -> Ran {
+        Ran::of(line, self.command(line).output().expect("the program starts"))
+    }
+
+    /// Runs a command line with `input` on its standard input.
+    pub fn run_with(&self, line: &str, input: &[u8]) -> Ran {
+        let mut command = self.command(line);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut stdin = child.stdin.take().expect("piped");
+        std::thread::scope(|scope| {
+            // It may end without having read everything.
+            scope.spawn(move || drop(stdin.write_all(input)));
+            Ran::of(line, child.wait_with_output().expect("it ends"))
+        })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// How a command ended.
+pub struct Ran {
+    line: String,
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub output: Vec<u8>,
+    /// Its standard error stream.
+    pub errors: String,
+}
+
+impl Ran {
+    fn of(line: &str, output: Output) -> Ran {
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ran { line: line.to_owned(), code: output.status.code(), output: output.stdout, errors }
+    }
+
+    /// Its standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.output).into_owned()
+    }
+
+    /// Asserts its exit code.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Ran {
+        let (line, found) = (&self.line, self.code);
+        assert_eq!(found, Some(code), "nectary {line}\n{}{}", self.text(), self.errors);
+        assert!(!self.errors.contains("panicked"), "nectary {line}\n{}", self.errors);
+        self
+    }
+
+    /// Asserts what its error says.
+    #[track_caller]
+    pub fn says(self, text: &str) -> Ran {
+        assert!(self.errors.contains(text), "nectary {}: no {text:?} in\n{}", self.line, self.errors);
+        self
+    }
+}

@@ -1,0 +1,5 @@
+//! The `nectary` program as users run it: one test program, one file for each group of commands.
+
+mod a_running_proxy;
+mod common;
+mod stores_by_hand;

@@ -1,0 +1,138 @@
+//! `nectary store`: what is put is read back by later commands, and what went wrong has its exit code and its advice.
+
+use std::fs;
+
+use crate::common::Scratch;
+
+/// Bytes that differ everywhere.
+fn body(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn what_one_command_puts_another_gets() {
+    let scratch = Scratch::new("put-get");
+    scratch.run("store create ./s --size 64M").exits(0);
+    for (key, bytes) in [("empty", 0), ("small", 1000), ("large", 5_000_001)] {
+        fs::write(scratch.file("in"), body(bytes)).expect("written");
+        scratch.run(&format!("store put ./s {key} in")).exits(0);
+        let got = scratch.run(&format!("store get ./s {key}")).exits(0);
+        assert!(got.output == body(bytes), "{key}: {} bytes came back", got.output.len());
+    }
+    scratch.run_with("store put ./s small -", b"replaced").exits(0);
+    assert_eq!(scratch.run("store get ./s small").exits(0).output, b"replaced");
+    assert!(scratch.run("store get ./s large").exits(0).output == body(5_000_001));
+}
+
+#[test]
+fn what_is_deleted_stays_deleted() {
+    let scratch = Scratch::new("delete");
+    scratch.run("store create ./s --size 64M").exits(0);
+    scratch.run_with("store put ./s a -", b"1").exits(0);
+    scratch.run_with("store put ./s b -", b"2").exits(0);
+    scratch.run("store delete ./s a").exits(0);
+    scratch.run("store get ./s a").exits(4).says("no object under \"a\"");
+    assert_eq!(scratch.run("store get ./s b").exits(0).output, b"2");
+}
+
+#[test]
+fn an_absent_store_says_how_to_make_one() {
+    let scratch = Scratch::new("absent");
+    for command in ["stat ./s", "get ./s a", "put ./s a -", "delete ./s a"] {
+        scratch.run(&format!("store {command}")).exits(4).says("nectary store create");
+    }
+    assert!(!scratch.file("s").exists(), "reading makes nothing");
+    fs::write(scratch.file("blank"), vec![0; 64 << 20]).expect("written");
+    scratch.run("store stat ./blank").exits(4).says("nectary store create");
+}
+
+#[test]
+fn a_file_of_another_program_is_neither_used_nor_overwritten() {
+    let scratch = Scratch::new("other");
+    let other = body(64 << 20);
+    fs::write(scratch.file("s"), &other).expect("written");
+    scratch.run("store stat ./s").exits(1);
+    scratch.run("store create ./s").exits(1);
+    scratch.run("proxy --listen 127.0.0.1:0 --store ./s").exits(1);
+    assert!(fs::read(scratch.file("s")).expect("there") == other, "not a byte was written");
+    scratch.run("store create ./s --force").exits(0);
+    scratch.run("store stat ./s").exits(0);
+}
+
+#[test]
+fn create_does_not_overwrite_a_store_unless_forced() {
+    let scratch = Scratch::new("force");
+    scratch.run("store create ./s --size 64M").exits(0);
+    scratch.run_with("store put ./s a -", b"1").exits(0);
+    scratch.run("store create ./s --size 64M").exits(1).says("--force");
+    assert_eq!(scratch.run("store get ./s a").exits(0).output, b"1");
+    scratch.run("store create ./s --size 64M --force").exits(0);
+    scratch.run("store get ./s a").exits(4);
+}
+
+#[test]
+fn a_store_that_is_too_small_is_refused_with_a_reason() {
+    let scratch = Scratch::new("small");
+    let ran = scratch.run("store create ./s --size 4K");
+    assert!(ran.code == Some(1) || ran.code == Some(2), "{}", ran.errors);
+    assert!(ran.errors.contains("nectary: error: "), "{}", ran.errors);
+}
+
+#[test]
+fn a_truncated_store_is_an_error_or_loses_objects_and_never_panics() {
+    let scratch = Scratch::new("truncated");
+    scratch.run("store create ./s --size 64M").exits(0);
+    fs::write(scratch.file("in"), body(300_000)).expect("written");
+    for number in 0..20 {
+        scratch.run(&format!("store put ./s key{number} in")).exits(0);
+    }
+    let whole = fs::read(scratch.file("s")).expect("there");
+    for length in [0, 100, 4096, 8192, 1 << 20, 20 << 20, (64 << 20) - 512] {
+        fs::write(scratch.file("s"), &whole[..length]).expect("written");
+        let ran = scratch.run("store get ./s key3");
+        assert!(!ran.errors.contains("panicked"), "{length}: {}", ran.errors);
+        assert!(matches!(ran.code, Some(0..=4)), "{length}: {:?} {}", ran.code, ran.errors);
+        assert!(ran.code != Some(0) || ran.output == body(300_000), "{length}: wrong bytes");
+    }
+}
+
+#[test]
+fn stat_is_json_where_asked() {
+    let scratch = Scratch::new("stat");
+    scratch.run("store create ./s --size 64M").exits(0);
+    scratch.run_with("store put ./s a -", b"1").exits(0);
+    let stat: serde_json::Value =
+        serde_json::from_slice(&scratch.run("store stat ./s --json").exits(0).output).expect("JSON");
+    assert_eq!(stat["entries"], 1);
+    assert!(scratch.run("store stat ./s").exits(0).text().contains("entries: 1\n"));
+}
+
+#[test]
+fn wrong_command_lines_exit_with_2_and_touch_nothing() {
+    let scratch = Scratch::new("usage");
+    for line in [
+        "",
+        "store",
+        "store get ./s",
+        "store create ./s --size ten",
+        "store stat nonsense(./s)",
+        "store stat delay(./s,read=soon)",
+        "proxy --listen 8080 --store ./s",
+        "proxy --listen 127.0.0.1:0 --store ./s --io fast",
+        "proxy --listen 127.0.0.1:0 --store ./s --default-ttl never",
+        "proxy --listen 127.0.0.1:0 --store ./s --origin gopher://h",
+    ] {
+        scratch.run(line).exits(2);
+    }
+    assert!(!scratch.file("s").exists());
+    scratch.run("--help").exits(0);
+    scratch.run("store get --help").exits(0);
+    scratch.run("--version").exits(0);
+}
+
+#[test]
+fn status_says_that_nothing_runs() {
+    let scratch = Scratch::new("status");
+    assert!(scratch.run("status").exits(4).text().contains("nothing is running"));
+    assert_eq!(scratch.run("status --json").exits(4).text(), "[]\n");
+}
