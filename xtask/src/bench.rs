@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 pub fn command(arguments: &[String]) -> Result<bool> {
     let chosen = arguments.first().map(|name| format!("bench-{name}"));
     if let Some(unknown) = chosen.as_deref().filter(|name| !PROGRAMS.contains(name)) {
-        bail!("there is no benchmark {unknown}; there are {}", PROGRAMS.join(", "));
+        bail!("there is no {unknown}; there are {}", PROGRAMS.join(", "));
     }
     let workspace = Workspace::load()?;
     let binaries = Binaries::build(&workspace)?;

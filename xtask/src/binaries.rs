@@ -1,7 +1,9 @@
 //! Everything that is built: programs and test programs, in one cargo run.
 //!
 //! Owns: the build, and where its results are. One run for the whole workspace keeps one set of features, and so one set
-//! of dependency artefacts; running the test programs directly afterwards keeps the build out of their time.
+//! of dependency artefacts; running the test programs directly afterwards keeps the build out of their time. The `nectary`
+//! program is then built once more by itself: in the one run it has the test-only features that other crates ask for, and
+//! what is tested is to be what users run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,16 +41,22 @@ impl Binaries {
     /// Builds all programs and test programs of the workspace in the release profile.
     pub fn build(workspace: &Workspace) -> Result<Binaries> {
         println!("== build");
-        let mut command = cargo();
-        command.current_dir(&workspace.root).args(["test", "--release", "--workspace", "--no-run"]);
-        command.args(["--lib", "--bins", "--tests", "--message-format", "json-render-diagnostics"]);
-        let ended = process::run(&mut command, BUILD_LIMIT, false)?;
-        if !ended.success {
-            bail!("the build failed: {}", ended.how);
+        let tests: &[&str] = &["test", "--workspace", "--no-run", "--lib", "--bins", "--tests"];
+        let programs: &[&str] = &["build", "--workspace", "--bins"];
+        let (mut binaries, mut taken) = (Vec::new(), Duration::ZERO);
+        for arguments in [tests, programs, &["build", "--package", "nectary"]] {
+            let mut command = cargo();
+            command.current_dir(&workspace.root).args(arguments);
+            command.args(["--release", "--message-format", "json-render-diagnostics"]);
+            let ended = process::run(&mut command, BUILD_LIMIT, false)?;
+            if !ended.success {
+                bail!("the build failed: {}", ended.how);
+            }
+            let messages = ended.output.lines().filter_map(|line| serde_json::from_str(line).ok());
+            binaries.extend(messages.filter_map(|message| binary(&message)));
+            taken += ended.taken;
         }
-        let messages = ended.output.lines().filter_map(|line| serde_json::from_str(line).ok());
-        let binaries = messages.filter_map(|message| binary(&message)).collect();
-        println!("== build: {:.1} s", ended.taken.as_secs_f64());
+        println!("== build: {:.1} s", taken.as_secs_f64());
         Ok(Binaries { binaries })
     }
 

@@ -48,6 +48,12 @@ const CAMPAIGNS: &[Campaign] = &[
         environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "20000")],
     },
     Campaign {
+        name: "store-model",
+        program: Program::Binary("store-model"),
+        arguments: &["--seed", "{seed}"],
+        environment: &[],
+    },
+    Campaign {
         name: "sigkill",
         program: Program::Binary("sigkill"),
         arguments: &["--rounds", "20", "--seed", "{seed}"],
