@@ -4,5 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+pub mod crash;
 pub mod random;
 pub mod store;

@@ -1,0 +1,159 @@
+//! A recording, read as what could have been on the disk when.
+//!
+//! Owns: for every operation when it began, from when on a crash of the process spares it, and from when on a loss of
+//! power does. Events are counted: "before `point`" means that the events `..point` had happened.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use nectary_block::{Event, Recording};
+
+/// What an operation does to a range.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    /// Writes these bytes.
+    Data(Bytes),
+    /// Makes so many bytes zeroes.
+    Zeroes(u64),
+}
+
+/// A write, a write of zeroes or a discard.
+#[derive(Debug, Clone)]
+pub(super) struct Operation {
+    pub number: u64,
+    pub offset: u64,
+    pub change: Change,
+    /// The event that began it.
+    pub begun: usize,
+    /// Crashes of the process at points after this one find it whole.
+    pub completed: usize,
+    /// Losses of power at points after this one find it whole.
+    pub durable: usize,
+    /// Whether its end alone makes it durable.
+    pub fua: bool,
+}
+
+impl Operation {
+    pub fn length(&self) -> u64 {
+        match &self.change {
+            Change::Data(data) => data.len() as u64,
+            Change::Zeroes(length) => *length,
+        }
+    }
+
+    pub fn overlaps(&self, other: &Operation) -> bool {
+        self.offset < other.offset + other.length() && other.offset < self.offset + self.length()
+    }
+}
+
+/// A recording, prepared.
+pub(super) struct History {
+    /// In the order in which they began.
+    pub operations: Vec<Operation>,
+    /// The events that ended a flush well, in order. An epoch ends at each.
+    pub flushes: Vec<usize>,
+    /// (event that ended it, new size) of growths.
+    pub growths: Vec<(usize, u64)>,
+    /// (event, mark).
+    pub marks: Vec<(usize, u64)>,
+    /// How many events there are.
+    pub event_count: usize,
+    /// Points between which nothing that matters to a loss of power happens.
+    pub power_points: Vec<usize>,
+}
+
+/// Never.
+const NEVER: usize = usize::MAX;
+
+impl History {
+    pub fn new(recording: &Recording) -> History {
+        let events = &recording.events;
+        let mut operations: Vec<Operation> = Vec::new();
+        // Where an operation of this number is in its list.
+        let mut by_number: HashMap<u64, usize> = HashMap::new();
+        let mut flush_begun: HashMap<u64, usize> = HashMap::new();
+        let mut growth_begun: HashMap<u64, u64> = HashMap::new();
+        let (mut flushes, mut growths, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+        // Completed and not yet covered by a flush, as indices of operations.
+        let mut uncovered: Vec<usize> = Vec::new();
+        let mut power_points = Vec::new();
+        for (index, event) in events.iter().enumerate() {
+            let mut matters = true;
+            match event {
+                Event::WriteBegun { id, offset, data, fua } => {
+                    by_number.insert(*id, operations.len());
+                    operations.push(begun(*id, *offset, Change::Data(data.clone()), index, *fua));
+                }
+                Event::ZeroesBegun { id, offset, length } | Event::DiscardBegun { id, offset, length } => {
+                    by_number.insert(*id, operations.len());
+                    operations.push(begun(*id, *offset, Change::Zeroes(*length), index, false));
+                }
+                Event::FlushBegun { id } => {
+                    flush_begun.insert(*id, index);
+                    matters = false;
+                }
+                Event::GrowBegun { id, size_bytes } => {
+                    growth_begun.insert(*id, *size_bytes);
+                    matters = false;
+                }
+                Event::Mark(mark) => marks.push((index, *mark)),
+                // What a failed operation left behind stays in doubt for ever.
+                Event::Completed { succeeded: false, .. } => matters = false,
+                Event::Completed { id, succeeded: true } => {
+                    matters = false;
+                    if let Some(&operation) = by_number.get(id) {
+                        operations[operation].completed = index;
+                        if operations[operation].fua {
+                            operations[operation].durable = index;
+                            matters = true;
+                        } else {
+                            uncovered.push(operation);
+                        }
+                    } else if let Some(&began) = flush_begun.get(id) {
+                        flushes.push(index);
+                        uncovered.retain(|&operation| {
+                            let is_covered = operations[operation].completed < began;
+                            if is_covered {
+                                operations[operation].durable = index;
+                            }
+                            !is_covered
+                        });
+                        matters = true;
+                    } else if let Some(&size_bytes) = growth_begun.get(id) {
+                        growths.push((index, size_bytes));
+                    }
+                }
+            }
+            if matters {
+                power_points.push(index);
+            }
+        }
+        power_points.push(events.len());
+        History { operations, flushes, growths, marks, event_count: events.len(), power_points }
+    }
+
+    /// The device's size at a point, where it has grown.
+    pub fn size_bytes(&self, base_bytes: u64, point: usize) -> u64 {
+        let grown = self.growths.iter().take_while(|&&(event, _)| event < point).map(|&(_, size)| size).max();
+        base_bytes.max(grown.unwrap_or(0))
+    }
+
+    /// The last flush that had ended well at a point.
+    pub fn flushed_through(&self, point: usize) -> Option<usize> {
+        self.flushes.partition_point(|&event| event < point).checked_sub(1).map(|index| self.flushes[index])
+    }
+
+    /// How many marks had been set at a point.
+    pub fn marks_before(&self, point: usize) -> usize {
+        self.marks.partition_point(|&(event, _)| event < point)
+    }
+
+    /// The operations that had begun at a point.
+    pub fn begun_before(&self, point: usize) -> &[Operation] {
+        &self.operations[..self.operations.partition_point(|operation| operation.begun < point)]
+    }
+}
+
+fn begun(number: u64, offset: u64, change: Change, index: usize, fua: bool) -> Operation {
+    Operation { number, offset, change, begun: index, completed: NEVER, durable: NEVER, fua }
+}

@@ -1,0 +1,108 @@
+//! Images of a crashed device: one base an epoch, and changes on copies of it.
+//!
+//! Promises: a state costs the bytes of its changes, not of the image. The hash of an image is the sum of the xxh3 hashes
+//! of its pieces, each seeded with its place, so that it too follows the changes; pieces of zeroes count nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nectary_block::Snapshot;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::history::{Change, Operation};
+
+/// What a write never tears below, in bytes.
+pub(super) const SECTOR_BYTES: u64 = 512;
+
+/// The piece that is hashed at a time, in bytes.
+const PIECE_BYTES: u64 = 4096;
+
+/// How much of an operation reached the disk, in sectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it.
+    Whole,
+    /// The first ones.
+    Head(u64),
+    /// All but the first ones.
+    Tail(u64),
+    /// Some, by a seed.
+    Some(u64),
+}
+
+impl Part {
+    fn has(self, sector: u64) -> bool {
+        match self {
+            Part::Whole => true,
+            Part::Head(count) => sector < count,
+            Part::Tail(count) => sector >= count,
+            Part::Some(seed) => xxh3_64_with_seed(&sector.to_le_bytes(), seed) & 1 == 1,
+        }
+    }
+}
+
+/// An image and its hash.
+#[derive(Debug, Clone)]
+pub(super) struct Image {
+    pub snapshot: Snapshot,
+    pub hash: u64,
+}
+
+impl Image {
+    pub fn new(base: &[u8]) -> Image {
+        let snapshot = Snapshot::from_image(base);
+        let pieces = (base.len() as u64).div_ceil(PIECE_BYTES);
+        let hash = (0..pieces).fold(0u64, |sum, piece| sum.wrapping_add(piece_hash(&snapshot, piece)));
+        Image { snapshot, hash }
+    }
+
+    /// Lays operations over the image, in the order in which they began.
+    pub fn apply(&mut self, operations: &[(&Operation, Part)], size_bytes: u64) {
+        let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut size = size_bytes;
+        for (operation, _) in operations {
+            let end = operation.offset + operation.length();
+            size = size.max(end);
+            let longest = ranges.entry(operation.offset).or_insert(end);
+            *longest = end.max(*longest);
+        }
+        self.snapshot.grow(size);
+        let touched: BTreeSet<u64> =
+            ranges.iter().flat_map(|(&start, &end)| start / PIECE_BYTES..end.div_ceil(PIECE_BYTES)).collect();
+        for &piece in &touched {
+            self.hash = self.hash.wrapping_sub(piece_hash(&self.snapshot, piece));
+        }
+        for &(operation, part) in operations {
+            lay(&mut self.snapshot, operation, part);
+        }
+        for &piece in &touched {
+            self.hash = self.hash.wrapping_add(piece_hash(&self.snapshot, piece));
+        }
+    }
+}
+
+fn lay(snapshot: &mut Snapshot, operation: &Operation, part: Part) {
+    let (length, zeroes) = (operation.length(), [0u8; SECTOR_BYTES as usize]);
+    if let (Part::Whole, Change::Data(data)) = (part, &operation.change) {
+        return snapshot.write(operation.offset, data);
+    }
+    for sector in 0..length.div_ceil(SECTOR_BYTES) {
+        if !part.has(sector) {
+            continue;
+        }
+        let start = sector * SECTOR_BYTES;
+        let end = (start + SECTOR_BYTES).min(length);
+        let bytes = match &operation.change {
+            Change::Data(data) => &data[start as usize..end as usize],
+            Change::Zeroes(_) => &zeroes[..(end - start) as usize],
+        };
+        snapshot.write(operation.offset + start, bytes);
+    }
+}
+
+fn piece_hash(snapshot: &Snapshot, piece: u64) -> u64 {
+    let start = piece * PIECE_BYTES;
+    let mut bytes = [0u8; PIECE_BYTES as usize];
+    let length = PIECE_BYTES.min(snapshot.size_bytes().saturating_sub(start)) as usize;
+    snapshot.read(start, &mut bytes[..length]);
+    if bytes.iter().all(|&byte| byte == 0) { 0 } else { xxh3_64_with_seed(&bytes, piece) }
+}

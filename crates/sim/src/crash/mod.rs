@@ -1,0 +1,336 @@
+//! Crash states: every image that a disk could have after a crash at some point of a recording, as far as one can try.
+//!
+//! Two crashes are told apart. When the *process* dies, what had completed is there; what was under way is there, partly
+//! or not. When *power* is lost, only what a flush (or forced unit access) covers is certain; of everything else that had
+//! begun any part may be there, in any combination, each write torn at 512 bytes. Recordings are cut into *epochs*, each
+//! ending with a flush that ended well; within an epoch the certain part of the image stands and the rest varies.
+//!
+//! 1. Overlapping operations take effect in the order in which they began.
+//! 2. A failed write stays in doubt for ever. So does one whose end was never seen.
+//! 3. A discard is a write of zeroes that is in doubt until a flush covers it.
+//! 4. A growth has happened when it ended well, and not before.
+//! 5. Every state says which marks the recording had by then: what the user of the device had been promised.
+//!
+//! Owns: which states there are. Leaves to others: what has to hold in them.
+//!
+//! *Cost*: a state costs the bytes of the writes of its epoch; images share everything else.
+
+mod history;
+mod image;
+mod plan;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use nectary_block::{MemoryDevice, Recording, Snapshot};
+
+use self::history::{History, Operation};
+use self::image::{Image, Part};
+use self::plan::{Choice, Plan};
+use crate::random::Random;
+
+/// How many operations a description names.
+const NAMES_MAX: usize = 6;
+
+/// What kind of crash it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CrashModel {
+    /// The process died: completed writes are there.
+    Process,
+    /// Power was lost: only flushed writes are sure to be there.
+    Power,
+}
+
+impl CrashModel {
+    /// The event that made an operation certain.
+    fn certain_from(self, operation: &Operation) -> usize {
+        match self {
+            CrashModel::Process => operation.completed,
+            CrashModel::Power => operation.durable,
+        }
+    }
+}
+
+/// Which crash states are tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CrashOptions {
+    /// The most states of one epoch and one kind of crash.
+    pub max_per_epoch: usize,
+    /// Decides what is tried where not everything is.
+    pub seed: u64,
+    /// The most operations that a random subset keeps, or loses.
+    pub subset_size: usize,
+    /// The kinds of crash.
+    pub models: Vec<CrashModel>,
+}
+
+impl Default for CrashOptions {
+    fn default() -> CrashOptions {
+        let models = vec![CrashModel::Power, CrashModel::Process];
+        CrashOptions { max_per_epoch: 64, seed: 1, subset_size: 3, models }
+    }
+}
+
+/// An image that a crash could have left, and what had happened by then.
+#[derive(Debug, Clone)]
+pub struct CrashState {
+    /// The crash and what was lost, in words.
+    pub description: String,
+    /// What kind of crash it was.
+    pub model: CrashModel,
+    /// The image; a copy of it costs little.
+    pub snapshot: Snapshot,
+    /// A hash of the image: equal images have equal hashes.
+    pub hash: u64,
+    /// How many events of the recording had happened.
+    pub point: usize,
+    /// The event that ended the last flush that had ended well, where there was one.
+    pub flushed_through: Option<usize>,
+    marks: Arc<[u64]>,
+    mark_count: usize,
+}
+
+impl CrashState {
+    /// The marks that the recording had by then, in order.
+    pub fn marks(&self) -> &[u64] {
+        &self.marks[..self.mark_count]
+    }
+
+    /// The last mark that the recording had by then.
+    pub fn last_mark(&self) -> Option<u64> {
+        self.marks().last().copied()
+    }
+
+    /// A device that begins with the image. *Cost*: copies no contents.
+    pub fn device(&self) -> MemoryDevice {
+        MemoryDevice::from_snapshot(&self.snapshot)
+    }
+
+    /// The image as bytes. *Cost*: copies the whole of it.
+    pub fn image(&self) -> Vec<u8> {
+        self.snapshot.image()
+    }
+}
+
+/// An epoch: the points at which a crash belongs to it.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    first_point: usize,
+    last_point: usize,
+}
+
+/// The crash states of a recording, one after another.
+///
+/// No two of them have the same image, kind of crash and marks.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_block::{Buffer, Context, MemoryDevice, Recorder, write};
+/// use nectary_sim::crash::{CrashOptions, CrashStates};
+/// let recorder = Recorder::new();
+/// let device = recorder.wrap(std::sync::Arc::new(MemoryDevice::new(1 << 20)));
+/// write(&*device, 0, Buffer::copy_of(&[1; 4096])).await?;
+/// device.flush(Context::default()).await?;
+/// recorder.mark(7);
+/// for state in CrashStates::new(vec![0; 1 << 20], &recorder.recording(), CrashOptions::default()) {
+///     // Once mark 7 was set the block is there, whatever the crash.
+///     assert!(state.last_mark() != Some(7) || state.image()[0] == 1, "{}", state.description);
+/// }
+/// # Ok::<(), nectary_block::Error>(()) }).unwrap();
+/// ```
+pub struct CrashStates {
+    history: History,
+    options: CrashOptions,
+    random: Random,
+    marks: Arc<[u64]>,
+    base_bytes: u64,
+    /// The certain part of the image after the flushes before the current epoch.
+    base: Image,
+    /// Which operations `base` has.
+    applied: Vec<bool>,
+    epochs: std::vec::IntoIter<Epoch>,
+    /// What is left to do in the current epoch.
+    models: std::vec::IntoIter<CrashModel>,
+    epoch: Epoch,
+    model: CrashModel,
+    plans: Vec<Plan>,
+    yielded: usize,
+    seen: HashSet<(u64, CrashModel, usize)>,
+}
+
+impl CrashStates {
+    /// Starts with the device's contents when the recording began, and the recording.
+    pub fn new(base: Vec<u8>, recording: &Recording, options: CrashOptions) -> CrashStates {
+        let history = History::new(recording);
+        let mut epochs = Vec::new();
+        let mut first_point = 0;
+        for &flush in &history.flushes {
+            epochs.push(Epoch { first_point, last_point: flush });
+            first_point = flush + 1;
+        }
+        epochs.push(Epoch { first_point, last_point: history.event_count });
+        CrashStates {
+            marks: history.marks.iter().map(|&(_, mark)| mark).collect(),
+            random: Random::new(options.seed),
+            base_bytes: base.len() as u64,
+            base: Image::new(&base),
+            applied: vec![false; history.operations.len()],
+            epochs: epochs.into_iter(),
+            models: Vec::new().into_iter(),
+            epoch: Epoch { first_point: 0, last_point: 0 },
+            model: CrashModel::Power,
+            plans: Vec::new(),
+            yielded: 0,
+            seen: HashSet::new(),
+            history,
+            options,
+        }
+    }
+
+    /// Goes on to the next kind of crash, or the next epoch.
+    fn advance(&mut self) -> Option<()> {
+        self.model = match self.models.next() {
+            Some(model) => model,
+            None => {
+                self.epoch = self.epochs.next()?;
+                self.models = self.options.models.clone().into_iter();
+                self.settle();
+                self.models.next()?
+            }
+        };
+        let Epoch { first_point, last_point } = self.epoch;
+        let points: Vec<usize> = match self.model {
+            CrashModel::Process => (first_point..=last_point).collect(),
+            CrashModel::Power => {
+                let points = &self.history.power_points;
+                let from = points.partition_point(|&point| point < first_point);
+                let to = points.partition_point(|&point| point <= last_point);
+                points[from..to].to_vec()
+            }
+        };
+        let (history, max) = (&self.history, self.options.max_per_epoch);
+        self.plans = plan::plans(history, self.model, &points, max, &mut self.random);
+        self.yielded = 0;
+        Some(())
+    }
+
+    /// Brings into the base what is durable at the first point of the epoch.
+    fn settle(&mut self) {
+        let point = self.epoch.first_point;
+        let new: Vec<usize> = (0..self.history.operations.len())
+            .filter(|&index| !self.applied[index] && self.history.operations[index].durable < point)
+            .collect();
+        let chosen = new.iter().map(|&index| (&self.history.operations[index], Part::Whole)).collect();
+        let chosen = with_later_overlaps(&self.history, &self.applied, chosen);
+        self.base.apply(&chosen, self.history.size_bytes(self.base_bytes, point));
+        for index in new {
+            self.applied[index] = true;
+        }
+    }
+
+    fn state(&mut self, plan: &Plan) -> Option<CrashState> {
+        let (history, point) = (&self.history, plan.point);
+        let doubt = plan::in_doubt(history, self.model, point);
+        if doubt.is_empty() && plan.choice != Choice::None {
+            return None;
+        }
+        let kept = plan::chosen(&doubt, &plan.choice, self.options.subset_size);
+        let description = describe(self.model, point, history.event_count, doubt.len(), &kept);
+        let certain = history
+            .begun_before(point)
+            .iter()
+            .enumerate()
+            .filter(|&(index, operation)| !self.applied[index] && self.model.certain_from(operation) < point);
+        let mut chosen: Vec<(&Operation, Part)> = certain.map(|(_, operation)| (operation, Part::Whole)).collect();
+        chosen.extend(kept);
+        let chosen = with_later_overlaps(history, &self.applied, chosen);
+        let mut image = self.base.clone();
+        image.apply(&chosen, history.size_bytes(self.base_bytes, point));
+        let mark_count = history.marks_before(point);
+        if !self.seen.insert((image.hash, self.model, mark_count)) {
+            return None;
+        }
+        Some(CrashState {
+            description,
+            model: self.model,
+            snapshot: image.snapshot,
+            hash: image.hash,
+            point,
+            flushed_through: history.flushed_through(point),
+            marks: self.marks.clone(),
+            mark_count,
+        })
+    }
+}
+
+impl Iterator for CrashStates {
+    type Item = CrashState;
+
+    fn next(&mut self) -> Option<CrashState> {
+        loop {
+            if self.yielded == self.options.max_per_epoch {
+                self.plans.clear();
+            }
+            let Some(plan) = self.plans.pop() else {
+                self.advance()?;
+                continue;
+            };
+            if let Some(state) = self.state(&plan) {
+                self.yielded += 1;
+                return Some(state);
+            }
+        }
+    }
+}
+
+/// Orders operations by begin, and adds what the base already has on top of any of them.
+fn with_later_overlaps<'h>(
+    history: &'h History,
+    applied: &[bool],
+    mut chosen: Vec<(&'h Operation, Part)>,
+) -> Vec<(&'h Operation, Part)> {
+    chosen.sort_by_key(|(operation, _)| operation.begun);
+    let Some(first) = chosen.first().map(|(operation, _)| operation.begun) else { return chosen };
+    let from = history.operations.partition_point(|operation| operation.begun <= first);
+    let mut later: Vec<(&Operation, Part)> = Vec::new();
+    for (operation, _) in history.operations[from..].iter().zip(&applied[from..]).filter(|&(_, &is_applied)| is_applied)
+    {
+        let hides = |&&(under, _): &&(&Operation, Part)| under.begun < operation.begun && under.overlaps(operation);
+        if chosen.iter().chain(&later).any(|under| hides(&under)) {
+            later.push((operation, Part::Whole));
+        }
+    }
+    if !later.is_empty() {
+        chosen.extend(later);
+        chosen.sort_by_key(|(operation, _)| operation.begun);
+    }
+    chosen
+}
+
+fn describe(model: CrashModel, point: usize, events: usize, doubt: usize, kept: &[(&Operation, Part)]) -> String {
+    let crash = match model {
+        CrashModel::Process => "process crash",
+        CrashModel::Power => "power loss",
+    };
+    let mut text =
+        format!("{crash} after {point} of {events} events, {} of {doubt} operations in doubt kept", kept.len());
+    let torn = kept.iter().filter(|(_, part)| *part != Part::Whole);
+    for (operation, part) in torn {
+        let _ = match part {
+            Part::Head(count) => write!(text, "; #{} torn after {count} sectors", operation.number),
+            Part::Tail(count) => write!(text, "; #{} without its first {count} sectors", operation.number),
+            _ => write!(text, "; #{} torn, sectors by seed", operation.number),
+        };
+    }
+    if !kept.is_empty() && kept.len() < doubt {
+        let names: Vec<String> =
+            kept.iter().take(NAMES_MAX).map(|(operation, _)| format!("#{}", operation.number)).collect();
+        let _ = write!(text, ": {}{}", names.join(" "), if kept.len() > NAMES_MAX { " …" } else { "" });
+    }
+    text
+}

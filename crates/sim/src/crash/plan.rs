@@ -1,0 +1,167 @@
+//! Which states of an epoch are tried, and in which order.
+//!
+//! Owns: the choice. At each crash point the writes in doubt may have happened or not; all combinations are too many, so
+//! the plan has, by kind of fault: everything and nothing at every point; at some points (the last of the epoch always)
+//! each prefix by order of begin and of end, each single loss, each single survivor and torn writes; then random small
+//! subsets until there are enough. Where the list is longer than wanted, a seeded sample is taken that keeps the last
+//! point's everything and nothing.
+
+use super::CrashModel;
+use super::history::{History, Operation};
+use super::image::{Part, SECTOR_BYTES};
+use crate::random::Random;
+
+/// At how many points of an epoch, beside the last, every single fault is listed.
+const FOCUS_POINTS: usize = 3;
+
+/// At how many writes in doubt single faults are listed, at one point.
+const FOCUS_OPERATIONS: usize = 256;
+
+/// A crash at a point and what is left of the operations in doubt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub point: usize,
+    pub choice: Choice,
+}
+
+/// What happened to the operations in doubt at a point, counted in the order in which they began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Choice {
+    All,
+    None,
+    /// The first ones by begin.
+    Begun(usize),
+    /// The first ones by end.
+    Ended(usize),
+    /// All but one.
+    Lost(usize),
+    /// Only one.
+    Only(usize),
+    /// All, one of them torn.
+    TornAmongAll(usize, Part),
+    /// Those before one, and that one torn.
+    TornLast(usize, Part),
+    /// Random bits decide.
+    Random(u64),
+}
+
+/// Lists the operations that a crash at `point` leaves in doubt.
+pub(super) fn in_doubt(history: &History, model: CrashModel, point: usize) -> Vec<&Operation> {
+    let begun = history.begun_before(point).iter();
+    begun.filter(|operation| model.certain_from(operation) >= point).collect()
+}
+
+/// Makes the plans of an epoch whose crash points are `points`.
+pub(super) fn plans(
+    history: &History,
+    model: CrashModel,
+    points: &[usize],
+    max: usize,
+    random: &mut Random,
+) -> Vec<Plan> {
+    let Some(&last) = points.last() else { return Vec::new() };
+    let mut plans = Vec::new();
+    for &point in points {
+        plans.push(Plan { point, choice: Choice::All });
+        plans.push(Plan { point, choice: Choice::None });
+    }
+    let mut focus = vec![last];
+    for _ in 0..FOCUS_POINTS.min(points.len() - 1) {
+        focus.push(points[random.below(points.len() as u64) as usize]);
+    }
+    focus.sort_unstable();
+    focus.dedup();
+    for point in focus {
+        single_faults(&in_doubt(history, model, point), random, |choice| plans.push(Plan { point, choice }));
+    }
+    // The random tail: more than can be used, as many will turn out to be images that there are already.
+    for _ in 0..max {
+        let point = points[random.below(points.len() as u64) as usize];
+        plans.push(Plan { point, choice: Choice::Random(random.next()) });
+    }
+    shuffle(&mut plans, random);
+    let certain = [Choice::All, Choice::None].map(|choice| Plan { point: last, choice });
+    plans.retain(|plan| !certain.contains(plan));
+    // Plans are taken from the end.
+    plans.extend(certain);
+    plans
+}
+
+fn single_faults(doubt: &[&Operation], random: &mut Random, mut add: impl FnMut(Choice)) {
+    let count = doubt.len();
+    for length in 1..count {
+        add(Choice::Begun(length));
+        add(Choice::Ended(length));
+    }
+    let mut chosen: Vec<usize> = (0..count).collect();
+    if count > FOCUS_OPERATIONS {
+        shuffle(&mut chosen, random);
+        chosen.truncate(FOCUS_OPERATIONS);
+    }
+    for index in chosen {
+        add(Choice::Lost(index));
+        add(Choice::Only(index));
+        let sectors = doubt[index].length().div_ceil(SECTOR_BYTES);
+        if sectors < 2 {
+            continue;
+        }
+        let cut = 1 + random.below(sectors - 1);
+        for part in [Part::Head(1), Part::Head(cut), Part::Tail(1), Part::Tail(cut), Part::Some(random.next())] {
+            add(Choice::TornAmongAll(index, part));
+            add(Choice::TornLast(index, part));
+        }
+    }
+}
+
+/// Turns a choice into operations and parts, in the order in which they began.
+pub(super) fn chosen<'h>(doubt: &[&'h Operation], choice: &Choice, subset_size: usize) -> Vec<(&'h Operation, Part)> {
+    let whole = |index: &usize| (doubt[*index], Part::Whole);
+    let all = 0..doubt.len();
+    match *choice {
+        Choice::All => all.map(|index| whole(&index)).collect(),
+        Choice::None => Vec::new(),
+        Choice::Begun(count) => all.take(count).map(|index| whole(&index)).collect(),
+        Choice::Ended(count) => {
+            let mut order: Vec<usize> = all.collect();
+            order.sort_by_key(|&index| (doubt[index].completed, index));
+            order.truncate(count);
+            order.sort_unstable();
+            order.iter().map(whole).collect()
+        }
+        Choice::Lost(lost) => all.filter(|&index| index != lost).map(|index| whole(&index)).collect(),
+        Choice::Only(only) => all.filter(|&index| index == only).map(|index| whole(&index)).collect(),
+        Choice::TornAmongAll(torn, part) => {
+            all.map(|index| (doubt[index], if index == torn { part } else { Part::Whole })).collect()
+        }
+        Choice::TornLast(torn, part) => {
+            all.take(torn + 1).map(|index| (doubt[index], if index == torn { part } else { Part::Whole })).collect()
+        }
+        Choice::Random(seed) => subset(doubt, seed, subset_size),
+    }
+}
+
+/// A small subset, or all but a small subset; sometimes one of them is torn.
+fn subset<'h>(doubt: &[&'h Operation], seed: u64, subset_size: usize) -> Vec<(&'h Operation, Part)> {
+    let mut random = Random::new(seed);
+    let size = 1 + random.below(subset_size.max(1) as u64) as usize;
+    let mut small: Vec<usize> = (0..size).map(|_| random.below(doubt.len() as u64) as usize).collect();
+    small.sort_unstable();
+    let keeps_small = random.chance(50);
+    let mut kept: Vec<(&Operation, Part)> = doubt
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| small.binary_search(index).is_ok() == keeps_small)
+        .map(|(_, &operation)| (operation, Part::Whole))
+        .collect();
+    if !kept.is_empty() && random.chance(50) {
+        let torn = random.below(kept.len() as u64) as usize;
+        kept[torn].1 = Part::Some(random.next());
+    }
+    kept
+}
+
+fn shuffle<T>(list: &mut [T], random: &mut Random) {
+    for index in (1..list.len()).rev() {
+        list.swap(index, random.below(index as u64 + 1) as usize);
+    }
+}
