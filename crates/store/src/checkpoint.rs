@@ -1,4 +1,4 @@
-//! Index checkpoints: the buckets as they are, twice in turn.
+//! Index checkpoints: the slots as they are, twice in turn.
 //!
 //! Owns: writing a checkpoint beside a running store, and loading the newest whole one. A checkpoint may hold more than
 //! was true at its log position (the index goes on changing while it is written), never less; what roll forward replays
@@ -37,7 +37,7 @@ pub struct CheckpointHeader {
     pub last_sequence: u64,
     pub purge_end: LogEnd,
     chunk_count: u64,
-    bucket_bits: [u8; INDEX_SHARDS],
+    homes: [u32; INDEX_SHARDS],
 }
 
 /// Writes the index as checkpoint `number`, and flushes. Returns false where it does not fit its area.
@@ -53,11 +53,11 @@ pub(crate) async fn write_checkpoint(
     let layout = &shared.layout;
     let area = layout.checkpoint_offset[(number % 2) as usize];
     let mut writer = ChunkWriter { shared, number, area, chunk: 0, payload: Vec::with_capacity(CHUNK_BYTES) };
-    let mut bucket_bits = [0; INDEX_SHARDS];
+    let mut homes = [0; INDEX_SHARDS];
     let entry_count = shared.index.len();
-    for (shard, bits) in bucket_bits.iter_mut().enumerate() {
-        let (shard_bits, bytes) = shared.index.dump(shard);
-        *bits = shard_bits;
+    for (shard, homes) in homes.iter_mut().enumerate() {
+        let (shard_homes, bytes) = shared.index.dump(shard);
+        *homes = shard_homes;
         if !writer.add(&bytes).await? {
             return Ok(false);
         }
@@ -77,7 +77,7 @@ pub(crate) async fn write_checkpoint(
         purge_lap: purge_end.lap.into(),
         purge_blocks: purge_end.blocks.into(),
         reserved: 0.into(),
-        bucket_bits,
+        homes: homes.map(Into::into),
     };
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<CheckpointBody>()].copy_from_slice(body.as_bytes());
@@ -165,7 +165,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
                 last_sequence: body.last_sequence.get(),
                 purge_end: LogEnd { lap: body.purge_lap.get(), blocks: body.purge_blocks.get() },
                 chunk_count,
-                bucket_bits: body.bucket_bits,
+                homes: body.homes.map(|homes| homes.get()),
             });
         }
     }
@@ -204,12 +204,12 @@ pub(crate) async fn load(
             pending.extend_from_slice(payload);
             chunk += 1;
             while shard < INDEX_SHARDS {
-                let bits = header.bucket_bits[shard];
-                let size = if bits < 32 { 64usize << bits } else { return false };
+                let homes = header.homes[shard];
+                let Some(size) = index.dump_bytes(homes) else { return false };
                 if pending.len() < size {
                     break;
                 }
-                if !index.load(shard, bits, &pending[..size], &keep) {
+                if !index.load(shard, homes, &pending[..size], &keep) {
                     return false;
                 }
                 pending.drain(..size);

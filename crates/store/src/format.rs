@@ -85,7 +85,7 @@ pub struct SuperblockBody {
     pub checkpoint_bytes: U64,
     pub fragment_bytes: U32,
     pub whole_bytes_max: U32,
-    pub index_bucket_bits: U32,
+    pub index_home_bits: U32,
     pub span_count: U32,
     pub features: U64,
     pub created_s: U64,
@@ -162,7 +162,7 @@ pub struct CheckpointBody {
     pub purge_lap: U64,
     pub purge_blocks: U32,
     pub reserved: U32,
-    pub bucket_bits: [u8; INDEX_SHARDS],
+    pub homes: [U32; INDEX_SHARDS],
 }
 
 /// What precedes the payload of a checkpoint's chunk.
@@ -213,7 +213,7 @@ const _: () = {
     assert!(RECORD_HEADER_BYTES == 144);
     assert!(size_of::<PurgeRecord>() == 40);
     assert!(80 + PURGE_RECORDS_PER_BLOCK * 40 <= BLOCK_BYTES as usize);
-    assert!(size_of::<CheckpointBody>() == 120);
+    assert!(size_of::<CheckpointBody>() == 56 + 4 * INDEX_SHARDS);
 };
 
 /// What a record holds.

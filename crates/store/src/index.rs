@@ -1,38 +1,44 @@
 //! The index: from a key's hash to where its record may lie on disk, in eight bytes an object.
 //!
 //! # How it works
-//! 64 shards, each a power of two of buckets, a bucket being one cache line of eight entries. An entry keeps 20 bits of the
-//! hash (the tag), the place of the record and a size class that is at least its length, so that one read fetches it. A
-//! key's home bucket is given by the lowest bits of its hash; an entry stands there or in one of the next three buckets
-//! and remembers how far from home it is. Because the tag overlaps the bits that choose the bucket as the table grows,
-//! a shard doubles without reading anything from disk.
+//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry stands at its home slot or within the
+//! next 63, and who is further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's hash; an
+//! entry keeps the lowest 16 bits of `H` (the tag), how far from home it is, the place of the record, and a size class that
+//! is at least its length, so that one read fetches it. Place and tag together give `H` back (an interval of one slot is
+//! never wider than 2^16), so a shard grows by a quarter at a time without reading anything from disk.
 //!
-//! The index is a multiset: two keys of equal tag, or two versions of one key, can stand side by side. Who looks up gets
-//! all candidates, newest first, and compares the whole key with what is read.
+//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. Who looks up gets
+//! all candidates and compares the whole key with what is read.
 //!
 //! # Invariants
 //! 1. An entry that was inserted is found until it is removed or counted in `evictions`.
-//! 2. No two entries of a shard have both the same tag and the same place.
-//! 3. Buckets take at most the bytes given at creation.
+//! 2. No two entries of a shard have both the same `H` and the same place.
+//! 3. The slots take at most the bytes given at creation (but at least their initial size).
 //!
-//! Cost: a lookup reads at most four neighbouring cache lines under a lock held for some tens of nanoseconds.
+//! Cost: 9.1 to 11.4 bytes an object as shards fill to 88 % and grow by a quarter; at the bound up to 94 % full. A lookup
+//! reads one or two cache lines under a lock held for some tens of nanoseconds.
+//!
+//! Source: P. Celis, "Robin Hood Hashing", 1986; the range reduction is Lemire's, 2019.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::format::{INDEX_SHARDS, UNIT_BYTES};
 use crate::key::KeyHash;
 
-const SLOTS: usize = 8;
-const REACH: usize = 4;
-const TAG_BITS: u32 = 20;
+const TAG_BITS: u32 = 16;
 const UNIT_BITS: u32 = 36;
 const CLASS_BITS: u32 = 6;
-const TAG_SHIFT: u32 = 44;
-const DISPLACEMENT_SHIFT: u32 = 42;
+const TAG_SHIFT: u32 = 48;
+const DISTANCE_SHIFT: u32 = 42;
 const UNIT_MASK: u64 = (1 << UNIT_BITS) - 1;
-/// Entries of a shard above this share of its slots make it double.
-const LOAD_PERCENT_MAX: usize = 85;
+const DISTANCE_MASK: u64 = 63 << DISTANCE_SHIFT;
+/// Slots from home that an entry may stand in; as many follow the last home.
+const REACH: usize = 64;
+/// A shard that is fuller than this grows, or gives entries up where it may not, in percent.
+const LOAD_PERCENT_MAX: usize = 88;
+const LOAD_PERCENT_AT_BOUND: usize = 94;
+const SLOT_BYTES: usize = 8;
 
 /// Where a record lies and how long it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,20 +80,21 @@ fn size_class(bytes: u64) -> u8 {
     (0..64u8).find(|&class| class_units(class) >= units).unwrap_or(63)
 }
 
-type Bucket = [u64; SLOTS];
-
-#[derive(Default)]
+/// The table of one shard.
 struct Shard {
-    buckets: Vec<Bucket>,
-    bits: u32,
+    /// `homes` slots and the reach of the last of them.
+    slots: Vec<u64>,
+    homes: usize,
     entries: usize,
 }
 
 /// The index of a span.
 pub struct Index {
     shards: Vec<Mutex<Shard>>,
-    bucket_bits_initial: u32,
-    shard_bytes_max: usize,
+    /// How many bits of a hash are known of an entry.
+    width: u32,
+    homes_initial: usize,
+    homes_max: usize,
     entries: AtomicU64,
     bytes: AtomicU64,
     record_bytes: AtomicU64,
@@ -95,16 +102,18 @@ pub struct Index {
 }
 
 impl Index {
-    /// Makes an empty index whose buckets take at most `bytes_max` (but at least their initial size).
-    pub fn new(bucket_bits_initial: u32, bytes_max: u64) -> Index {
-        let shards = (0..INDEX_SHARDS).map(|_| Mutex::new(Shard::of(bucket_bits_initial))).collect();
-        let bytes = (INDEX_SHARDS * size_of::<Bucket>()) << bucket_bits_initial;
+    /// Makes an empty index of `2^bits_initial` homes a shard whose slots take at most `bytes_max`.
+    pub fn new(bits_initial: u32, bytes_max: u64) -> Index {
+        let homes_initial = 1 << bits_initial;
+        let shards: Vec<_> = (0..INDEX_SHARDS).map(|_| Mutex::new(Shard::of(homes_initial))).collect();
+        let homes_max = (bytes_max as usize / INDEX_SHARDS / SLOT_BYTES).saturating_sub(REACH).max(homes_initial);
         Index {
             shards,
-            bucket_bits_initial,
-            shard_bytes_max: (bytes_max as usize / INDEX_SHARDS).max(size_of::<Bucket>() << bucket_bits_initial),
+            width: TAG_BITS + bits_initial,
+            homes_initial,
+            homes_max,
             entries: AtomicU64::new(0),
-            bytes: AtomicU64::new(bytes as u64),
+            bytes: AtomicU64::new((INDEX_SHARDS * (homes_initial + REACH) * SLOT_BYTES) as u64),
             record_bytes: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
@@ -115,7 +124,7 @@ impl Index {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// How many bytes the buckets take.
+    /// How many bytes the slots take.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -133,8 +142,8 @@ impl Index {
     /// The places where a record of this hash may lie, in no order.
     pub fn candidates(&self, hash: KeyHash) -> Vec<Location> {
         let mut found = Vec::new();
-        let shard = self.shard(hash);
-        shard.scan(hash, self.bucket_bits_initial, |_, _, entry| {
+        let (shard, known) = self.locate(hash);
+        self.shard(shard).scan(self.width, known, |_, entry| {
             found.push(location_of(entry));
             false
         });
@@ -143,121 +152,125 @@ impl Index {
 
     /// Whether the index has exactly this entry.
     pub fn contains(&self, hash: KeyHash, location: Location) -> bool {
-        let mut found = false;
-        self.shard(hash).scan(hash, self.bucket_bits_initial, |_, _, entry| {
-            found = entry & UNIT_MASK == location.unit;
-            found
-        });
-        found
+        let (shard, known) = self.locate(hash);
+        self.shard(shard).find(self.width, known, location).is_some()
     }
 
     /// Adds an entry; does nothing where it is there already.
     pub fn insert(&self, hash: KeyHash, location: Location) {
-        let mut shard = self.shard(hash);
-        let initial = self.bucket_bits_initial;
-        let mut present = false;
-        shard.scan(hash, initial, |_, _, entry| {
-            present = entry & UNIT_MASK == location.unit;
-            present
-        });
-        if present {
+        let (shard, known) = self.locate(hash);
+        let mut shard = self.shard(shard);
+        if shard.find(self.width, known, location).is_some() {
             return;
         }
-        let full = shard.entries * 100 >= shard.buckets.len() * SLOTS * LOAD_PERCENT_MAX;
-        if full {
+        if shard.entries * 100 >= shard.homes * LOAD_PERCENT_MAX {
             self.grow(&mut shard);
         }
-        let entry = entry_of(tag_of(hash, initial), location);
-        loop {
-            let home = shard.home(hash);
-            if shard.place(home, entry) {
-                break;
-            }
-            if !self.grow(&mut shard) {
-                self.make_room(&mut shard, hash);
-            }
+        if shard.entries * 100 >= shard.homes * LOAD_PERCENT_AT_BOUND {
+            self.give_up_one(&mut shard, known);
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.record_bytes.fetch_add(location.bytes_max(), Ordering::Relaxed);
+        let mut homeless = shard.place(self.width, known, location.pack());
+        while let Some((known, entry)) = homeless {
+            if !self.grow(&mut shard) {
+                self.forget(entry);
+                self.evictions.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+            homeless = shard.place(self.width, known, entry);
+        }
     }
 
     /// Removes exactly this entry; returns whether it was there.
     pub fn remove(&self, hash: KeyHash, location: Location) -> bool {
-        let mut shard = self.shard(hash);
-        let mut place = None;
-        shard.scan(hash, self.bucket_bits_initial, |bucket, slot, entry| {
-            if entry & UNIT_MASK == location.unit {
-                place = Some((bucket, slot, entry));
-            }
-            place.is_some()
-        });
-        let Some((bucket, slot, entry)) = place else { return false };
-        shard.buckets[bucket][slot] = 0;
-        shard.entries -= 1;
-        self.forget(entry);
+        let (shard, known) = self.locate(hash);
+        let mut shard = self.shard(shard);
+        let Some(slot) = shard.find(self.width, known, location) else { return false };
+        self.forget(shard.slots[slot]);
+        shard.take(slot);
         true
     }
 
-    /// Removes every entry for which `dead` says so of its place; returns how many. *Cost*: reads the whole index.
+    /// Removes every entry for which `dead` says so of its place; returns how many. *Cost*: rebuilds the whole index.
     pub fn sweep(&self, dead: impl Fn(Location) -> bool) -> u64 {
         let mut removed = 0;
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            let Shard { buckets, entries, .. } = &mut *shard;
-            for entry in buckets.iter_mut().flatten().filter(|entry| **entry != 0) {
-                if dead(location_of(*entry)) {
-                    self.forget(*entry);
-                    *entry = 0;
-                    *entries -= 1;
+        for shard in 0..INDEX_SHARDS {
+            let mut shard = self.shard(shard);
+            let mut slot = 0;
+            while slot < shard.slots.len() {
+                let entry = shard.slots[slot];
+                if entry != 0 && dead(location_of(entry)) {
+                    // What stood behind moves up, so this slot is looked at again.
+                    shard.take(slot);
+                    self.forget(entry);
                     removed += 1;
+                } else {
+                    slot += 1;
                 }
             }
         }
         removed
     }
 
-    /// Copies a shard's buckets as a checkpoint keeps them, with the log2 of their count.
-    pub fn dump(&self, shard: usize) -> (u8, Vec<u8>) {
-        let shard = lock(&self.shards[shard]);
-        let mut bytes = Vec::with_capacity(shard.buckets.len() * size_of::<Bucket>());
-        for entry in shard.buckets.iter().flatten() {
+    /// Copies a shard's slots as a checkpoint keeps them, with the count of its homes.
+    pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
+        let shard = self.shard(shard);
+        let mut bytes = Vec::with_capacity(shard.slots.len() * SLOT_BYTES);
+        for entry in &shard.slots {
             bytes.extend_from_slice(&entry.to_le_bytes());
         }
-        (shard.bits as u8, bytes)
+        (shard.homes as u32, bytes)
+    }
+
+    /// How many bytes the dump of a shard of `homes` has; `None` where this index cannot have such a shard.
+    pub fn dump_bytes(&self, homes: u32) -> Option<usize> {
+        (homes as usize >= self.homes_initial).then(|| (homes as usize + REACH) * SLOT_BYTES)
     }
 
     /// Fills a shard from a dump, but for entries of which `keep` says no. Returns false where the dump cannot be right.
-    pub fn load(&self, shard_index: usize, bits: u8, bytes: &[u8], keep: impl Fn(Location) -> bool) -> bool {
-        let bits = u32::from(bits);
-        let size = size_of::<Bucket>();
-        if bits < self.bucket_bits_initial || bits > self.bucket_bits_initial + TAG_BITS - 4 {
+    pub fn load(&self, shard_index: usize, homes: u32, bytes: &[u8], keep: impl Fn(Location) -> bool) -> bool {
+        if self.dump_bytes(homes) != Some(bytes.len()) {
             return false;
         }
-        if bytes.len() != size << bits {
-            return false;
-        }
-        let mut shard = Shard::of(bits);
-        for (bucket, bytes) in bytes.chunks_exact(size).enumerate() {
-            for (slot, bytes) in bytes.chunks_exact(8).enumerate() {
-                let entry = u64::from_le_bytes(bytes.try_into().expect("chunks are of eight bytes"));
-                if entry == 0 || !keep(location_of(entry)) {
-                    continue;
-                }
-                shard.buckets[bucket][slot] = entry;
-                shard.entries += 1;
-                self.entries.fetch_add(1, Ordering::Relaxed);
-                self.record_bytes.fetch_add(location_of(entry).bytes_max(), Ordering::Relaxed);
+        let mut shard = Shard::of(homes as usize);
+        let mut dead = Vec::new();
+        for (slot, bytes) in bytes.chunks_exact(SLOT_BYTES).enumerate() {
+            let entry = u64::from_le_bytes(bytes.try_into().expect("chunks are of eight bytes"));
+            if entry == 0 {
+                continue;
+            }
+            if distance_of(entry) > slot || slot - distance_of(entry) >= shard.homes {
+                return false;
+            }
+            shard.slots[slot] = entry;
+            shard.entries += 1;
+            self.entries.fetch_add(1, Ordering::Relaxed);
+            self.record_bytes.fetch_add(location_of(entry).bytes_max(), Ordering::Relaxed);
+            if !keep(location_of(entry)) {
+                dead.push(slot);
             }
         }
-        let mut current = lock(&self.shards[shard_index]);
-        self.bytes.fetch_add((size << bits) as u64, Ordering::Relaxed);
-        self.bytes.fetch_sub((size * current.buckets.len()) as u64, Ordering::Relaxed);
+        // From the end, so that what moves up has been looked at already.
+        for slot in dead.into_iter().rev() {
+            self.forget(shard.slots[slot]);
+            shard.take(slot);
+        }
+        let mut current = self.shard(shard_index);
+        self.bytes.fetch_add((SLOT_BYTES * shard.slots.len()) as u64, Ordering::Relaxed);
+        self.bytes.fetch_sub((SLOT_BYTES * current.slots.len()) as u64, Ordering::Relaxed);
         *current = shard;
         true
     }
 
-    fn shard(&self, hash: KeyHash) -> std::sync::MutexGuard<'_, Shard> {
-        lock(&self.shards[(hash.0 as u64 >> 58) as usize])
+    /// The shard of a hash, and the bits of it that an entry's place and tag tell.
+    fn locate(&self, hash: KeyHash) -> (usize, u64) {
+        let bits = hash.0 as u64;
+        ((bits >> 58) as usize, bits << 6 >> (64 - self.width))
+    }
+
+    fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn forget(&self, entry: u64) {
@@ -265,99 +278,128 @@ impl Index {
         self.record_bytes.fetch_sub(location_of(entry).bytes_max(), Ordering::Relaxed);
     }
 
-    /// Doubles a shard where the bound allows it.
+    /// Grows a shard by a quarter where the bound allows it.
     fn grow(&self, shard: &mut Shard) -> bool {
-        let size = shard.buckets.len() * size_of::<Bucket>();
-        if size * 2 > self.shard_bytes_max || shard.bits + 4 >= self.bucket_bits_initial + TAG_BITS {
+        let homes = (shard.homes + shard.homes / 4 + 1).min(self.homes_max);
+        if homes <= shard.homes {
             return false;
         }
-        let mut grown = Shard::of(shard.bits + 1);
-        for (position, bucket) in shard.buckets.iter().enumerate() {
-            for &entry in bucket.iter().filter(|entry| **entry != 0) {
-                let displacement = (entry >> DISPLACEMENT_SHIFT) as usize & (REACH - 1);
-                let home = position.wrapping_sub(displacement) & (shard.buckets.len() - 1);
-                let next_bit = (entry >> TAG_SHIFT) >> (shard.bits - self.bucket_bits_initial) & 1;
-                if !grown.place(home | (next_bit as usize) << shard.bits, entry) {
-                    self.forget(entry);
-                    self.evictions.fetch_add(1, Ordering::Relaxed);
-                }
+        let mut grown = Shard::of(homes);
+        for (slot, &entry) in shard.slots.iter().enumerate().filter(|(_, entry)| **entry != 0) {
+            let known = shard.known(self.width, slot, entry);
+            if let Some((_, homeless)) = grown.place(self.width, known, entry) {
+                self.forget(homeless);
+                self.evictions.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.bytes.fetch_add(size as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(((grown.slots.len() - shard.slots.len()) * SLOT_BYTES) as u64, Ordering::Relaxed);
         *shard = grown;
         true
     }
 
-    /// Gives up one entry in the reach of `hash`: a cache may forget, it must not outgrow its budget.
-    fn make_room(&self, shard: &mut Shard, hash: KeyHash) {
-        let home = shard.home(hash);
-        let mask = shard.buckets.len() - 1;
-        // Which one is arbitrary but spread: the slot is taken from hash bits that place nothing.
-        let bucket = (home + (hash.0 >> 100) as usize % REACH) & mask;
-        let slot = (hash.0 >> 90) as usize % SLOTS;
-        let entry = std::mem::take(&mut shard.buckets[bucket][slot]);
-        if entry != 0 {
-            shard.entries -= 1;
-            self.forget(entry);
+    /// Gives up an entry near the home of `known`: a cache may forget, it must not outgrow its budget.
+    fn give_up_one(&self, shard: &mut Shard, known: u64) {
+        let home = shard.home(self.width, known);
+        if let Some(slot) = (home..home + REACH).find(|&slot| shard.slots[slot] != 0) {
+            self.forget(shard.slots[slot]);
             self.evictions.fetch_add(1, Ordering::Relaxed);
+            shard.take(slot);
         }
     }
 }
 
 impl Shard {
-    fn of(bits: u32) -> Shard {
-        Shard { buckets: vec![[0; SLOTS]; 1 << bits], bits, entries: 0 }
+    fn of(homes: usize) -> Shard {
+        Shard { slots: vec![0; homes + REACH], homes, entries: 0 }
     }
 
-    fn home(&self, hash: KeyHash) -> usize {
-        hash.0 as usize & (self.buckets.len() - 1)
+    fn home(&self, width: u32, known: u64) -> usize {
+        (u128::from(known) * self.homes as u128 >> width) as usize
     }
 
-    /// Visits entries whose tag and home match the hash until `visit` says that it has seen enough.
-    fn scan(&self, hash: KeyHash, bits_initial: u32, mut visit: impl FnMut(usize, usize, u64) -> bool) {
-        let tag = tag_of(hash, bits_initial);
-        let mask = self.buckets.len() - 1;
-        let home = self.home(hash);
-        for displacement in 0..REACH {
-            let bucket = (home + displacement) & mask;
-            let wanted = tag << 2 | displacement as u64;
-            for (slot, &entry) in self.buckets[bucket].iter().enumerate() {
-                if entry >> DISPLACEMENT_SHIFT == wanted && entry != 0 && visit(bucket, slot, entry) {
-                    return;
-                }
+    /// The bits of the hash of the entry in a slot.
+    fn known(&self, width: u32, slot: usize, entry: u64) -> u64 {
+        let home = (slot - distance_of(entry)) as u128;
+        // The least value whose home this is; the one with the entry's tag is less than 2^16 above it.
+        let least = ((home << width).div_ceil(self.homes as u128)) as u64;
+        let tag = entry >> TAG_SHIFT;
+        least + (tag.wrapping_sub(least) & ((1 << TAG_BITS) - 1))
+    }
+
+    /// Visits entries that may be of this hash until `visit` says that it has seen enough.
+    fn scan(&self, width: u32, known: u64, mut visit: impl FnMut(usize, u64) -> bool) {
+        let home = self.home(width, known);
+        let tag = known & ((1 << TAG_BITS) - 1);
+        for (distance, &entry) in self.slots[home..home + REACH].iter().enumerate() {
+            if entry == 0 || distance_of(entry) < distance {
+                return;
+            }
+            if entry >> TAG_SHIFT == tag && distance_of(entry) == distance && visit(home + distance, entry) {
+                return;
             }
         }
     }
 
-    /// Puts an entry into the first free slot in reach of its home.
-    fn place(&mut self, home: usize, entry: u64) -> bool {
-        let mask = self.buckets.len() - 1;
-        for displacement in 0..REACH {
-            if let Some(slot) = self.buckets[(home + displacement) & mask].iter_mut().find(|slot| **slot == 0) {
-                let cleared = entry & !(((REACH - 1) as u64) << DISPLACEMENT_SHIFT);
-                *slot = cleared | (displacement as u64) << DISPLACEMENT_SHIFT;
+    /// The slot of exactly this entry.
+    fn find(&self, width: u32, known: u64, location: Location) -> Option<usize> {
+        let mut found = None;
+        self.scan(width, known, |slot, entry| {
+            if entry & UNIT_MASK == location.unit {
+                found = Some(slot);
+            }
+            found.is_some()
+        });
+        found
+    }
+
+    /// Puts an entry in; returns the one that found no slot in its reach, which need not be the same.
+    fn place(&mut self, width: u32, known: u64, entry: u64) -> Option<(u64, u64)> {
+        let home = self.home(width, known);
+        let tag = known & ((1 << TAG_BITS) - 1);
+        let mut carried = entry & ((1 << DISTANCE_SHIFT) - 1) | tag << TAG_SHIFT;
+        let (mut slot, mut distance) = (home, 0);
+        while distance < REACH {
+            let present = self.slots[slot];
+            if present == 0 {
+                self.slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
                 self.entries += 1;
-                return true;
+                return None;
             }
+            if distance_of(present) < distance {
+                self.slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
+                distance = distance_of(present);
+                carried = present & !DISTANCE_MASK;
+            }
+            slot += 1;
+            distance += 1;
         }
-        false
+        // One was put in and one is carried out: the count stays. Its hash is given by the home it was carried from.
+        let at_home = carried;
+        Some((self.known(width, slot - distance, at_home), carried))
+    }
+
+    /// Empties a slot; what stands behind it and away from home moves up.
+    fn take(&mut self, slot: usize) {
+        let mut hole = slot;
+        while hole + 1 < self.slots.len() {
+            let next = self.slots[hole + 1];
+            if next == 0 || distance_of(next) == 0 {
+                break;
+            }
+            self.slots[hole] = next - (1 << DISTANCE_SHIFT);
+            hole += 1;
+        }
+        self.slots[hole] = 0;
+        self.entries -= 1;
     }
 }
 
-fn tag_of(hash: KeyHash, bits_initial: u32) -> u64 {
-    (hash.0 as u64 >> bits_initial) & ((1 << TAG_BITS) - 1)
-}
-
-fn entry_of(tag: u64, location: Location) -> u64 {
-    tag << TAG_SHIFT | location.pack()
+fn distance_of(entry: u64) -> usize {
+    (entry >> DISTANCE_SHIFT & 63) as usize
 }
 
 fn location_of(entry: u64) -> Location {
     Location { unit: entry & UNIT_MASK, class: (entry >> UNIT_BITS) as u8 & ((1 << CLASS_BITS) - 1) }
-}
-
-fn lock(shard: &Mutex<Shard>) -> std::sync::MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]
@@ -381,15 +423,15 @@ mod tests {
 
     #[test]
     fn every_entry_is_found_through_all_doublings_and_dumps() {
-        let index = Index::new(2, 64 << 20);
+        let index = Index::new(4, 64 << 20);
         for number in 0..100_000 {
             index.insert(hash(number), Location::new(number + 2, 1000));
         }
         assert_eq!((index.len(), index.evictions()), (100_000, 0));
-        let copy = Index::new(2, 64 << 20);
+        let copy = Index::new(4, 64 << 20);
         for shard in 0..INDEX_SHARDS {
-            let (bits, bytes) = index.dump(shard);
-            assert!(copy.load(shard, bits, &bytes, |_| true));
+            let (homes, bytes) = index.dump(shard);
+            assert!(copy.load(shard, homes, &bytes, |_| true));
         }
         assert_eq!((copy.len(), copy.bytes(), copy.record_bytes()), (index.len(), index.bytes(), index.record_bytes()));
         for number in 0..100_000 {
@@ -414,12 +456,29 @@ mod tests {
 
     #[test]
     fn bound_of_bytes_holds_and_what_was_given_up_is_counted() {
-        let index = Index::new(0, 64 * 64 * 4);
+        let bound = 64 * 8 * (300 + REACH) as u64;
+        let index = Index::new(4, bound);
         for number in 0..50_000 {
             index.insert(hash(number), Location::new(number + 2, 100));
         }
-        assert!(index.bytes() <= 64 * 64 * 4);
+        assert!(index.bytes() <= bound);
         assert_eq!(index.len() + index.evictions(), 50_000);
+        assert!(index.len() > 64 * 300 * 9 / 10, "{} entries at the bound", index.len());
+        let found = (0..50_000).filter(|&number| index.contains(hash(number), Location::new(number + 2, 100))).count();
+        assert_eq!(found as u64, index.len());
+    }
+
+    #[test]
+    fn growing_index_stays_near_ten_bytes_an_entry() {
+        let index = Index::new(6, 1 << 30);
+        for number in 0..1_000_000u64 {
+            index.insert(hash(number), Location::new(number + 2, 1000));
+            if number >= 100_000 && number % 50_000 == 0 {
+                let bytes = index.bytes() as f64 / index.len() as f64;
+                assert!(bytes < 12.5, "{bytes:.1} bytes an entry at {number}");
+            }
+        }
+        assert_eq!(index.evictions(), 0);
     }
 
     #[test]

@@ -54,8 +54,8 @@ pub struct Layout {
     pub fragment_bytes: u64,
     /// Bodies up to this size are one record, in bytes.
     pub whole_bytes_max: u64,
-    /// log2 of the buckets of an index shard at creation.
-    pub index_bucket_bits: u32,
+    /// log2 of the homes of an index shard at creation.
+    pub index_home_bits: u32,
     /// When it was made, seconds since 1970.
     pub created_s: u64,
 }
@@ -85,7 +85,7 @@ impl Layout {
         }
         let purge_log_bytes = (span_bytes / 1024).clamp(32 << 10, 16 << 20).next_multiple_of(2 * BLOCK_BYTES);
         let checkpoint_bytes =
-            ((span_bytes / 256).max(48 << 10) + (span_bytes / 256) / 64).next_multiple_of(BLOCK_BYTES);
+            ((span_bytes / 128).max(64 << 10) + (span_bytes / 128) / 32).next_multiple_of(BLOCK_BYTES);
         let areas_offset = STATE_OFFSET + 2 * BLOCK_BYTES;
         let areas_end = areas_offset + 2 * purge_log_bytes + 2 * checkpoint_bytes;
         let room = span_bytes.saturating_sub(areas_end);
@@ -109,7 +109,7 @@ impl Layout {
             )));
         }
         let piece_max = (wanted / 4).next_multiple_of(BLOCK_BYTES);
-        let buckets = checkpoint_bytes.saturating_sub(BLOCK_BYTES) / 64 / format::INDEX_SHARDS as u64;
+        let homes = checkpoint_bytes.saturating_sub(BLOCK_BYTES) / 8 / format::INDEX_SHARDS as u64;
         Ok(Layout {
             identity,
             hash_seed,
@@ -126,9 +126,9 @@ impl Layout {
             checkpoint_bytes,
             fragment_bytes: FRAGMENT_BYTES.min(piece_max),
             whole_bytes_max: WHOLE_BYTES_MAX.min(piece_max / 2),
-            // A sixteenth of what a checkpoint can hold, so that the index doubles at most four times and its tags keep
-            // at least 16 of their 20 bits.
-            index_bucket_bits: (buckets / 16).max(4).ilog2(),
+            // A sixteenth of what a checkpoint can hold: small at first, and yet an entry tells enough bits of its hash
+            // that a lookup meets a stranger once in some thousand times when the index is full.
+            index_home_bits: (homes / 16).max(16).ilog2(),
             created_s,
         })
     }
@@ -148,7 +148,7 @@ impl Layout {
             checkpoint_bytes: self.checkpoint_bytes.into(),
             fragment_bytes: (self.fragment_bytes as u32).into(),
             whole_bytes_max: (self.whole_bytes_max as u32).into(),
-            index_bucket_bits: self.index_bucket_bits.into(),
+            index_home_bits: self.index_home_bits.into(),
             span_count: 1.into(),
             features: 0.into(),
             created_s: self.created_s.into(),
@@ -191,7 +191,7 @@ impl Layout {
             checkpoint_bytes: body.checkpoint_bytes.get(),
             fragment_bytes: body.fragment_bytes.get().into(),
             whole_bytes_max: body.whole_bytes_max.get().into(),
-            index_bucket_bits: body.index_bucket_bits.get(),
+            index_home_bits: body.index_home_bits.get(),
             created_s: body.created_s.get(),
         };
         if header.address.get() != address {

@@ -199,7 +199,7 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
 }
 
 fn new_index(layout: &Layout, bytes_max: u64) -> Index {
-    Index::new(layout.index_bucket_bits, bytes_max.min(layout.index_bytes_max()))
+    Index::new(layout.index_home_bits, bytes_max.min(layout.index_bytes_max()))
 }
 
 /// At most the last two segments are unflushed.
