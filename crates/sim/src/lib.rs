@@ -5,5 +5,6 @@
 
 pub mod arguments;
 pub mod crash;
+pub mod disk;
 pub mod random;
 pub mod store;

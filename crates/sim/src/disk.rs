@@ -1,0 +1,362 @@
+//! A seeded disk over memory: it tears, loses, delays and rots, but never more than it is told to.
+//!
+//! What it may do, by kind:
+//! - *late*: an operation ends after others that began later; a flush does not cover what has not ended.
+//! - *lost*, *torn*: at a crash a write that no flush covers is gone, or there in part (at 512 bytes). Without a crash
+//!   nothing is lost.
+//! - *rotten*: a sector that was written reads with a flipped bit from then on, until it is written again. At most
+//!   `rotten_max` sectors at a time, and none in the protected ranges: what must survive is never all taken.
+//!
+//! Promises: the contract of [`BlockDevice`](nectary_block::BlockDevice), but for rot. The same seed and the same
+//! operations in the same order give the same faults. Leaves to others: errors and wrong bits on the way (the filters `error` and `corrupt`), and trying crash
+//! states one by one (`crate::crash`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nectary_block::{
+    Buffer, Context, Error, ErrorKind, Filter, Geometry, IoFuture, MemoryDevice, Operation, SharedDevice, Snapshot,
+    Survives, WriteFlags,
+};
+
+use crate::random::Random;
+
+/// What a write never tears below, in bytes.
+const SECTOR_BYTES: u64 = 512;
+
+/// How often a late operation lets others go first, at most.
+const TURNS_MAX: u64 = 8;
+
+/// What a disk does to its user. Shares are in percent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// Decides every fault.
+    pub seed: u64,
+    /// The share of operations that end late.
+    pub late_percent: u64,
+    /// The share of the writes in doubt that are gone after a crash.
+    pub lost_percent: u64,
+    /// The share of the writes in doubt, of those not gone, that are there in part after a crash.
+    pub torn_percent: u64,
+    /// The share of writes of which one sector rots.
+    pub rotten_percent: u64,
+    /// The most sectors that are rotten at a time.
+    pub rotten_max: usize,
+    /// Ranges, in bytes, in which nothing rots.
+    pub protected: Vec<Range<u64>>,
+}
+
+impl Default for DiskOptions {
+    fn default() -> DiskOptions {
+        DiskOptions {
+            seed: 1,
+            late_percent: 30,
+            lost_percent: 30,
+            torn_percent: 30,
+            rotten_percent: 0,
+            rotten_max: 16,
+            protected: Vec::new(),
+        }
+    }
+}
+
+/// A disk with faults; see the file's head.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_block::{Buffer, Context, Filter, read, write};
+/// use nectary_sim::disk::{Disk, DiskOptions};
+/// let disk = Disk::new(1 << 20, DiskOptions { lost_percent: 100, ..DiskOptions::default() });
+/// write(&*disk, 0, Buffer::copy_of(&[1; 4096])).await?;
+/// disk.flush(Context::default()).await?;
+/// write(&*disk, 0, Buffer::copy_of(&[2; 4096])).await?;
+/// let found = disk.crash();
+/// assert_eq!(read(&*found, 0, 4096).await?[0], 1, "what was flushed is there, what was not is lost");
+/// # Ok::<(), nectary_block::Error>(()) }).unwrap();
+/// ```
+pub struct Disk {
+    inner: SharedDevice,
+    options: DiskOptions,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    random: Random,
+    /// What survives a crash for certain.
+    durable: Snapshot,
+    /// Writes that no flush covers, by the order in which they began.
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+    /// Rotten sectors and the bit of each that reads wrong.
+    rotten: BTreeMap<u64, u64>,
+}
+
+struct Pending {
+    offset: u64,
+    data: Vec<u8>,
+    is_completed: bool,
+}
+
+impl Disk {
+    /// Makes a disk of zeroes.
+    pub fn new(size_bytes: u64, options: DiskOptions) -> Arc<Disk> {
+        Disk::from_snapshot(&Snapshot::zeroed(size_bytes), options)
+    }
+
+    /// Makes a disk that begins with an image.
+    pub fn from_snapshot(snapshot: &Snapshot, options: DiskOptions) -> Arc<Disk> {
+        let memory = MemoryDevice::from_snapshot(snapshot);
+        let state = State {
+            random: Random::new(options.seed),
+            durable: memory.snapshot(),
+            pending: BTreeMap::new(),
+            next: 0,
+            rotten: BTreeMap::new(),
+        };
+        Arc::new(Disk { inner: Arc::new(memory), options, state: Arc::new(Mutex::new(state)) })
+    }
+
+    /// The disk as it is found after a loss of power now: with the same rot and the next seed.
+    pub fn crash(&self) -> Arc<Disk> {
+        let mut state = self.lock();
+        let mut snapshot = state.durable.clone();
+        let pending: Vec<(u64, Vec<u8>)> =
+            state.pending.values().map(|pending| (pending.offset, pending.data.clone())).collect();
+        for (offset, data) in pending {
+            if state.random.chance(self.options.lost_percent) {
+                continue;
+            }
+            let is_torn = state.random.chance(self.options.torn_percent);
+            for (sector, bytes) in data.chunks(SECTOR_BYTES as usize).enumerate() {
+                if !is_torn || state.random.chance(50) {
+                    snapshot.write(offset + sector as u64 * SECTOR_BYTES, bytes);
+                }
+            }
+        }
+        let options = DiskOptions { seed: self.options.seed.wrapping_add(1), ..self.options.clone() };
+        let disk = Disk::from_snapshot(&snapshot, options);
+        disk.lock().rotten = state.rotten.clone();
+        disk
+    }
+
+    /// How many sectors read wrong now.
+    pub fn rotten_count(&self) -> usize {
+        self.lock().rotten.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// How often an operation that begins now lets others go first.
+    fn turns(&self) -> u64 {
+        let mut state = self.lock();
+        if state.random.chance(self.options.late_percent) { 1 + state.random.below(TURNS_MAX) } else { 0 }
+    }
+}
+
+impl State {
+    /// Takes a write that has been checked, from the moment in which the device may hold it.
+    fn begin(&mut self, offset: u64, data: Vec<u8>) -> u64 {
+        let sectors = offset / SECTOR_BYTES..(offset + data.len() as u64).div_ceil(SECTOR_BYTES);
+        let healed: Vec<u64> = self.rotten.range(sectors).map(|(&sector, _)| sector).collect();
+        for sector in healed {
+            self.rotten.remove(&sector);
+        }
+        let number = self.next;
+        self.next += 1;
+        self.pending.insert(number, Pending { offset, data, is_completed: false });
+        number
+    }
+
+    /// The write has ended: from here on a flush covers it; a forced one is covered already.
+    fn complete(&mut self, number: u64, fua: bool, options: &DiskOptions) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        pending.is_completed = true;
+        let (offset, length) = (pending.offset, pending.data.len() as u64);
+        if fua {
+            self.cover(number..number + 1);
+        }
+        let sectors = length / SECTOR_BYTES;
+        if sectors > 0 && self.rotten.len() < options.rotten_max && self.random.chance(options.rotten_percent) {
+            let place = offset + self.random.below(sectors) * SECTOR_BYTES;
+            let bit = self.random.below(SECTOR_BYTES * 8);
+            if !options.protected.iter().any(|range| place < range.end && range.start < place + SECTOR_BYTES) {
+                self.rotten.insert(place / SECTOR_BYTES, bit);
+            }
+        }
+    }
+
+    /// Makes the completed writes among some durable, and what was written below them before no longer in doubt.
+    fn cover(&mut self, numbers: Range<u64>) {
+        let covered: Vec<u64> = self
+            .pending
+            .range(numbers)
+            .filter(|(_, pending)| pending.is_completed)
+            .map(|(&number, _)| number)
+            .collect();
+        for number in covered {
+            let Some(pending) = self.pending.remove(&number) else { continue };
+            self.durable.grow(pending.offset + pending.data.len() as u64);
+            self.durable.write(pending.offset, &pending.data);
+            // An older write to the same place can no longer come out on top.
+            for older in self.pending.range_mut(..number).map(|(_, older)| older) {
+                older.hide(pending.offset, &pending.data);
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Gives way to a later write that is durable.
+    fn hide(&mut self, offset: u64, data: &[u8]) {
+        let start = offset.max(self.offset);
+        let end = (offset + data.len() as u64).min(self.offset + self.data.len() as u64);
+        if start < end {
+            let (to, from) = ((start - self.offset) as usize, (start - offset) as usize);
+            let length = (end - start) as usize;
+            self.data[to..to + length].copy_from_slice(&data[from..from + length]);
+        }
+    }
+}
+
+impl Filter for Disk {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { flush_survives: Survives::Power, ..self.inner.geometry() }
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let (turns, state) = (self.turns(), self.state.clone());
+        let read = self.inner.read_at(offset, buffers, context);
+        Box::pin(async move {
+            let mut buffers = read.await?;
+            rot(&lock(&state).rotten, offset, &mut buffers);
+            wait(turns).await;
+            Ok(buffers)
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let data: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        self.change(offset, data, flags.fua, self.inner.write_at(offset, buffers, flags, context))
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let fits = offset.checked_add(length).is_some_and(|end| end <= Filter::geometry(self).size_bytes);
+        let data = vec![0; if fits { length as usize } else { 0 }];
+        self.change(offset, data, false, self.inner.write_zeroes(offset, length, context))
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        // A hint that is not taken: the old contents stay, in memory and after a crash. Only the request is checked.
+        let checked = self.inner.allocation(offset, length, context);
+        Box::pin(
+            async move { checked.await.map(drop).map_err(|error| Error { operation: Operation::Discard, ..error }) },
+        )
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        let (turns, state) = (self.turns(), self.state.clone());
+        let covered = lock(&state).next;
+        let completed: Vec<u64> = {
+            let state = lock(&state);
+            state
+                .pending
+                .range(..covered)
+                .filter(|(_, pending)| pending.is_completed)
+                .map(|(&number, _)| number)
+                .collect()
+        };
+        let flushed = self.inner.flush(context);
+        Box::pin(async move {
+            flushed.await?;
+            wait(turns).await;
+            let mut state = lock(&state);
+            for number in completed {
+                state.cover(number..number + 1);
+            }
+            Ok(())
+        })
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let (grown, state) = (self.inner.grow(size_bytes), self.state.clone());
+        Box::pin(async move {
+            grown.await?;
+            lock(&state).durable.grow(size_bytes);
+            Ok(())
+        })
+    }
+}
+
+impl Disk {
+    /// A write of `data` that memory takes as `operation`.
+    fn change<T: Send + 'static>(&self, offset: u64, data: Vec<u8>, fua: bool, operation: IoFuture<T>) -> IoFuture<T> {
+        let (turns, state, options) = (self.turns(), self.state.clone(), self.options.clone());
+        let Some(result) = now(operation) else {
+            let detail = "memory did not answer at once";
+            let error = Error::new(ErrorKind::Io, &Filter::spec(self), Operation::Write, detail);
+            return Box::pin(std::future::ready(Err(error)));
+        };
+        // From here on the write may be found after a crash, also when its future is dropped.
+        let number = result.is_ok().then(|| lock(&state).begin(offset, data));
+        Box::pin(async move {
+            wait(turns).await;
+            if let Some(number) = number {
+                lock(&state).complete(number, fua, &options);
+            }
+            result
+        })
+    }
+}
+
+/// What a future gives when it is asked once: operations on memory are done when they are called.
+fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(result) => Some(result),
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// Lets others go first.
+async fn wait(turns: u64) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Flips the bits that have rotted in what was read.
+fn rot(rotten: &BTreeMap<u64, u64>, offset: u64, buffers: &mut [Buffer]) {
+    let mut start = offset;
+    for buffer in buffers {
+        let end = start + buffer.len() as u64;
+        for (sector, bit) in rotten.range(start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES)) {
+            buffer[(sector * SECTOR_BYTES + bit / 8 - start) as usize] ^= 1 << (bit % 8);
+        }
+        start = end;
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
