@@ -5,7 +5,7 @@ use std::rc::Rc;
 use futures_util::stream::unfold;
 use http::{Method, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 use super::connect::connect;
 use super::{Idle, RequestBody, RequestHead};
@@ -127,11 +127,16 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
             match body.frame().await {
                 Some(Ok(frame)) => {
                     // Trailers go no further.
-                    if let Ok(data) = frame.into_data()
-                        && !data.is_empty()
-                    {
-                        return Some((Ok(data), Some((body, lease))));
+                    let Ok(data) = frame.into_data() else { continue };
+                    if data.is_empty() {
+                        continue;
                     }
+                    if body.is_end_stream() {
+                        // Whoever knows the length asks for nothing behind its last byte.
+                        lease.finish();
+                        return Some((Ok(data), None));
+                    }
+                    return Some((Ok(data), Some((body, lease))));
                 }
                 Some(Err(error)) => return Some((Err(BodyError(lease.explain(&error).to_string())), None)),
                 None => {

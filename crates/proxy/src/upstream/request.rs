@@ -90,7 +90,7 @@ impl RequestHead {
 fn origin_form(uri: &Uri) -> PathAndQuery {
     match uri.path_and_query() {
         Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
-        Some(path) => format!("/{path}").parse().unwrap_or(PathAndQuery::from_static("/")),
+        Some(path) => format!("/{}", path.as_str()).parse().unwrap_or(PathAndQuery::from_static("/")),
         None => PathAndQuery::from_static("/"),
     }
 }

@@ -1,0 +1,202 @@
+//! A client that sends what it is told and reads what comes, without any library's opinion.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Whatever takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A response as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    pub status: u16,
+    /// Lower-case names.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// Whether the body was all there.
+    pub is_complete: bool,
+}
+
+impl Reply {
+    /// The values of a header, joined.
+    pub fn header(&self, name: &str) -> String {
+        let values = self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str());
+        values.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// What the cache says it did.
+    pub fn cache_status(&self) -> String {
+        self.header("cache-status")
+    }
+
+    /// Whether it came from the store without asking the origin.
+    pub fn is_hit(&self) -> bool {
+        self.cache_status().contains("nectary; hit")
+    }
+}
+
+/// A connection to the proxy.
+pub struct Client {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    /// Connects.
+    pub async fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        stream.set_nodelay(true).expect("an option");
+        Client { stream, buffer: Vec::new() }
+    }
+
+    /// Sends bytes.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.expect("room");
+    }
+
+    /// Sends a request, given as lines without their ends, and reads its response.
+    pub async fn ask(&mut self, lines: &[&str]) -> Reply {
+        let is_head = lines[0].starts_with("HEAD ");
+        self.send(request(lines).as_bytes()).await;
+        self.reply(is_head).await
+    }
+
+    /// Reads one response.
+    pub async fn reply(&mut self, to_head: bool) -> Reply {
+        tokio::time::timeout(LIMIT, self.read_reply(to_head)).await.expect("in time").expect("a response")
+    }
+
+    /// Reads one response, or nothing where the connection ends without one.
+    pub async fn reply_or_end(&mut self) -> Option<Reply> {
+        tokio::time::timeout(LIMIT, self.read_reply(false)).await.expect("in time")
+    }
+
+    /// Reads until the connection ends.
+    pub async fn rest(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.buffer);
+        let read = self.stream.read_to_end(&mut rest);
+        // A reset ends it as well.
+        let _ = tokio::time::timeout(LIMIT, read).await.expect("in time");
+        rest
+    }
+
+    /// Reads exactly so many bytes.
+    pub async fn take(&mut self, count: usize) -> Vec<u8> {
+        tokio::time::timeout(LIMIT, async {
+            while self.buffer.len() < count {
+                assert!(self.more().await, "the connection ended after {} of {count} bytes", self.buffer.len());
+            }
+        })
+        .await
+        .expect("in time");
+        self.buffer.drain(..count).collect()
+    }
+
+    /// Reads one response's head.
+    pub async fn head(&mut self) -> Reply {
+        tokio::time::timeout(LIMIT, self.read_head()).await.expect("in time").expect("a head")
+    }
+
+    async fn more(&mut self) -> bool {
+        matches!(self.stream.read_buf(&mut self.buffer).await, Ok(count) if count > 0)
+    }
+
+    async fn read_head(&mut self) -> Option<Reply> {
+        let end = loop {
+            if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end;
+            }
+            if !self.more().await {
+                return None;
+            }
+        };
+        let head = String::from_utf8(self.buffer.drain(..end + 4).collect()).expect("a head in ASCII");
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let headers = lines
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+            .collect();
+        Some(Reply { status, headers, body: Vec::new(), is_complete: true })
+    }
+
+    async fn read_reply(&mut self, to_head: bool) -> Option<Reply> {
+        let mut reply = self.read_head().await?;
+        if to_head || reply.status == 204 || reply.status == 304 {
+            return Some(reply);
+        }
+        if reply.header("transfer-encoding").eq_ignore_ascii_case("chunked") {
+            self.read_chunks(&mut reply).await;
+        } else if let Ok(length) = reply.header("content-length").parse::<usize>() {
+            while self.buffer.len() < length {
+                if !self.more().await {
+                    reply.is_complete = false;
+                    break;
+                }
+            }
+            reply.body = self.buffer.drain(..length.min(self.buffer.len())).collect();
+        } else {
+            while self.more().await {}
+            reply.body = std::mem::take(&mut self.buffer);
+        }
+        Some(reply)
+    }
+
+    async fn read_chunks(&mut self, reply: &mut Reply) {
+        loop {
+            let Some(line) = self.line().await else {
+                reply.is_complete = false;
+                return;
+            };
+            let size = usize::from_str_radix(line.trim(), 16).expect("a chunk's size");
+            while self.buffer.len() < size + 2 {
+                if !self.more().await {
+                    reply.is_complete = false;
+                    return;
+                }
+            }
+            reply.body.extend(self.buffer.drain(..size));
+            self.buffer.drain(..2);
+            if size == 0 {
+                return;
+            }
+        }
+    }
+
+    async fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|window| window == b"\r\n") {
+                let line: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                return String::from_utf8(line).ok();
+            }
+            if !self.more().await {
+                return None;
+            }
+        }
+    }
+}
+
+/// A request's bytes; a `Host` is added where the lines have none.
+pub fn request(lines: &[&str]) -> String {
+    let mut text = String::new();
+    lines.iter().for_each(|line| text.push_str(&format!("{line}\r\n")));
+    if !lines.iter().any(|line| line.to_ascii_lowercase().starts_with("host:")) {
+        text.push_str("host: test\r\n");
+    }
+    text + "\r\n"
+}
+
+/// One GET on a connection of its own.
+pub async fn get(proxy: SocketAddr, url: &str, headers: &[&str]) -> Reply {
+    let line = format!("GET {url} HTTP/1.1");
+    let lines: Vec<&str> = std::iter::once(line.as_str()).chain(headers.iter().copied()).collect();
+    Client::connect(proxy).await.ask(&lines).await
+}

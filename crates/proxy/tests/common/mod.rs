@@ -1,0 +1,10 @@
+//! What the tests of promises share: a proxy in this process, an origin that does as it is told, a client on a raw socket.
+#![allow(dead_code, unused_imports)]
+
+pub mod client;
+pub mod origin;
+pub mod proxy;
+
+pub use client::{Client, Reply, get, request};
+pub use origin::{Origin, Script};
+pub use proxy::{TestProxy, options};

@@ -1,0 +1,250 @@
+//! An origin that does exactly as it is told, on raw sockets.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// What the origin does with one request: pieces to send, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    steps: Vec<Step>,
+    then_close: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(Vec<u8>),
+    /// Waits until the test releases a gate.
+    Wait(&'static str),
+    /// Never goes on.
+    Hang,
+}
+
+impl Script {
+    /// A response with headers (lines without their ends) and a body of which the length is told.
+    pub fn response(status: &str, headers: &[&str], body: &[u8]) -> Script {
+        let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
+        headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));
+        Script::raw(&[format!("{head}\r\n").as_bytes(), body].concat())
+    }
+
+    /// `200` that is fresh for an hour.
+    pub fn fresh(body: &[u8]) -> Script {
+        Script::response("200 OK", &["cache-control: max-age=3600"], body)
+    }
+
+    /// `200` with headers.
+    pub fn ok(headers: &[&str], body: &[u8]) -> Script {
+        Script::response("200 OK", headers, body)
+    }
+
+    /// Bytes as they are.
+    pub fn raw(bytes: &[u8]) -> Script {
+        Script { steps: vec![Step::Send(bytes.to_vec())], then_close: false }
+    }
+
+    /// Further bytes.
+    pub fn then(mut self, bytes: &[u8]) -> Script {
+        self.steps.push(Step::Send(bytes.to_vec()));
+        self
+    }
+
+    /// A wait for the gate of that name.
+    pub fn wait(mut self, gate: &'static str) -> Script {
+        self.steps.push(Step::Wait(gate));
+        self
+    }
+
+    /// Silence for ever.
+    pub fn hang(mut self) -> Script {
+        self.steps.push(Step::Hang);
+        self
+    }
+
+    /// The end of the connection.
+    pub fn close(mut self) -> Script {
+        self.then_close = true;
+        self
+    }
+}
+
+/// A request that the origin got.
+#[derive(Clone, Debug)]
+pub struct Got {
+    pub line: String,
+    /// Lower-case names.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Got {
+    /// The values of a header, joined.
+    pub fn header(&self, name: &str) -> String {
+        let values = self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str());
+        values.collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Scripts by path; the last stays.
+    scripts: HashMap<String, Vec<Script>>,
+    got: Vec<Got>,
+    gates: HashMap<&'static str, Arc<Semaphore>>,
+    connections: usize,
+}
+
+impl State {
+    fn gate(&mut self, name: &'static str) -> Arc<Semaphore> {
+        self.gates.entry(name).or_insert_with(|| Arc::new(Semaphore::new(0))).clone()
+    }
+}
+
+/// A running origin; ends when dropped.
+pub struct Origin {
+    pub address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Origin {
+    /// Starts an origin without scripts: everything is `404` without a lifetime.
+    pub async fn start() -> Origin {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let state = Arc::new(Mutex::new(State::default()));
+        let task = tokio::spawn(accept(listener, state.clone()));
+        Origin { address, state, task }
+    }
+
+    /// Adds what to do with the next request for a path; the last script of a path is repeated.
+    pub fn on(&self, path: &str, script: Script) -> &Origin {
+        self.state.lock().expect("state").scripts.entry(path.into()).or_default().push(script);
+        self
+    }
+
+    /// Forgets what was to be done for a path and does this.
+    pub fn now(&self, path: &str, script: Script) -> &Origin {
+        self.state.lock().expect("state").scripts.insert(path.into(), vec![script]);
+        self
+    }
+
+    /// Lets everybody through a gate, now and later.
+    pub fn open(&self, gate: &'static str) {
+        self.state.lock().expect("state").gate(gate).add_permits(1000);
+    }
+
+    /// A URL here.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// The requests so far.
+    pub fn got(&self) -> Vec<Got> {
+        self.state.lock().expect("state").got.clone()
+    }
+
+    /// How many requests there were.
+    pub fn count(&self) -> usize {
+        self.state.lock().expect("state").got.len()
+    }
+
+    /// How many connections there were.
+    pub fn connections(&self) -> usize {
+        self.state.lock().expect("state").connections
+    }
+
+    /// Waits until so many requests have come.
+    pub async fn wait_for(&self, count: usize) {
+        while self.count() < count {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        state.lock().expect("state").connections += 1;
+        connections.spawn(serve(stream, state.clone()));
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    let mut buffer = Vec::new();
+    while let Some(got) = read_request(&mut stream, &mut buffer).await {
+        let path = got.line.split(' ').nth(1).unwrap_or("").to_owned();
+        let script = {
+            let mut state = state.lock().expect("state");
+            state.got.push(got);
+            match state.scripts.get_mut(&path) {
+                Some(scripts) if scripts.len() > 1 => scripts.remove(0),
+                Some(scripts) => scripts[0].clone(),
+                None => Script::response("404 Not Found", &["cache-control: no-store"], b"nothing here"),
+            }
+        };
+        for step in script.steps {
+            match step {
+                Step::Send(bytes) => {
+                    if stream.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                }
+                Step::Wait(gate) => {
+                    let gate = state.lock().expect("state").gate(gate);
+                    gate.acquire().await.expect("open for ever").forget();
+                }
+                Step::Hang => std::future::pending().await,
+            }
+        }
+        if script.then_close {
+            return;
+        }
+    }
+}
+
+/// Reads a request with a body of told length or in chunks (which are kept as they came).
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Got> {
+    let end = loop {
+        if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end;
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+    buffer.drain(..end + 4);
+    let mut lines = head.split("\r\n");
+    let line = lines.next()?.to_owned();
+    let headers: Vec<_> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let mut got = Got { line, headers, body: Vec::new() };
+    let is_complete = |body: &[u8], got: &Got| match got.header("content-length").parse::<usize>() {
+        Ok(length) => body.len() >= length,
+        Err(_) => got.header("transfer-encoding").is_empty() || body.ends_with(b"0\r\n\r\n"),
+    };
+    while !is_complete(buffer, &got) {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let length = got.header("content-length").parse::<usize>().ok();
+    let has_chunks = !got.header("transfer-encoding").is_empty();
+    let length = length.unwrap_or(if has_chunks { buffer.len() } else { 0 });
+    got.body = buffer.drain(..length).collect();
+    Some(got)
+}

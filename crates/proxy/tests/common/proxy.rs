@@ -1,0 +1,74 @@
+//! A proxy on a store in memory, in this process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nectary_block::MemoryDevice;
+use nectary_host::Shutdown;
+use nectary_proxy::{Proxy, ProxyOptions, ProxyStats};
+use nectary_store::{CreateOptions, OpenOptions, Store};
+
+/// A running proxy; stopped when dropped.
+pub struct TestProxy {
+    pub address: SocketAddr,
+    pub store: Store,
+    pub shutdown: Shutdown,
+    proxy: Option<Proxy>,
+}
+
+/// Options of a forward proxy with one worker on a port of its own.
+pub fn options() -> ProxyOptions {
+    ProxyOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], workers: 1, ..ProxyOptions::default() }
+}
+
+impl TestProxy {
+    /// Starts a proxy.
+    pub async fn start(options: ProxyOptions) -> TestProxy {
+        let device: nectary_block::SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
+        let store = Store::open(device, OpenOptions { memory_bytes: 64 << 20, ..OpenOptions::default() }).await;
+        let store = store.expect("an open store");
+        let shutdown = Shutdown::new();
+        let proxy = Proxy::start(options, store.clone(), shutdown.clone()).expect("a proxy");
+        TestProxy { address: proxy.addresses()[0], store, shutdown, proxy: Some(proxy) }
+    }
+
+    /// A forward proxy.
+    pub async fn forward() -> TestProxy {
+        TestProxy::start(options()).await
+    }
+
+    /// A reverse proxy of an origin.
+    pub async fn reverse(origin: SocketAddr) -> TestProxy {
+        let origin = Some(format!("http://{origin}").parse().expect("an origin"));
+        TestProxy::start(ProxyOptions { origin, ..options() }).await
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> ProxyStats {
+        self.proxy.as_ref().expect("running").stats().snapshot()
+    }
+
+    /// Waits until a counter is as it should be; the test's own time limit ends the wait otherwise.
+    pub async fn wait_for(&self, is_so: impl Fn(&ProxyStats) -> bool) {
+        while !is_so(&self.stats()) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Stops it and waits for its end, while the test's own tasks go on.
+    pub async fn stop(&mut self) {
+        self.shutdown.request();
+        let proxy = self.proxy.take().expect("running");
+        tokio::task::spawn_blocking(move || proxy.wait()).await.expect("joined").expect("a good end");
+    }
+}
+
+impl Drop for TestProxy {
+    fn drop(&mut self) {
+        self.shutdown.request();
+        if let Some(proxy) = self.proxy.take() {
+            let _ = proxy.wait();
+        }
+    }
+}

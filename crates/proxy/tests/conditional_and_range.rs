@@ -1,0 +1,129 @@
+//! Conditions and ranges of clients are answered from the store, and from a fetch under way.
+
+use crate::common::*;
+
+const DATE: &str = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+
+async fn stored(body: &[u8]) -> (Origin, TestProxy, String) {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\"", DATE, "content-type: a/b"], body));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.body, body);
+    (origin, proxy, url)
+}
+
+#[tokio::test]
+async fn what_a_client_has_is_not_sent_again() {
+    let (origin, proxy, url) = stored(b"0123456789").await;
+    for condition in [
+        "if-none-match: \"x\"",
+        "if-none-match: W/\"x\"",
+        "if-none-match: *",
+        &DATE.replace("last-modified", "if-modified-since"),
+    ] {
+        let reply = get(proxy.address, &url, &[condition]).await;
+        assert_eq!((reply.status, reply.body.len()), (304, 0), "{condition}");
+        assert_eq!((reply.header("etag"), reply.header("content-type")), ("\"x\"".into(), "".into()));
+        assert!(reply.is_hit() && !reply.header("date").is_empty() && !reply.header("cache-control").is_empty());
+    }
+    let reply = get(proxy.address, &url, &["if-none-match: \"y\""]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "0123456789"));
+    assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn ranges_are_served_from_the_whole() {
+    let (origin, proxy, url) = stored(b"0123456789").await;
+    // range, if-range, status, content-range, body
+    let table = [
+        ("bytes=2-4", "", 206, "bytes 2-4/10", "234"),
+        ("bytes=-3", "", 206, "bytes 7-9/10", "789"),
+        ("bytes=8-99", "", 206, "bytes 8-9/10", "89"),
+        ("bytes=0-9", "", 206, "bytes 0-9/10", "0123456789"),
+        ("bytes=10-", "", 416, "bytes */10", ""),
+        ("bytes=1-2,4-5", "", 200, "", "0123456789"),
+        ("lines=1-2", "", 200, "", "0123456789"),
+        ("bytes=2-4", "\"x\"", 206, "bytes 2-4/10", "234"),
+        ("bytes=2-4", "\"y\"", 200, "", "0123456789"),
+    ];
+    for (range, condition, status, content_range, body) in table {
+        let (range, condition) = (format!("range: {range}"), format!("if-range: {condition}"));
+        let headers = [range.as_str(), condition.as_str()];
+        let headers = if condition == "if-range: " { &headers[..1] } else { &headers[..] };
+        let reply = get(proxy.address, &url, headers).await;
+        assert_eq!(
+            (reply.status, reply.header("content-range").as_str(), reply.text().as_str()),
+            (status, content_range, body),
+            "{headers:?}"
+        );
+        assert!(reply.is_complete && reply.is_hit());
+    }
+    assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn a_head_is_answered_from_a_stored_get() {
+    let (origin, proxy, url) = stored(b"0123456789").await;
+    let mut client = Client::connect(proxy.address).await;
+    let reply = client.ask(&[&format!("HEAD {url} HTTP/1.1")]).await;
+    assert_eq!((reply.status, reply.header("content-length").as_str()), (200, "10"));
+    assert!(reply.is_hit());
+    // The connection is in step: nothing of a body came.
+    assert_eq!(client.ask(&[&format!("GET {url} HTTP/1.1")]).await.text(), "0123456789");
+    assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn a_range_on_a_miss_fetches_the_whole_and_gets_its_part() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"0123456789"));
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=3-5"]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (206, "345"));
+    assert_eq!(origin.got()[0].header("range"), "");
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert!(reply.is_hit() && reply.text() == "0123456789");
+}
+
+#[tokio::test]
+async fn a_range_far_behind_is_fetched_as_such_and_not_stored() {
+    let origin = Origin::start().await;
+    let part =
+        Script::response("206 Partial Content", &["content-range: bytes 99-99/100", "cache-control: max-age=9"], b"x");
+    origin.on("/a", part);
+    let mut options = options();
+    options.limits.range_fill_start_bytes_max = 50;
+    let proxy = TestProxy::start(options).await;
+    for count in 1..=2 {
+        let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=99-99"]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (206, "x"));
+        assert_eq!(origin.got()[count - 1].header("range"), "bytes=99-99");
+        assert_eq!(origin.count(), count);
+    }
+}
+
+#[tokio::test]
+async fn a_conditional_miss_fetches_the_whole_and_is_then_compared() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, &origin.url("/a"), &["if-none-match: \"x\""]).await;
+    assert_eq!(reply.status, 304);
+    assert_eq!(origin.got()[0].header("if-none-match"), "");
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn bodies_longer_than_one_piece_come_whole_and_in_parts() {
+    let body: Vec<u8> = (0..3_000_000u32).map(|index| (index * 7 + index / 251) as u8).collect();
+    let (origin, proxy, url) = stored(&body).await;
+    let whole = get(proxy.address, &url, &[]).await;
+    assert!(whole.is_hit() && whole.body == body);
+    for (first, last) in [(0, 0), (1_000_000, 2_500_000), (2_999_999, 2_999_999), (262_143, 262_144)] {
+        let reply = get(proxy.address, &url, &[&format!("range: bytes={first}-{last}")]).await;
+        assert_eq!(reply.status, 206);
+        assert!(reply.body == body[first..=last], "{first}-{last}");
+    }
+    assert_eq!(origin.count(), 1);
+}

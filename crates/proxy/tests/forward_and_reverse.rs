@@ -1,0 +1,150 @@
+//! What a forward and a reverse proxy take, send on, and refuse.
+
+use crate::common::*;
+
+#[tokio::test]
+async fn the_authority_of_an_absolute_target_wins_over_host() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, &origin.url("/a"), &["host: elsewhere.invalid"]).await;
+    assert_eq!(reply.text(), "hello");
+    assert_eq!(origin.got()[0].header("host"), origin.address.to_string());
+    assert_eq!(origin.got()[0].line, "GET /a HTTP/1.1");
+    assert!(get(proxy.address, &origin.url("/a"), &["host: another.invalid"]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_forward_proxy_explains_what_it_wants() {
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, "/path", &[]).await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.text().contains("forward proxy"), "{}", reply.text());
+    assert_eq!(reply.cache_status(), "nectary; detail=no-url");
+}
+
+#[tokio::test]
+async fn a_reverse_proxy_asks_its_origin_whatever_the_client_names() {
+    let origin = Origin::start().await;
+    origin.on("/a?q=1", Script::fresh(b"hello"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    let sent = [
+        "host: other.invalid",
+        "x-forwarded-host: evil",
+        "x-forwarded-for: 192.0.2.1",
+        "connection: x-drop",
+        "x-drop: 1",
+    ];
+    assert_eq!(get(proxy.address, "/a?q=1", &sent).await.text(), "hello");
+    let got = &origin.got()[0];
+    assert_eq!(got.header("host"), origin.address.to_string());
+    assert_eq!(got.header("x-forwarded-for"), "192.0.2.1, 127.0.0.1");
+    assert!(got.header("via").starts_with("1.1 nectary-"));
+    assert_eq!((got.header("x-forwarded-host"), got.header("x-drop")), (String::new(), String::new()));
+    assert!(get(proxy.address, "/a?q=1", &["host: third.invalid"]).await.is_hit());
+    assert!(get(proxy.address, "http://fourth.invalid/a?q=1", &[]).await.is_hit());
+    assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_comes_back_is_not_sent_round_again() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let via = origin.got()[0].header("via");
+    let reply = get(proxy.address, &origin.url("/a"), &[&format!("via: 1.0 other, {via}")]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (508, "nectary; detail=loop"));
+    // Another proxy of the same kind is no loop.
+    let reply = get(proxy.address, &origin.url("/a"), &["via: 1.1 nectary-00000000x"]).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn bodies_of_requests_reach_the_origin() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::response("201 Created", &[], b"done"));
+    let proxy = TestProxy::forward().await;
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("POST {} HTTP/1.1", origin.url("/a"));
+    client.send(request(&[&line, "content-length: 5"]).as_bytes()).await;
+    client.send(b"01234").await;
+    let reply = client.reply(false).await;
+    assert_eq!((reply.status, reply.text().as_str()), (201, "done"));
+    assert_eq!(reply.cache_status(), "nectary; fwd=method; fwd-status=201");
+    client.send(request(&[&line, "transfer-encoding: chunked"]).as_bytes()).await;
+    client.send(b"3\r\nabc\r\n0\r\n\r\n").await;
+    assert_eq!(client.reply(false).await.status, 201);
+    assert_eq!(origin.got()[0].body, b"01234");
+    assert_eq!(origin.got()[1].body, b"3\r\nabc\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn requests_that_name_no_host_or_two_are_refused() {
+    let proxy = TestProxy::forward().await;
+    for head in ["GET http://a/ HTTP/1.1\r\n\r\n", "GET http://a/ HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n"] {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(head.as_bytes()).await;
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (400, "nectary; detail=host"), "{head:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_old_client_gets_an_answer_it_understands() {
+    let origin = Origin::start().await;
+    let chunked =
+        b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    origin.on("/a", Script::raw(chunked));
+    let proxy = TestProxy::forward().await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/a")).as_bytes()).await;
+    let reply = client.reply(false).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+    assert_eq!(reply.header("transfer-encoding"), "");
+}
+
+#[tokio::test]
+async fn what_is_only_wanted_from_the_store_and_not_there_is_504() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, &origin.url("/a"), &["cache-control: only-if-cached"]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (504, "nectary; detail=only-if-cached"));
+    assert_eq!(origin.count(), 0);
+}
+
+#[tokio::test]
+async fn an_upstream_caches_status_stays_ahead_of_ours() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "cache-status: Other; hit", "age: 7"], b"x"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert!(reply.cache_status().starts_with("Other; hit, nectary; hit; ttl=5"), "{}", reply.cache_status());
+    assert!((7..=9).contains(&reply.header("age").parse::<u64>().expect("an age")));
+}
+
+#[tokio::test]
+async fn a_lifetime_by_rule_is_off_by_default() {
+    let origin = Origin::start().await;
+    origin.on("/a.deb", Script::ok(&[], b"x"));
+    let url = origin.url("/a.deb");
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &url, &[]).await;
+    assert!(!get(proxy.address, &url, &[]).await.is_hit());
+    let rule = "127.0.0.1/*.deb=1h".parse_rule();
+    let proxy = TestProxy::start(nectary_proxy::ProxyOptions { default_ttl: vec![rule], ..options() }).await;
+    get(proxy.address, &url, &[]).await;
+    assert!(get(proxy.address, &url, &[]).await.is_hit());
+}
+
+trait ParseRule {
+    fn parse_rule(&self) -> nectary_proxy::DefaultTtlRule;
+}
+
+impl ParseRule for str {
+    fn parse_rule(&self) -> nectary_proxy::DefaultTtlRule {
+        nectary_proxy::DefaultTtlRule::parse(self).expect("a rule")
+    }
+}

@@ -1,0 +1,127 @@
+//! Everything that a client or an origin decides has a limit.
+
+use std::time::Duration;
+
+use crate::common::*;
+
+#[tokio::test]
+async fn heads_and_urls_are_bounded() {
+    let mut options = options();
+    options.limits.request_head_bytes_max = 4096;
+    options.limits.url_bytes_max = 1000;
+    let proxy = TestProxy::start(options).await;
+    let long = "x".repeat(5000);
+    let header = format!("GET http://a/ HTTP/1.1\r\nhost: a\r\nx: {long}\r\n\r\n");
+    let many = format!("GET http://a/ HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: y\r\n".repeat(101));
+    let url = format!("GET http://a/{} HTTP/1.1\r\nhost: a\r\n\r\n", &long[..1000]);
+    for (head, status) in [(&header, 431), (&many, 431), (&url, 414)] {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(head.as_bytes()).await;
+        assert_eq!(client.reply(false).await.status, status);
+        assert!(client.rest().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn bodies_of_requests_are_bounded() {
+    let origin = Origin::start().await;
+    let mut options = options();
+    options.limits.request_body_bytes_max = 10;
+    let proxy = TestProxy::start(options).await;
+    let line = format!("POST {} HTTP/1.1", origin.url("/a"));
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&[&line, "content-length: 11"]).as_bytes()).await;
+    assert_eq!(client.reply(false).await.status, 413);
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&[&line, "transfer-encoding: chunked"]).as_bytes()).await;
+    client.send(b"b\r\n01234567890\r\n0\r\n\r\n").await;
+    assert_eq!(client.reply(false).await.status, 502);
+    assert_eq!(origin.count(), 0);
+}
+
+#[tokio::test]
+async fn a_head_that_drips_in_is_given_up() {
+    let mut options = options();
+    options.limits.head_timeout = Duration::from_millis(500);
+    let proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(b"GET http://a/ HTTP/1.1\r\nhost").await;
+    assert!(client.reply_or_end().await.is_none());
+    assert_eq!(proxy.stats().overdue_connections, 1);
+}
+
+#[tokio::test]
+async fn connections_that_wait_are_closed_after_a_while() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.limits.keep_alive_timeout = Duration::from_millis(500);
+    let proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    assert_eq!(client.ask(&[&line]).await.status, 200);
+    assert_eq!(client.ask(&[&line]).await.status, 200);
+    assert!(client.rest().await.is_empty());
+    proxy.wait_for(|stats| stats.connections_open == 0).await;
+}
+
+#[tokio::test]
+async fn a_request_body_that_stops_is_given_up() {
+    let origin = Origin::start().await;
+    let mut options = options();
+    options.limits.body_timeout = Duration::from_millis(500);
+    let proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("POST {} HTTP/1.1", origin.url("/a"));
+    client.send(request(&[&line, "content-length: 100"]).as_bytes()).await;
+    client.send(b"some").await;
+    let reply = client.reply_or_end().await;
+    assert!(reply.is_none_or(|reply| reply.status >= 400));
+    proxy.wait_for(|stats| stats.connections_open == 0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_given_up() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(&vec![7; 32 << 20]));
+    let mut options = options();
+    options.limits.write_timeout = Duration::from_millis(500);
+    let proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
+    proxy.wait_for(|stats| stats.overdue_connections == 1 && stats.connections_open == 0).await;
+    assert!(client.rest().await.len() < 32 << 20);
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_refused_politely() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.limits.connections_max = 2;
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut first = Client::connect(proxy.address).await;
+    let mut second = Client::connect(proxy.address).await;
+    assert_eq!(first.ask(&[&line]).await.status, 200);
+    assert_eq!(second.ask(&[&line]).await.status, 200);
+    let mut third = Client::connect(proxy.address).await;
+    let reply = third.reply(false).await;
+    assert_eq!((reply.status, reply.header("retry-after").as_str()), (503, "1"));
+    drop(first);
+    proxy.wait_for(|stats| stats.connections_open == 1).await;
+    let mut third = Client::connect(proxy.address).await;
+    assert_eq!(third.ask(&[&line]).await.status, 200);
+    assert_eq!(proxy.stats().excess_connections, 1);
+}
+
+#[tokio::test]
+async fn connections_to_an_origin_are_used_again() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"x"));
+    let proxy = TestProxy::forward().await;
+    for _ in 0..5 {
+        assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "x");
+    }
+    assert_eq!((origin.count(), origin.connections()), (5, 1));
+}

@@ -1,0 +1,88 @@
+//! Every request has a line in the access log that says what the cache did.
+
+use crate::common::*;
+
+#[tokio::test]
+async fn each_request_has_its_line_when_the_proxy_has_stopped() {
+    let folder = std::env::temp_dir().join(format!("nectary-proxy-log-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("access.log");
+    let _ = std::fs::remove_file(&path);
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
+    origin.on("/private", Script::ok(&["cache-control: private"], b"mine"));
+    let mut options = options();
+    options.access_log = nectary_proxy::AccessLog::File(path.clone());
+    let mut proxy = TestProxy::start(options).await;
+    let url = origin.url("/a");
+    get(proxy.address, &url, &["user-agent: \"me\"", "referer: http://r/"]).await;
+    get(proxy.address, &url, &[]).await;
+    get(proxy.address, &url, &["if-none-match: \"x\""]).await;
+    get(proxy.address, &url, &["range: bytes=0-1"]).await;
+    get(proxy.address, &origin.url("/private"), &[]).await;
+    get(proxy.address, "/nothing", &[]).await;
+    get(proxy.address, "http://127.0.0.1:1/", &[]).await;
+    Client::connect(proxy.address).await.ask(&[&format!("PURGE {url} HTTP/1.1")]).await;
+    proxy.stop().await;
+    let text = std::fs::read_to_string(&path).expect("a log");
+    let found: Vec<String> = text
+        .lines()
+        .map(|line| {
+            assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
+            let fields: Vec<&str> = line.split('"').collect();
+            let after: Vec<&str> = fields[6].split_whitespace().collect();
+            assert!(after[1].parse::<f64>().expect("seconds") < 20.0);
+            format!("{}|{}|{}|{}|{} {}", fields[1], fields[2].trim(), fields[3], fields[5], after[0], after[2])
+        })
+        .collect();
+    let expected = [
+        format!("GET {url} HTTP/1.1|200 5|http://r/|\\x22me\\x22|MISS 5"),
+        format!("GET {url} HTTP/1.1|200 5|-|-|HIT 5"),
+        format!("GET {url} HTTP/1.1|304 0|-|-|HIT 5"),
+        format!("GET {url} HTTP/1.1|206 2|-|-|HIT 5"),
+        format!("GET {} HTTP/1.1|200 4|-|-|PASS 4", origin.url("/private")),
+        "GET /nothing HTTP/1.1|400 182|-|-|OWN -".to_owned(),
+        "GET http://127.0.0.1:1/ HTTP/1.1|502 77|-|-|FAILED -".to_owned(),
+        format!("PURGE {url} HTTP/1.1|200 {}|-|-|PURGED -", url.len() + 8),
+    ];
+    let strip_bytes = |line: &str| {
+        // How long the proxy's own words are does not matter here.
+        if line.ends_with("OWN -") || line.ends_with("FAILED -") {
+            line.split('|')
+                .enumerate()
+                .map(|(at, part)| if at == 1 { &part[..3] } else { part })
+                .collect::<Vec<_>>()
+                .join("|")
+        } else {
+            line.to_owned()
+        }
+    };
+    let found: Vec<_> = found.iter().map(|line| strip_bytes(line)).collect();
+    let expected: Vec<_> = expected.iter().map(|line| strip_bytes(line)).collect();
+    assert_eq!(found, expected);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[tokio::test]
+async fn a_response_that_was_cut_off_is_logged_as_such() {
+    let folder = std::env::temp_dir().join(format!("nectary-proxy-cut-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("access.log");
+    let _ = std::fs::remove_file(&path);
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n";
+    origin.on("/a", Script::raw(head).then(b"01234").wait("end").close());
+    let mut options = options();
+    options.access_log = nectary_proxy::AccessLog::File(path.clone());
+    let mut proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
+    client.head().await;
+    assert_eq!(client.take(5).await, b"01234");
+    origin.open("end");
+    assert!(client.rest().await.is_empty());
+    proxy.stop().await;
+    let text = std::fs::read_to_string(&path).expect("a log");
+    assert!(text.contains("\" 200 5 \"-\" \"-\" MISS ") && text.trim_end().ends_with(" 10"), "{text}");
+    std::fs::remove_dir_all(&folder).expect("removed");
+}

@@ -1,0 +1,16 @@
+//! The promises of the proxy, one file each, in one binary.
+
+mod collapsed_misses;
+mod common;
+mod conditional_and_range;
+mod forward_and_reverse;
+mod framing_refused;
+mod limits;
+mod log_of_requests;
+mod miss_then_hit;
+mod origin_faults;
+mod purge_and_invalidation;
+mod shutdown;
+mod tunnels;
+mod validation;
+mod vary;

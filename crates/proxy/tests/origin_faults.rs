@@ -1,0 +1,160 @@
+//! An origin that dies, lies, stalls or sends nonsense: clients see an error or an aborted connection, and nothing of it is
+//! in the store.
+
+use std::time::Duration;
+
+use crate::common::*;
+
+/// Asks twice and demands that the second request went to the origin again.
+async fn ask_twice(origin: &Origin, proxy: &TestProxy, path: &str) -> Option<Reply> {
+    let line = format!("GET {} HTTP/1.1", origin.url(path));
+    let mut first = None;
+    for count in 1..=2 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line]).as_bytes()).await;
+        first = client.reply_or_end().await;
+        assert_eq!(origin.count(), count, "nothing was stored");
+    }
+    first
+}
+
+#[tokio::test]
+async fn a_body_that_ends_early_is_never_whole() {
+    let fresh = "cache-control: max-age=60\r\n";
+    let table = [
+        format!("HTTP/1.1 200 OK\r\n{fresh}content-length: 10\r\n\r\n01234"),
+        format!("HTTP/1.1 200 OK\r\n{fresh}transfer-encoding: chunked\r\n\r\n5\r\n01234\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{fresh}transfer-encoding: chunked\r\n\r\n5\r\n012"),
+        format!("HTTP/1.1 200 OK\r\n{fresh}transfer-encoding: chunked\r\n\r\n5\r\n01234\r\n0\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{fresh}transfer-encoding: chunked\r\n\r\n5\r\n0123456\r\n0\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{fresh}transfer-encoding: chunked\r\n\r\nzz\r\n0123456\r\n0\r\n\r\n"),
+    ];
+    for response in table {
+        let origin = Origin::start().await;
+        origin.on("/a", Script::raw(response.as_bytes()).close());
+        let proxy = TestProxy::forward().await;
+        let reply = ask_twice(&origin, &proxy, "/a").await;
+        assert!(reply.is_none_or(|reply| !reply.is_complete || reply.status == 502), "{response:?}");
+        proxy.wait_for(|stats| stats.failed_fills == 2).await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_ends_with_its_connection_is_passed_on_and_not_stored() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nwho knows").close());
+    let proxy = TestProxy::forward().await;
+    let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
+    assert_eq!((reply.status, reply.text().as_str()), (200, "who knows"));
+    assert!(!reply.cache_status().contains("stored"));
+}
+
+#[tokio::test]
+async fn more_than_was_announced_is_not_taken() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 5\r\n\r\n0123456789"));
+    origin.on("/b", Script::fresh(b"other"));
+    let proxy = TestProxy::forward().await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&[&line]).as_bytes()).await;
+    if let Some(reply) = client.reply_or_end().await {
+        assert!(reply.status == 502 || !reply.is_complete || reply.text() == "01234", "{reply:?}");
+    }
+    // The rest is nobody's response.
+    assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.text(), "other");
+}
+
+#[tokio::test]
+async fn nonsense_is_502_and_not_stored() {
+    let table = [
+        "total nonsense\r\n\r\n",
+        "HTTP/1.1 abc OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\ncache-control: max-age=60\r\n\r\n012345",
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\ncache-control: max-age=60\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\ncache-control: max-age=60\r\n\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\ncache-control: max-age=60\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: x\r\ncache-control: max-age=60\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nx: y\r\n folded\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
+        "",
+    ];
+    for response in table {
+        let origin = Origin::start().await;
+        origin.on("/a", Script::raw(response.as_bytes()).close());
+        let proxy = TestProxy::forward().await;
+        let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
+        assert_eq!(reply.status, 502, "{response:?}: {reply:?}");
+        assert!(reply.cache_status().starts_with("nectary; fwd=uri-miss"), "{response:?}");
+        assert!(reply.text().contains("origin"), "{}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_502() {
+    let origin = Origin::start().await;
+    let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 0\r\n\r\n", "y".repeat(100_000));
+    origin.on("/a", Script::raw(head.as_bytes()));
+    let proxy = TestProxy::forward().await;
+    let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
+    assert_eq!(reply.status, 502);
+}
+
+#[tokio::test]
+async fn an_origin_that_does_not_answer_is_504() {
+    let origin = Origin::start().await;
+    origin.on("/silent", Script::raw(b"").hang());
+    origin.on("/half", Script::raw(b"HTTP/1.1 200 OK\r\ncontent-le").hang());
+    let mut options = options();
+    options.limits.response_timeout = Duration::from_millis(500);
+    let proxy = TestProxy::start(options).await;
+    for path in ["/silent", "/half"] {
+        let reply = get(proxy.address, &origin.url(path), &[]).await;
+        assert_eq!(reply.status, 504, "{path}: {}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_cut_off_and_not_stored() {
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
+    origin.on("/a", Script::raw(head).hang());
+    let mut options = options();
+    options.limits.body_timeout = Duration::from_millis(500);
+    let proxy = TestProxy::start(options).await;
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert!(!reply.is_complete && reply.text() == "01234");
+    assert_eq!(proxy.stats().failed_fills, 1);
+}
+
+#[tokio::test]
+async fn an_origin_that_is_not_there_is_502() {
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, "http://127.0.0.1:1/", &[]).await;
+    assert_eq!(reply.status, 502);
+    assert!(reply.text().contains("cannot connect"), "{}", reply.text());
+    let reply = get(proxy.address, "http://no-such-name.invalid/", &[]).await;
+    assert_eq!(reply.status, 502);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_died_costs_no_request() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"1").close());
+    let proxy = TestProxy::forward().await;
+    for _ in 0..5 {
+        assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "1");
+    }
+    assert_eq!(origin.count(), 5);
+}
+
+#[tokio::test]
+async fn informational_responses_are_not_the_answer() {
+    let origin = Origin::start().await;
+    let early = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
+    origin.on("/a", Script::raw(early));
+    let proxy = TestProxy::forward().await;
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "ok");
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+}

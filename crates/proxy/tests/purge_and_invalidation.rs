@@ -1,0 +1,92 @@
+//! What was purged, or may have been changed by an unsafe request, is not served again.
+
+use crate::common::*;
+
+async fn ask(proxy: &TestProxy, lines: &[&str]) -> Reply {
+    Client::connect(proxy.address).await.ask(lines).await
+}
+
+#[tokio::test]
+async fn a_purged_url_misses_with_all_its_variants() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept"], b"hello"));
+    origin.on("/b", Script::fresh(b"other"));
+    let proxy = TestProxy::forward().await;
+    for accept in ["accept: x", "accept: y"] {
+        get(proxy.address, &origin.url("/a"), &[accept]).await;
+        assert!(get(proxy.address, &origin.url("/a"), &[accept]).await.is_hit());
+    }
+    get(proxy.address, &origin.url("/b"), &[]).await;
+    let reply = ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a"))]).await;
+    assert_eq!((reply.status, reply.text().trim()), (200, format!("purged {}", origin.url("/a")).as_str()));
+    for accept in ["accept: x", "accept: y"] {
+        assert!(!get(proxy.address, &origin.url("/a"), &[accept]).await.is_hit());
+    }
+    assert!(get(proxy.address, &origin.url("/b"), &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_purge_takes_a_path_with_a_host_and_answers_in_json() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let host = format!("host: {}", origin.address);
+    let reply = ask(&proxy, &["PURGE /a HTTP/1.1", &host, "accept: application/json"]).await;
+    assert_eq!(reply.header("content-type"), "application/json");
+    assert_eq!(reply.text().trim(), format!("{{\"purged\":\"{}\"}}", origin.url("/a")));
+    assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+    let reverse = TestProxy::reverse(origin.address).await;
+    get(reverse.address, "/a", &[]).await;
+    assert!(get(reverse.address, "/a", &[]).await.is_hit());
+    assert_eq!(ask(&reverse, &["PURGE /a HTTP/1.1"]).await.status, 200);
+    assert!(!get(reverse.address, "/a", &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_fetch_that_began_before_a_purge_brings_nothing_back() {
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\n";
+    origin.on("/a", Script::raw(head).wait("body").then(b"old")).on("/a", Script::fresh(b"new"));
+    let proxy = TestProxy::forward().await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
+    client.head().await;
+    assert_eq!(ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a"))]).await.status, 200);
+    origin.open("body");
+    assert_eq!(client.take(3).await, b"old");
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "new");
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert!(reply.is_hit() && reply.text() == "new");
+}
+
+#[tokio::test]
+async fn a_successful_unsafe_request_invalidates_its_target_and_what_it_names() {
+    let origin = Origin::start().await;
+    for path in ["/a", "/named", "/other"] {
+        origin.on(path, Script::fresh(b"x"));
+    }
+    let proxy = TestProxy::forward().await;
+    for path in ["/a", "/named", "/other"] {
+        get(proxy.address, &origin.url(path), &[]).await;
+        assert!(get(proxy.address, &origin.url(path), &[]).await.is_hit());
+    }
+    let done = Script::response("200 OK", &["content-location: /named", "cache-control: no-store"], b"done");
+    origin.now("/a", done);
+    let reply = ask(&proxy, &[&format!("POST {} HTTP/1.1", origin.url("/a")), "content-length: 0"]).await;
+    assert_eq!(reply.text(), "done");
+    assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+    assert!(!get(proxy.address, &origin.url("/named"), &[]).await.is_hit());
+    assert!(get(proxy.address, &origin.url("/other"), &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_failed_unsafe_request_invalidates_nothing() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x")).on("/a", Script::response("500 Oh", &[], b"no"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let reply = ask(&proxy, &[&format!("DELETE {} HTTP/1.1", origin.url("/a"))]).await;
+    assert_eq!(reply.status, 500);
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+}

@@ -1,0 +1,108 @@
+//! What is stale is validated: a `304` renews it, anything else replaces it.
+
+use crate::common::*;
+
+#[tokio::test]
+async fn a_304_renews_what_is_stored_and_updates_its_headers() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\"", "x-count: 1"], b"hello"))
+        .on(
+            "/a",
+            Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\nx-count: 2\r\n\r\n"),
+        )
+        .on("/a", Script::response("500 Not Asked Again", &[], b""));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.header("x-count"), "1");
+    let second = get(proxy.address, &url, &[]).await;
+    assert_eq!((second.status, second.text().as_str(), second.header("x-count").as_str()), (200, "hello", "2"));
+    assert_eq!(second.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
+    assert_eq!(origin.got()[1].header("if-none-match"), "\"x\"");
+    let third = get(proxy.address, &url, &[]).await;
+    assert!(third.is_hit() && third.text() == "hello" && third.header("x-count") == "2", "{third:?}");
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn a_200_replaces_what_is_stored() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old")).on("/a", Script::fresh(b"new"));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.text(), "old");
+    let second = get(proxy.address, &url, &[]).await;
+    assert_eq!(
+        (second.text().as_str(), second.cache_status().as_str()),
+        ("new", "nectary; fwd=stale; fwd-status=200; stored")
+    );
+    let third = get(proxy.address, &url, &[]).await;
+    assert!(third.is_hit() && third.text() == "new");
+}
+
+#[tokio::test]
+async fn a_304_for_something_else_is_not_believed() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"other\"\r\n\r\n"))
+        .on("/a", Script::fresh(b"new"));
+    let proxy = TestProxy::forward().await;
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "old");
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "new");
+    assert_eq!(origin.got()[2].header("if-none-match"), "");
+}
+
+#[tokio::test]
+async fn a_request_can_demand_validation() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"))
+        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    for demand in ["cache-control: no-cache", "cache-control: max-age=0", "pragma: no-cache"] {
+        let reply = get(proxy.address, &origin.url("/a"), &[demand]).await;
+        assert_eq!(reply.cache_status(), "nectary; fwd=request; fwd-status=304; stored", "{demand}");
+        assert_eq!(reply.text(), "hello");
+    }
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+    assert_eq!(origin.count(), 4);
+}
+
+#[tokio::test]
+async fn validations_at_the_same_time_are_one_request() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello")).on(
+        "/a",
+        Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\n\r\n"),
+    );
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line]).as_bytes()).await;
+        clients.push(client);
+    }
+    proxy.wait_for(|stats| stats.requests == 5).await;
+    origin.open("answer");
+    for client in &mut clients {
+        assert_eq!(client.reply(false).await.text(), "hello");
+    }
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn an_error_of_the_origin_leaves_what_is_stored() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello"))
+        .on("/a", Script::response("500 Oh", &[], b"no"))
+        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 500);
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "hello");
+}

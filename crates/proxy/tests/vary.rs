@@ -1,0 +1,79 @@
+//! A response that varies is served to requests with the same headers only.
+
+use crate::common::*;
+
+#[tokio::test]
+async fn variants_are_kept_apart_and_each_is_found_again() {
+    let origin = Origin::start().await;
+    for body in [b"one", b"two"] {
+        origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: Accept-Language, X-Kind"], body));
+    }
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    let german = ["accept-language: de,  en"];
+    let french = ["accept-language: fr", "x-kind: 1"];
+    assert_eq!(get(proxy.address, &url, &german).await.cache_status(), "nectary; fwd=uri-miss; fwd-status=200; stored");
+    assert_eq!(
+        get(proxy.address, &url, &french).await.cache_status(),
+        "nectary; fwd=vary-miss; fwd-status=200; stored"
+    );
+    let reply = get(proxy.address, &url, &["accept-language: de, en"]).await;
+    assert!(reply.is_hit() && reply.text() == "one", "{reply:?}");
+    let reply = get(proxy.address, &url, &french).await;
+    assert!(reply.is_hit() && reply.text() == "two", "{reply:?}");
+    assert!(!get(proxy.address, &url, &["accept-language: fr"]).await.is_hit());
+    assert_eq!(origin.count(), 3);
+}
+
+#[tokio::test]
+async fn names_learned_later_join_those_known() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=60", "vary: a"], b"1"))
+        .on("/a", Script::ok(&["cache-control: max-age=60", "vary: b"], b"2"))
+        .on("/a", Script::ok(&["cache-control: max-age=60"], b"3"));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &["a: 1", "b: 1"]).await.text(), "1");
+    assert_eq!(get(proxy.address, &url, &["a: 2", "b: 1"]).await.text(), "2");
+    let reply = get(proxy.address, &url, &["a: 2", "b: 1"]).await;
+    assert!(reply.is_hit() && reply.text() == "2");
+    assert_eq!(get(proxy.address, &url, &["a: 2", "b: 2"]).await.text(), "3");
+    assert!(get(proxy.address, &url, &["a: 2", "b: 2"]).await.is_hit());
+}
+
+#[tokio::test]
+async fn what_varies_by_everything_is_not_stored() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: *"], b"x"));
+    let proxy = TestProxy::forward().await;
+    for count in 1..=2 {
+        assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+        assert_eq!(origin.count(), count);
+    }
+}
+
+#[tokio::test]
+async fn a_follower_of_another_variant_gets_its_own() {
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\nvary: a\r\ncontent-length: 3\r\n\r\n";
+    origin.on("/a", Script::raw(b"").wait("answer").then(head).then(b"one"));
+    origin.on("/a", Script::raw(head).then(b"two"));
+    let proxy = TestProxy::forward().await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut clients = Vec::new();
+    for header in ["a: 1", "a: 1", "a: 2", "a: 2"] {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line, header]).as_bytes()).await;
+        proxy.wait_for(|stats| stats.requests == clients.len() as u64 + 1).await;
+        clients.push(client);
+    }
+    origin.wait_for(1).await;
+    origin.open("answer");
+    let mut bodies = Vec::new();
+    for client in &mut clients {
+        bodies.push(client.reply(false).await.text());
+    }
+    assert_eq!(bodies, ["one", "one", "two", "two"]);
+    assert_eq!(origin.count(), 2);
+}
