@@ -204,3 +204,34 @@ async fn block_device_named_as_a_file_and_the_reverse_are_told() {
     let error = FileDevice::open_disk(directory.file(), &OpenOptions::default()).await.err().unwrap();
     assert!(error.kind == ErrorKind::Invalid && error.detail.contains("file:"), "{error}");
 }
+
+#[tokio::test]
+async fn write_without_room_fails_as_full_and_the_device_goes_on() {
+    let directory = Directory::new();
+    let place = directory.0.join("small");
+    std::fs::create_dir(&place).unwrap();
+    let mount =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&place).output();
+    if !mount.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("NOT RUN: no small tmpfs: {mount:?}");
+        return;
+    }
+    let mut found = Vec::new();
+    for engine in ENGINES {
+        let path = place.join(format!("{engine:?}.img"));
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let device = FileDevice::open_file(&path, &OpenOptions { engine, ..OpenOptions::default() }).await.unwrap();
+        let first = write(&device, 0, Buffer::zeroed(4096)).await.map(drop);
+        let full = write(&device, 0, Buffer::zeroed(1 << 20)).await.map(drop);
+        let again = write(&device, 0, Buffer::copy_of(&[1; 4096])).await.map(drop);
+        found.push((first, full.map_err(|error| error.kind), again, device.flush(Context::default()).await));
+        drop(device);
+        std::fs::remove_file(&path).unwrap();
+    }
+    let unmounted = std::process::Command::new("umount").arg(&place).status();
+    assert!(unmounted.is_ok_and(|status| status.success()));
+    for (first, full, again, flushed) in found {
+        assert_eq!(full, Err(ErrorKind::Full));
+        assert!(first.is_ok() && again.is_ok() && flushed.is_ok(), "{first:?} {again:?} {flushed:?}");
+    }
+}

@@ -157,3 +157,27 @@ fn runtime_of_several_threads_uses_the_pool() {
         assert_eq!(read(&device, 0, 4096).await.unwrap()[0], 4);
     });
 }
+
+#[test]
+fn deadline_passes_while_the_kernel_keeps_the_buffer() {
+    use std::io::Write;
+    use std::time::Instant;
+    let directory = Directory::new();
+    runtime().block_on(async {
+        let mut device = device(&directory, Engine::Uring).await;
+        let (transfer, other) = pipe_read();
+        Arc::get_mut(&mut device.shared).unwrap().file = transfer.shared.file.try_clone().unwrap();
+        let deadline = Some(Instant::now() + Duration::from_millis(20));
+        let context = crate::Context { deadline, ..Default::default() };
+        let error = device.read_at(0, vec![Buffer::zeroed(4096)], context).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TimedOut, "{error}");
+        let is_idle = || {
+            RINGS.with(|rings| rings.borrow().iter().all(|local| local.ring.as_ref().unwrap().lock().core.is_idle()))
+        };
+        assert!(!is_idle(), "the operation and its buffer are still in the ring");
+        std::fs::File::from(other).write_all(&[7; 4096]).unwrap();
+        while !is_idle() {
+            tokio::task::yield_now().await;
+        }
+    });
+}

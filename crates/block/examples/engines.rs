@@ -1,0 +1,61 @@
+//! Measures random direct reads and writes by both engines: `cargo run --release -p nectary-block --example engines -- PATH`.
+//!
+//! Prints operations a second for each engine, size and number of operations in flight, on one thread. The file is created
+//! where it is absent and stays.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use nectary_block::{Buffer, Context, Engine, OpenOptions, SharedDevice, WriteFlags, open};
+use tokio::task::JoinSet;
+
+const FILE_BYTES: u64 = 1 << 30;
+const ROUND: Duration = Duration::from_secs(2);
+
+/// Keeps `depth` operations in flight until the round is over; gives operations a second.
+async fn measure(device: &SharedDevice, depth: u64, bytes: usize, is_write: bool) -> Result<f64, Box<dyn Error>> {
+    let (began, mut tasks) = (Instant::now(), JoinSet::new());
+    for lane in 0..depth {
+        let device = device.clone();
+        tasks.spawn(async move {
+            let (mut state, mut count) = (lane + 1, 0u64);
+            let mut buffers = vec![Buffer::zeroed(bytes)];
+            while began.elapsed() < ROUND {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let offset = (state >> 20) % (FILE_BYTES / bytes as u64) * bytes as u64;
+                buffers = match is_write {
+                    true => device.write_at(offset, buffers, WriteFlags::default(), Context::default()).await?,
+                    false => device.read_at(offset, buffers, Context::default()).await?,
+                };
+                count += 1;
+            }
+            Ok::<u64, nectary_block::Error>(count)
+        });
+    }
+    let mut total = 0;
+    while let Some(count) = tasks.join_next().await {
+        total += count??;
+    }
+    Ok(total as f64 / began.elapsed().as_secs_f64())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::args().nth(1).ok_or("give the path of a file")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for engine in [Engine::Uring, Engine::Posix] {
+            let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, direct: true };
+            let device = open(&path, &options).await?;
+            // Once over the file, so that no block is read as never written.
+            for index in 0..FILE_BYTES >> 20 {
+                nectary_block::write(&*device, index << 20, Buffer::zeroed(1 << 20)).await?;
+            }
+            for (bytes, depth) in [(4096, 1), (4096, 32), (65536, 8)] {
+                let reads = measure(&device, depth, bytes, false).await?;
+                let writes = measure(&device, depth, bytes, true).await?;
+                println!("{engine:?} {bytes:>6} bytes x {depth:<3} {reads:>9.0} reads/s {writes:>9.0} writes/s");
+            }
+        }
+        Ok(())
+    })
+}
