@@ -214,8 +214,13 @@ impl Writer {
 
     /// Packs one append from the queue and starts writing it.
     async fn append(&mut self) -> Result<(), Error> {
+        // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one takes.
         let bytes_max = self.shared.layout.append_bytes_max();
-        let (mut items, bytes) = pack::take(&self.shared.queue, bytes_max);
+        let room = self.shared.layout.segment_bytes - self.position.offset;
+        let (mut items, mut bytes) = pack::take(&self.shared.queue, bytes_max.min(room));
+        if items.is_empty() {
+            (items, bytes) = pack::take(&self.shared.queue, bytes_max);
+        }
         // What was purged while it waited is not written.
         let last_sequence = items.last().map(|item| item.entry.sequence);
         items.retain(|item| {
