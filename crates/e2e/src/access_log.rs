@@ -1,7 +1,7 @@
 //! Reads the proxy's access log: who asked for what, what was sent, and where it came from.
 //!
-//! The layout is the combined format followed by the cache result and further fields (`docs/access-log.md`); this reader
-//! knows no more of it than a user's script would: quoted strings, and words between spaces.
+//! The layout is the combined format followed by result, seconds and object bytes (`docs/access-log.md`); this reader knows
+//! no more of it than a user's script would: quoted strings, and words between spaces.
 
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -19,8 +19,8 @@ pub struct Line {
     pub body_bytes: u64,
     /// The cache's result (`HIT`, `MISS`, …).
     pub result: String,
-    /// The words after the result.
-    pub rest: Vec<String>,
+    /// Size of the whole object, where it is known.
+    pub object_bytes: Option<u64>,
 }
 
 impl Line {
@@ -53,8 +53,10 @@ pub fn parse(line: &str) -> Option<Line> {
     let mut tail = words.next()?.split('"');
     // "referer" "user agent" result …
     let after = tail.nth(4)?;
-    let mut words = after.split_whitespace().map(str::to_owned);
-    Some(Line { method, url, status, body_bytes, result: words.next()?, rest: words.collect() })
+    let mut words = after.split_whitespace();
+    let result = words.next()?.to_owned();
+    let object_bytes = words.nth(1).and_then(|word| word.parse().ok());
+    Some(Line { method, url, status, body_bytes, result, object_bytes })
 }
 
 #[cfg(test)]
@@ -63,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_line_is_taken_apart() {
-        let text = r#"127.0.0.1 - - [01/Jan/2026:00:00:00 +0000] "GET http://h/p HTTP/1.1" 200 1234 "-" "a (b) c" HIT 0.000123"#;
+        let text = r#"127.0.0.1 - - [01/Jan/2026:00:00:00 +0000] "GET http://h/p HTTP/1.1" 200 1234 "-" "a (b) c" HIT 0.000123 5678"#;
         let line = parse(text).unwrap();
         assert_eq!((line.method.as_str(), line.url.as_str(), line.status), ("GET", "http://h/p", 200));
         assert_eq!(
