@@ -80,7 +80,7 @@ impl FileDevice {
 
     async fn open(scheme: &str, path: PathBuf, options: &OpenOptions, is_disk: bool) -> Result<FileDevice, Error> {
         let spec = format!("{scheme}:{}", quoted(&path.to_string_lossy()));
-        let engine = choose_engine(&spec, options.engine)?;
+        let engine = choose_engine(&spec, options.engine, uring::available())?;
         if Handle::try_current().is_err() {
             return Err(outside(&spec, Operation::Open));
         }
@@ -254,8 +254,8 @@ impl BlockDevice for FileDevice {
 }
 
 /// Decides what `Auto` means on this host.
-fn choose_engine(spec: &str, wanted: Engine) -> Result<Engine, Error> {
-    match (wanted, uring::available()) {
+fn choose_engine(spec: &str, wanted: Engine, uring: Result<(), &str>) -> Result<Engine, Error> {
+    match (wanted, uring) {
         (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),
         (_, Ok(())) => Ok(Engine::Uring),
         (Engine::Uring, Err(reason)) => {

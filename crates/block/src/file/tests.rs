@@ -235,3 +235,12 @@ async fn write_without_room_fails_as_full_and_the_device_goes_on() {
         assert!(first.is_ok() && again.is_ok() && flushed.is_ok(), "{first:?} {again:?} {flushed:?}");
     }
 }
+
+#[test]
+fn refused_uring_means_posix_for_auto_and_an_error_for_uring() {
+    let choose = |wanted, answer| choose_engine("file:/a", wanted, answer).map_err(|error| error.kind);
+    assert_eq!(choose(Engine::Auto, Ok(())), Ok(Engine::Uring));
+    assert_eq!(choose(Engine::Auto, Err("no")), Ok(Engine::Posix));
+    assert_eq!(choose(Engine::Posix, Ok(())), Ok(Engine::Posix));
+    assert_eq!(choose(Engine::Uring, Err("no")), Err(ErrorKind::Unsupported));
+}

@@ -181,3 +181,40 @@ fn deadline_passes_while_the_kernel_keeps_the_buffer() {
         }
     });
 }
+
+/// Lets the kernel refuse io_uring to the calling thread from now on.
+fn forbid_uring() {
+    let code = |code: u32| code as u16;
+    let filter = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let errno = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut filters = [
+        filter(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), 0, 0, 0),
+        filter(code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), 0, 1, libc::SYS_io_uring_setup as u32),
+        filter(code(libc::BPF_RET | libc::BPF_K), 0, 0, errno),
+        filter(code(libc::BPF_RET | libc::BPF_K), 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_mut_ptr() };
+    // SAFETY: the program and its filters outlive the calls, which only touch the calling thread.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn thread_to_which_the_kernel_refuses_a_ring_uses_the_pool() {
+    let directory = Directory::new();
+    let device = runtime().block_on(device(&directory, Engine::Uring));
+    let thread = std::thread::spawn(move || {
+        forbid_uring();
+        assert_eq!(Core::new(8, 0).err().and_then(|error| error.raw_os_error()), Some(libc::EPERM));
+        runtime().block_on(async {
+            for value in 0..3 {
+                write(&device, 0, Buffer::copy_of(&[value; 4096])).await.unwrap();
+                assert_eq!(read(&device, 0, 4096).await.unwrap()[0], value);
+            }
+        });
+        RINGS.with(|rings| assert!(rings.borrow().iter().all(|local| local.ring.is_none())));
+    });
+    thread.join().unwrap();
+}
