@@ -22,6 +22,8 @@ const SEGMENT_COUNT_MIN: u64 = 4;
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// Pieces of longer bodies, in bytes.
 const FRAGMENT_BYTES: u64 = 1 << 20;
+/// One in so many segments is about to be overwritten.
+const LEAVING_SHARE: u64 = 32;
 /// The largest span, in bytes: what 36 bits of units address.
 pub const SPAN_BYTES_MAX: u64 = UNIT_BYTES << 36;
 /// The smallest span, in bytes.
@@ -234,6 +236,11 @@ impl Layout {
     pub fn incarnation_of(&self, segment: u64, head: u64) -> u64 {
         let behind = (self.segment_of(head) + self.segment_count - segment) % self.segment_count;
         head.saturating_sub(behind)
+    }
+
+    /// Whether an incarnation is not among the next to be overwritten when `head` is being written: a 32nd of the segments.
+    pub fn stays(&self, incarnation: u64, head: u64) -> bool {
+        incarnation + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max(1)
     }
 
     /// The oldest incarnation that is not overwritten when `head` is being written.

@@ -203,6 +203,9 @@ impl Shared {
         let head = self.head.load(Ordering::Acquire);
         candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
+            if std::env::var("DBG").is_ok() {
+                println!("   candidate {location:?} of key {:?} incarnation {} head {head}", key.map(|k| String::from_utf8_lossy(k.primary).to_string()), self.incarnation_at(location, head));
+            }
             match self.read_record(hash, key, location).await {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.piece, Piece::Fragment { .. });
@@ -247,10 +250,19 @@ impl Shared {
         self.find_on_disk(hash, None).await.filter(is_it)
     }
 
-    /// Whether a fragment seems to be there, without I/O.
+    /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.
+    ///
+    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and then
+    /// an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
-        self.memory.contains(hash) || !self.index.candidates(hash).is_empty()
+        let candidates = self.index.candidates(hash);
+        if candidates.is_empty() {
+            return self.memory.contains(hash);
+        }
+        let head = self.head.load(Ordering::Acquire);
+        let stays = |location: &Location| self.layout.stays(self.incarnation_at(*location, head), head);
+        candidates.iter().any(stays)
     }
 
     /// The incarnation of the segment that a location is in.
