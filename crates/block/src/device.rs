@@ -19,7 +19,6 @@
 //!    ([`ErrorKind::Full`](crate::ErrorKind::Full)) leaves its own range undefined and nothing else in doubt.
 //! 7. *Zeroes*: what was never written, was discarded, or was zeroed: zeroed and never-written ranges read as zeroes;
 //!    discarded ranges read as either their old contents or zeroes.
-//!
 //! 8. *Deadline*: one that has passed at the call fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and touches
 //!    nothing; one that passes later ends the wait only, and the operation may still happen.
 //!
