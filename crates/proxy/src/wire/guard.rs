@@ -148,6 +148,11 @@ impl Guard {
         self.busy.get() > 0
     }
 
+    /// Whether no exchange is under way and no write waits; true in the middle of a request's head, too.
+    pub fn is_settled(&self) -> bool {
+        !self.is_busy() && self.write_since.get().is_none()
+    }
+
     /// Why the peer's bytes were refused, if they were.
     pub fn violation(&self) -> Option<Violation> {
         self.violation.get()
