@@ -45,7 +45,7 @@ http {{
   tcp_nodelay on;
   keepalive_timeout 3600s;
   keepalive_requests 1000000000;
-  open_file_cache max=200000 inactive=3600s;
+  open_file_cache max=50000 inactive=3600s;
   open_file_cache_valid 3600s;
   open_file_cache_min_uses 1;
   client_body_temp_path {folder}/client;
