@@ -27,6 +27,14 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The certificates to trust cannot be read.
+    #[error("cannot read the certificates in {path}: {what}")]
+    OriginCa {
+        /// Their path.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A worker cannot start, or ended by a panic.
     #[error("worker {worker} {what}")]
     Worker {

@@ -28,6 +28,8 @@ pub struct ProxyOptions {
     pub access_log: AccessLog,
     /// Who may use a forward proxy, beside the loopback addresses.
     pub clients: Vec<ClientNet>,
+    /// Certificates, in PEM, that are trusted for origins beside the system's.
+    pub origin_ca: Option<PathBuf>,
     /// The ports to which `CONNECT` may tunnel.
     pub connect_ports: Vec<u16>,
     /// Bounds on everything that peers decide.
@@ -43,6 +45,7 @@ impl Default for ProxyOptions {
             default_ttl: Vec::new(),
             access_log: AccessLog::None,
             clients: Vec::new(),
+            origin_ca: None,
             connect_ports: vec![443],
             limits: Limits::default(),
         }
@@ -94,6 +97,8 @@ pub struct Limits {
     pub request_body_bytes_max: u64,
     /// An origin's response head; larger ones give `502`.
     pub response_head_bytes_max: usize,
+    /// Fetches for the store under way, a worker; beyond, requests are passed on without being stored.
+    pub fills_max: usize,
     /// A range that starts beyond this is fetched as such and not stored, lest its client wait for all before it.
     pub range_fill_start_bytes_max: u64,
     /// From the first to the last byte of a request's head.
@@ -126,6 +131,7 @@ impl Default for Limits {
             url_bytes_max: 8000,
             request_body_bytes_max: 1 << 30,
             response_head_bytes_max: 32 * 1024,
+            fills_max: 1000,
             range_fill_start_bytes_max: 16 << 20,
             head_timeout: Duration::from_secs(20),
             keep_alive_timeout: Duration::from_secs(75),

@@ -20,6 +20,9 @@ use crate::worker::Worker;
 /// Connections that may wait to be accepted, a listener.
 const BACKLOG: i32 = 1024;
 
+/// Names of origins that a worker looks up at a time.
+const NAME_LOOKUPS_MAX: usize = 16;
+
 /// A running proxy.
 #[derive(Debug)]
 pub struct Proxy {
@@ -36,10 +39,17 @@ impl Proxy {
     /// It serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the drain timeout
     /// and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
-    /// *Errors*: [`Error::Listen`] and [`Error::AccessLog`] name what cannot be opened; nothing is left running then.
+    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::OriginCa`] name what cannot be opened; nothing is left running then.
     pub fn start(options: ProxyOptions, store: Store, shutdown: Shutdown) -> Result<Proxy, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
+        }
+        if let Some(path) = &options.origin_ca {
+            let failed = |what: String| Error::OriginCa { path: path.clone(), what };
+            let certificates = crate::upstream::read_certificates(path).map_err(failed)?;
+            if certificates.is_empty() {
+                return Err(failed("there are none".into()));
+            }
         }
         let options = Arc::new(options);
         let worker_count = options.worker_count();
@@ -137,6 +147,7 @@ fn serve(
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(NAME_LOOKUPS_MAX)
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {

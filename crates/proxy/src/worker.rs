@@ -36,6 +36,9 @@ use crate::wire::guard::{Clock, Deadlines, Guard, Side, TICK};
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
     cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
+/// How long what was cut off may take to end.
+const CUT_OFF: Duration = Duration::from_secs(1);
+
 /// Whose responses the proxy stores.
 pub(crate) enum Mode {
     /// Any origin that clients name.
@@ -73,6 +76,8 @@ pub(crate) struct Worker {
     client_deadlines: Deadlines,
     origin_deadlines: Deadlines,
     connections_max: usize,
+    /// Fetches for the store under way.
+    pub fills: Cell<usize>,
     stopping: Cell<bool>,
     /// A moment on both clocks.
     epoch: Cell<(Instant, u64)>,
@@ -137,6 +142,7 @@ impl Worker {
             guards: RefCell::default(),
             client_deadlines,
             origin_deadlines,
+            fills: Cell::new(0),
             stopping: Cell::new(false),
             epoch: Cell::new((Instant::now(), unix_ms())),
             options,
@@ -232,8 +238,11 @@ impl Worker {
                 () = self.tasks.wait() => {}
             }
         };
-        // What is still under way then is cut off with the runtime: fills fail, clients see their connection end.
-        _ = tokio::time::timeout(self.options.limits.drain_timeout, drained).await;
+        if tokio::time::timeout(self.options.limits.drain_timeout, drained).await.is_err() {
+            // What is still under way is cut off: fills fail, clients see their connection abort.
+            self.guards.borrow().open.values().for_each(|guard| guard.kill());
+            _ = tokio::time::timeout(CUT_OFF, self.tasks.wait()).await;
+        }
         if let Some(log) = &mut *self.log.borrow_mut() {
             log.flush();
         }

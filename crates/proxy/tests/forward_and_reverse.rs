@@ -148,3 +148,17 @@ impl ParseRule for str {
         nectary_proxy::DefaultTtlRule::parse(self).expect("a rule")
     }
 }
+
+#[tokio::test]
+async fn a_client_that_waits_to_send_its_body_is_told_to_go_on() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::response("200 OK", &[], b"done"));
+    let proxy = TestProxy::forward().await;
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("PUT {} HTTP/1.1", origin.url("/a"));
+    client.send(request(&[&line, "content-length: 3", "expect: 100-continue"]).as_bytes()).await;
+    assert_eq!(client.head().await.status, 100);
+    client.send(b"abc").await;
+    assert_eq!(client.reply(false).await.text(), "done");
+    assert_eq!((origin.got()[0].header("expect").as_str(), origin.got()[0].body.as_slice()), ("", &b"abc"[..]));
+}

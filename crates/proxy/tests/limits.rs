@@ -125,3 +125,27 @@ async fn connections_to_an_origin_are_used_again() {
     }
     assert_eq!((origin.count(), origin.connections()), (5, 1));
 }
+
+#[tokio::test]
+async fn fetches_beyond_the_limit_are_passed_on_and_not_stored() {
+    let origin = Origin::start().await;
+    origin.on("/slow", Script::raw(b"").wait("answer").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.limits.fills_max = 1;
+    let proxy = TestProxy::start(options).await;
+    let mut slow = Client::connect(proxy.address).await;
+    slow.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/slow"))]).as_bytes()).await;
+    origin.wait_for(1).await;
+    for _ in 0..2 {
+        let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+        assert_eq!(
+            (reply.text().as_str(), reply.cache_status().as_str()),
+            ("x", "nectary; fwd=uri-miss; fwd-status=200")
+        );
+    }
+    origin.open("answer");
+    assert_eq!(slow.reply(false).await.status, 204);
+    while !get(proxy.address, &origin.url("/a"), &[]).await.cache_status().contains("stored") {}
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+}

@@ -158,3 +158,19 @@ async fn informational_responses_are_not_the_answer() {
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "ok");
     assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
 }
+
+#[tokio::test]
+async fn a_client_without_lengths_sees_a_cut_off_body_as_a_reset() {
+    use tokio::io::AsyncReadExt;
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n";
+    origin.on("/a", Script::raw(head).wait("end").close());
+    let proxy = TestProxy::forward().await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/a")).as_bytes()).await;
+    assert_eq!(client.head().await.header("content-length"), "");
+    assert_eq!(client.take(5).await, b"01234");
+    origin.open("end");
+    let error = client.stream.read(&mut [0; 8]).await.expect_err("no good end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}

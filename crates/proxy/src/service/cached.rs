@@ -102,6 +102,7 @@ pub(super) async fn serve(mut asked: Asked) -> Response<ReplyBody> {
 fn goes_alone(asked: &Asked, is_stale: bool) -> bool {
     asked.method == Method::HEAD
         || asked.directives.no_store
+        || asked.worker.fills.get() >= asked.worker.options.limits.fills_max
         || (!is_stale && asked.worker.memo.borrow().contains(&asked.key, asked.at_ms))
         || (asked.features.has_range
             && first_byte(&asked.headers) > asked.worker.options.limits.range_fill_start_bytes_max)

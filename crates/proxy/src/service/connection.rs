@@ -45,30 +45,45 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     let finished = poll_fn(|context| {
         guard.register(context);
         if guard.is_killed() {
-            return Poll::Ready(false);
+            return Poll::Ready(!guard.is_busy());
         }
         if guard.is_draining() && !is_draining {
             is_draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
-        // What ended the connection is the client's affair: it sees the end itself.
-        connection.poll_without_shutdown(context).map(|_| true)
+        // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
+        let polled = connection.poll_without_shutdown(context);
+        if polled.is_pending() && is_draining && guard.is_settled() {
+            // Half a request is nothing under way.
+            return Poll::Ready(true);
+        }
+        polled.map(|result| result.map_or_else(|error| !error.is_user(), |()| true))
     })
     .await;
-    if !finished {
-        return;
-    }
     let parts = connection.into_parts();
     let stream = parts.io.into_inner();
+    if !finished {
+        // Without a length, the end of the connection is the end of the body: it must not look like a good one.
+        abort(stream.into_inner());
+        return;
+    }
     let opened = client.tunnel.borrow_mut().take();
     if let Some((origin, ticket)) = opened {
         tunnel::run(&guard, stream, parts.read_buf, origin, ticket).await;
+        return;
+    }
+    if guard.is_killed() {
         return;
     }
     if guard.violation().is_some() {
         worker.stats.refused_connections.add(1);
     }
     end(&guard, stream).await;
+}
+
+/// Ends a connection so that the client sees it reset.
+fn abort(stream: TcpStream) {
+    _ = socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
 }
 
 /// Ends a stream: says so to the client and takes what it still sends, until it ends too or its time is over.

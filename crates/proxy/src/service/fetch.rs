@@ -107,6 +107,7 @@ impl Plan {
 /// Fetches. The fill ends with this task, whatever becomes of it.
 pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
+    let _counted = Counted::new(&worker);
     let Some(origin) = plan.origin.clone() else {
         _ = tell.send(Told::Failed(FetchError::Connect("the URL names no origin".into())));
         return;
@@ -144,6 +145,22 @@ pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
         let response = Response::from_parts(parts, body);
         fetch_body(&plan, fill, response, lease, times, is_close_delimited, tell).await;
         return;
+    }
+}
+
+/// One of the fetches that are under way at a time.
+struct Counted(Rc<Worker>);
+
+impl Counted {
+    fn new(worker: &Rc<Worker>) -> Counted {
+        worker.fills.set(worker.fills.get() + 1);
+        Counted(worker.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fills.set(self.0.fills.get() - 1);
     }
 }
 

@@ -1,12 +1,14 @@
 //! New connections to origins: names, addresses, TLS.
 
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -48,7 +50,7 @@ pub(super) async fn connect(worker: &Rc<Worker>, origin: &Origin) -> Result<Idle
     if !origin.https {
         return handshake(worker, tcp).await;
     }
-    let connector = worker.upstream.tls()?;
+    let connector = worker.upstream.tls(worker)?;
     let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     let attempt = connector.connect(name, tcp);
@@ -72,15 +74,24 @@ where
     Ok(Idle { sender, guard })
 }
 
+/// Reads a file of certificates in PEM.
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    certificates.map_err(|error| error.to_string())
+}
+
 impl Upstream {
     /// TLS with the system's certificates, read when it is first needed.
-    fn tls(&self) -> Result<TlsConnector, FetchError> {
+    fn tls(&self, worker: &Worker) -> Result<TlsConnector, FetchError> {
         if let Some(connector) = self.tls.get() {
             return Ok(connector.clone());
         }
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(found.certs);
+        if let Some(path) = &worker.options.origin_ca {
+            roots.add_parsable_certificates(read_certificates(path).map_err(FetchError::Connect)?);
+        }
         if roots.is_empty() {
             let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
             return Err(FetchError::Connect(format!("no certificates to trust: {why}; install ca-certificates")));

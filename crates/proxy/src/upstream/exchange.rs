@@ -38,6 +38,8 @@ pub(crate) struct Lease {
     worker: Rc<Worker>,
     origin: Origin,
     connection: Option<Idle>,
+    /// Whether nothing of the request can still be under way when the response has ended.
+    is_reusable: bool,
 }
 
 impl Lease {
@@ -46,7 +48,7 @@ impl Lease {
         if let Some(connection) = self.connection.take() {
             connection.guard.end();
             let connections_max = self.worker.options.limits.origin_idle_connections_max;
-            if !self.worker.is_stopping() {
+            if self.is_reusable && !self.worker.is_stopping() {
                 self.worker.upstream.keep(&self.origin, connection, connections_max);
             }
         }
@@ -110,8 +112,9 @@ async fn send(
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     worker.stats.origin_requests.add(1);
     connection.guard.begin(head.method == Method::HEAD);
+    let is_reusable = body.is_empty();
     let response = connection.sender.send_request(head.with_body(body));
-    let lease = Lease { worker: worker.clone(), origin: origin.clone(), connection: Some(connection) };
+    let lease = Lease { worker: worker.clone(), origin: origin.clone(), connection: Some(connection), is_reusable };
     let result = response.await;
     match result {
         Ok(response) => Ok((response, lease)),

@@ -8,7 +8,7 @@ mod connect;
 mod exchange;
 mod request;
 
-pub(crate) use connect::connect_tcp;
+pub(crate) use connect::{connect_tcp, read_certificates};
 pub(crate) use exchange::{FetchError, Lease, exchange, pieces};
 pub(crate) use request::{RequestBody, RequestHead};
 

@@ -1,0 +1,89 @@
+//! An origin with TLS is spoken to with TLS, and only where its certificate is trusted. The key in `common/tls` is for these
+//! tests and known to everybody.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nectary_proxy::ProxyOptions;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::common::*;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/common/tls").join(name)
+}
+
+/// A TLS origin that sends the same to everybody; its port.
+async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
+    let certificate = CertificateDer::from_pem_file(fixture("cert.pem")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(fixture("key.pem")).expect("a key");
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("a certificate with its key");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut got = Vec::new();
+            while !got.ends_with(b"\r\n\r\n") && stream.read_buf(&mut got).await.is_ok_and(|count| count > 0) {}
+            let _ = stream.write_all(response).await;
+            // No farewell: the end of the connection is as an attacker would make it.
+            let _ = stream.flush().await;
+        }
+    });
+    (port, task)
+}
+
+async fn trusting(port: u16, host: &str) -> TestProxy {
+    let origin = Some(format!("https://{host}:{port}").parse().expect("an origin"));
+    TestProxy::start(ProxyOptions { origin, origin_ca: Some(fixture("ca.pem")), ..options() }).await
+}
+
+#[tokio::test]
+async fn a_trusted_origin_is_cached() {
+    let response = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 5\r\n\r\nhello";
+    let (port, task) = origin(response).await;
+    for host in ["localhost", "127.0.0.1"] {
+        let proxy = trusting(port, host).await;
+        assert_eq!(get(proxy.address, "/a", &[]).await.text(), "hello");
+        assert!(get(proxy.address, "/a", &[]).await.is_hit());
+    }
+    // The same as a forward proxy.
+    let proxy = TestProxy::start(ProxyOptions { origin_ca: Some(fixture("ca.pem")), ..options() }).await;
+    let url = format!("https://localhost:{port}/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.text(), "hello");
+    assert!(get(proxy.address, &url, &[]).await.is_hit());
+    task.abort();
+}
+
+#[tokio::test]
+async fn an_origin_that_is_not_trusted_is_502() {
+    let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    let origin = Some(format!("https://localhost:{port}").parse().expect("an origin"));
+    let untrusting = TestProxy::start(ProxyOptions { origin, ..options() }).await;
+    let reply = get(untrusting.address, "/a", &[]).await;
+    assert_eq!(reply.status, 502);
+    // The certificate is for other names than this.
+    let proxy = TestProxy::start(ProxyOptions { origin_ca: Some(fixture("ca.pem")), ..options() }).await;
+    let reply = get(proxy.address, &format!("https://127.0.0.2:{port}/a"), &[]).await;
+    assert_eq!(reply.status, 502);
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_body_that_ends_without_a_farewell_is_cut_off() {
+    let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nhello").await;
+    let proxy = trusting(port, "localhost").await;
+    let reply = get(proxy.address, "/a", &[]).await;
+    assert!(!reply.is_complete, "{reply:?}");
+    task.abort();
+}

@@ -1,0 +1,25 @@
+//! A proxy that cannot start says what is wrong and leaves nothing running.
+
+use nectary_host::Shutdown;
+use nectary_proxy::{AccessLog, Error, Proxy, ProxyOptions};
+
+use crate::common::*;
+
+async fn error_of(options: ProxyOptions) -> Error {
+    let proxy = TestProxy::forward().await;
+    Proxy::start(options, proxy.store.clone(), Shutdown::new()).expect_err("it cannot start")
+}
+
+#[tokio::test]
+async fn each_error_names_its_cause() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    assert!(matches!(error_of(ProxyOptions { listen: vec![], ..options() }).await, Error::NoAddress));
+    let error = error_of(ProxyOptions { listen: vec![address], ..options() }).await;
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    let missing = std::path::PathBuf::from("/no/such/folder/file");
+    let error = error_of(ProxyOptions { access_log: AccessLog::File(missing.clone()), ..options() }).await;
+    assert!(error.to_string().contains("/no/such/folder/file"), "{error}");
+    let error = error_of(ProxyOptions { origin_ca: Some(missing), ..options() }).await;
+    assert!(error.to_string().contains("/no/such/folder/file"), "{error}");
+}
