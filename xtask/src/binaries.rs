@@ -41,13 +41,11 @@ impl Binaries {
     /// Builds all programs and test programs of the workspace in the release profile.
     pub fn build(workspace: &Workspace) -> Result<Binaries> {
         println!("== build");
-        let tests: &[&str] = &["test", "--workspace", "--no-run", "--lib", "--bins", "--tests"];
-        let programs: &[&str] = &["build", "--workspace", "--bins"];
         let (mut binaries, mut taken) = (Vec::new(), Duration::ZERO);
-        for arguments in [tests, programs, &["build", "--package", "nectary"]] {
+        for arguments in [["--workspace", "--lib", "--bins", "--tests"].as_slice(), &["--package", "nectary"]] {
             let mut command = cargo();
-            command.current_dir(&workspace.root).args(arguments);
-            command.args(["--release", "--message-format", "json-render-diagnostics"]);
+            command.current_dir(&workspace.root).args(["build", "--release", "--locked"]).args(arguments);
+            command.args(["--message-format", "json-render-diagnostics"]);
             let ended = process::run(&mut command, BUILD_LIMIT, false)?;
             if !ended.success {
                 bail!("the build failed: {}", ended.how);
