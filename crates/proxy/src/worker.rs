@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::HeaderValue;
 use nectary_host::Shutdown;
+use nectary_host::log::{Level, Throttle};
 use nectary_store::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
@@ -38,6 +39,9 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\
 
 /// How long what was cut off may take to end.
 const CUT_OFF: Duration = Duration::from_secs(1);
+
+/// Says that connections cannot be accepted, most likely for want of descriptors.
+static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Whose responses the proxy stores.
 pub(crate) enum Mode {
@@ -269,11 +273,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener) {
             Ok((stream, client)) => admit(&worker, stream, client),
             Err(error) => {
                 // Out of descriptors, most likely: those that are open must end first.
-                nectary_host::log::write(
-                    nectary_host::log::Level::Warning,
-                    "proxy",
-                    format_args!("cannot accept a connection: {error}"),
-                );
+                ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
                 tokio::time::sleep(TICK).await;
             }
         }

@@ -1,5 +1,6 @@
 //! The promises of the proxy, one file each, in one binary.
 
+mod clients_from_elsewhere;
 mod collapsed_misses;
 mod common;
 mod conditional_and_range;

@@ -109,12 +109,13 @@ fn goes_alone(asked: &Asked, is_stale: bool) -> bool {
 }
 
 /// Answers from a stored object.
-fn answer(asked: Asked, object: Object, age_s: u64, status: CacheStatus, outcome: Outcome) -> Response<ReplyBody> {
-    let default_ttl = &asked.worker.default_ttl;
-    let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &asked.key, default_ttl)) else {
+fn answer(mut asked: Asked, object: Object, age_s: u64, status: CacheStatus, outcome: Outcome) -> Response<ReplyBody> {
+    let read = |bytes: &_| Found::read(bytes, &asked.key, &asked.worker.default_ttl);
+    let Found::Response(stored) = object.decoded(read) else {
         return failed(&asked, &FetchError::Broken("what was stored cannot be read".into()), status);
     };
-    let (question, headers) = (asked.question(), asked.headers.clone());
+    let headers = std::mem::take(&mut asked.headers);
+    let question = asked.question();
     from_stored(&question, headers, stored, Source::Object(object.clone()), age_s, status.value(), outcome)
 }
 
@@ -189,7 +190,7 @@ async fn follow(asked: Asked, why: Forward, mut reader: FillReader) -> Followed 
 
 /// Answers from a fetch under way; gives the request back where that has failed already.
 async fn stream(
-    asked: Asked,
+    mut asked: Asked,
     mut reader: FillReader,
     cache_status: CacheStatus,
     outcome: Outcome,
@@ -206,7 +207,8 @@ async fn stream(
         return Err(asked);
     };
     let age_s = stored.stored.age_ms(asked.worker.now_ms()) / 1000;
-    let (question, headers) = (asked.question(), asked.headers.clone());
+    let headers = std::mem::take(&mut asked.headers);
+    let question = asked.question();
     let source = Source::Fill(reader, body_bytes);
     Ok(from_stored(&question, headers, &stored, source, age_s, cache_status.value(), outcome))
 }

@@ -25,7 +25,7 @@ use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
-use crate::upstream::{FetchError, Lease, RequestBody, RequestHead, exchange, pieces};
+use crate::upstream::{Destination, FetchError, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
 use crate::worker::{Mode, Worker};
 
 /// What is fetched.
@@ -38,7 +38,7 @@ pub(super) struct Plan {
     /// The names by which the URL is known to vary.
     names: Vec<HeaderName>,
     stale: Option<Object>,
-    origin: Option<Origin>,
+    to: Option<Destination>,
     head: RequestHead,
 }
 
@@ -55,8 +55,14 @@ pub(super) enum Told {
 }
 
 impl Asked {
+    /// How far this request may go.
+    pub(super) fn reach(&self) -> Reach {
+        let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
+        if is_from_here { Reach::Everywhere } else { Reach::Beyond }
+    }
+
     /// Where this request goes, and its head for there.
-    pub(super) fn upstream(&self) -> (Option<Origin>, RequestHead) {
+    pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
         let client = self.client.address.ip();
         let (origin, authority, forwarded_for) = match &self.worker.mode {
             Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone(), Some(client)),
@@ -74,14 +80,15 @@ impl Asked {
             &self.worker.via,
             forwarded_for,
         );
-        (origin, head)
+        let reach = self.reach();
+        (origin.map(|origin| Destination { origin, reach }), head)
     }
 }
 
 impl Plan {
     /// Plans to fetch what was asked for, as a whole.
     pub fn new(asked: &Asked, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
-        let (origin, mut head) = asked.upstream();
+        let (to, mut head) = asked.upstream();
         head.ask_for_all();
         Plan {
             worker: asked.worker.clone(),
@@ -90,7 +97,7 @@ impl Plan {
             directives: asked.directives,
             names,
             stale,
-            origin,
+            to,
             head,
         }
     }
@@ -108,7 +115,7 @@ impl Plan {
 pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);
-    let Some(origin) = plan.origin.clone() else {
+    let Some(to) = plan.to.clone() else {
         _ = tell.send(Told::Failed(FetchError::Connect("the URL names no origin".into())));
         return;
     };
@@ -117,7 +124,7 @@ pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
     let mut validates_stale = stale.as_ref().is_some_and(|stale| set_validation(&mut head.headers, stale));
     loop {
         let request_ms = worker.now_ms();
-        let (response, lease) = match exchange(&worker, &origin, head, RequestBody::Empty).await {
+        let (response, lease) = match exchange(&worker, &to, head, RequestBody::Empty).await {
             Ok(got) => got,
             Err(error) => {
                 worker.stats.failed_fills.add(1);

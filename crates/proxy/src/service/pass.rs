@@ -3,9 +3,12 @@
 //! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have changed
 //! before its response is passed on.
 
+use std::time::Duration;
+
 use http::header::VIA;
 use http::{Method, Response};
 use hyper::body::{Body, Incoming};
+use nectary_host::log::{Level, Throttle};
 
 use super::asked::Asked;
 use super::reply::{CACHE_STATUS, failed, finish};
@@ -19,10 +22,13 @@ use crate::rules::invalidate::{invalidated, is_unsafe};
 use crate::rules::storable::storability;
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
+/// Says that what an unsafe request changed is out of memory, but perhaps not off the device.
+static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+
 /// Passes a request on and its response back.
 pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
     let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
-    let (Some(origin), head) = asked.upstream() else {
+    let (Some(to), head) = asked.upstream() else {
         return failed(&asked, &FetchError::Connect("the URL names no origin".into()), unanswered);
     };
     let body = match body {
@@ -31,7 +37,7 @@ pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> 
         }
         _ => RequestBody::Empty,
     };
-    match exchange(&asked.worker, &origin, head, body).await {
+    match exchange(&asked.worker, &to, head, body).await {
         Ok((response, lease)) => {
             invalidate(&asked, &response).await;
             forward(asked, response, lease, why)
@@ -87,11 +93,8 @@ async fn invalidate(asked: &Asked, response: &Response<Incoming>) {
     for key in invalidated(&asked.method, &asked.key, response.status(), response.headers()) {
         asked.worker.stats.invalidations.add(1);
         if let Err(error) = asked.worker.store.purge_key(&key).await {
-            nectary_host::log::write(
-                nectary_host::log::Level::Error,
-                "proxy",
-                format_args!("cannot purge {} durably: {error}", String::from_utf8_lossy(&key)),
-            );
+            let url = String::from_utf8_lossy(&key);
+            PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::VIA;
+use http::header::{MAX_FORWARDS, VIA};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
@@ -95,6 +95,9 @@ fn refuse(asked: &Asked, body: &Incoming) -> Option<Response<ReplyBody>> {
     }
     if asked.method == Method::TRACE {
         return refusal(StatusCode::METHOD_NOT_ALLOWED, "trace", "TRACE is not served.");
+    }
+    if asked.method == Method::OPTIONS && asked.headers.get(MAX_FORWARDS).is_some_and(|count| count == "0") {
+        return Some(own(asked, StatusCode::OK, "max-forwards", "This request was to go no further.", false));
     }
     if asked.features.has_via {
         let own_name = asked.worker.pseudonym.as_bytes();

@@ -38,7 +38,7 @@ pub(super) async fn open(asked: Asked) -> Response<ReplyBody> {
         return own(&asked, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    match connect_tcp(&asked.worker, &target.host, target.port).await {
+    match connect_tcp(&asked.worker, &target.host, target.port, asked.reach()).await {
         Ok(stream) => {
             let ticket = asked.ticket(200, Outcome::Tunnel, None);
             *asked.client.tunnel.borrow_mut() = Some((stream, ticket));

@@ -15,17 +15,21 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::exchange::FetchError;
-use super::{Idle, Upstream};
-use crate::rules::key::Origin;
+use super::{Destination, Idle, Reach, Upstream};
 use crate::wire::guard::{GuardedStream, Side};
 use crate::worker::Worker;
 
 /// Connects to the first of a host's addresses that answers, within the connect timeout.
-pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16) -> Result<TcpStream, FetchError> {
+pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16, reach: Reach) -> Result<TcpStream, FetchError> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let attempt = async {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in tokio::net::lookup_host((bare, port)).await? {
+            if !reach.includes(address.ip()) {
+                last =
+                    io::Error::new(io::ErrorKind::PermissionDenied, "the proxy's own machine is not for its clients");
+                continue;
+            }
             match TcpStream::connect(address).await {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
@@ -44,8 +48,9 @@ pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16) -> Resul
 }
 
 /// Opens a connection to an origin.
-pub(super) async fn connect(worker: &Rc<Worker>, origin: &Origin) -> Result<Idle, FetchError> {
-    let tcp = connect_tcp(worker, &origin.host, origin.port).await?;
+pub(super) async fn connect(worker: &Rc<Worker>, to: &Destination) -> Result<Idle, FetchError> {
+    let origin = &to.origin;
+    let tcp = connect_tcp(worker, &origin.host, origin.port, to.reach).await?;
     worker.stats.origin_connections.add(1);
     if !origin.https {
         return handshake(worker, tcp).await;

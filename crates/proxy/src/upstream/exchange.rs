@@ -8,9 +8,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::connect::connect;
-use super::{Idle, RequestBody, RequestHead};
+use super::{Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
-use crate::rules::key::Origin;
 use crate::wire::framing::Violation;
 use crate::worker::Worker;
 
@@ -36,7 +35,7 @@ pub(crate) enum FetchError {
 /// Given back by [`Lease::finish`] once the response is read to its end; dropped otherwise, which ends the connection.
 pub(crate) struct Lease {
     worker: Rc<Worker>,
-    origin: Origin,
+    to: Destination,
     connection: Option<Idle>,
     /// Whether nothing of the request can still be under way when the response has ended.
     is_reusable: bool,
@@ -49,7 +48,7 @@ impl Lease {
             connection.guard.end();
             let connections_max = self.worker.options.limits.origin_idle_connections_max;
             if self.is_reusable && !self.worker.is_stopping() {
-                self.worker.upstream.keep(&self.origin, connection, connections_max);
+                self.worker.upstream.keep(&self.to, connection, connections_max);
             }
         }
     }
@@ -82,30 +81,30 @@ impl Drop for Lease {
 /// Sends a request and waits for the response's head.
 pub(crate) async fn exchange(
     worker: &Rc<Worker>,
-    origin: &Origin,
+    to: &Destination,
     head: RequestHead,
     body: RequestBody,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
     if may_repeat {
-        while let Some(mut kept) = worker.upstream.take(origin) {
+        while let Some(mut kept) = worker.upstream.take(to) {
             if kept.sender.ready().await.is_err() {
                 continue;
             }
-            match send(worker, origin, kept, head.clone(), RequestBody::Empty).await {
+            match send(worker, to, kept, head.clone(), RequestBody::Empty).await {
                 // A kept connection that broke had probably ended before the request was sent.
                 Err(FetchError::Broken(_)) => break,
                 result => return result,
             }
         }
     }
-    let fresh = connect(worker, origin).await?;
-    send(worker, origin, fresh, head, body).await
+    let fresh = connect(worker, to).await?;
+    send(worker, to, fresh, head, body).await
 }
 
 async fn send(
     worker: &Rc<Worker>,
-    origin: &Origin,
+    to: &Destination,
     mut connection: Idle,
     head: RequestHead,
     body: RequestBody,
@@ -114,7 +113,7 @@ async fn send(
     connection.guard.begin(head.method == Method::HEAD);
     let is_reusable = body.is_empty();
     let response = connection.sender.send_request(head.with_body(body));
-    let lease = Lease { worker: worker.clone(), origin: origin.clone(), connection: Some(connection), is_reusable };
+    let lease = Lease { worker: worker.clone(), to: to.clone(), connection: Some(connection), is_reusable };
     let result = response.await;
     match result {
         Ok(response) => Ok((response, lease)),

@@ -14,6 +14,7 @@ pub(crate) use request::{RequestBody, RequestHead};
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use hyper::client::conn::http1::SendRequest;
@@ -21,6 +22,35 @@ use tokio_rustls::TlsConnector;
 
 use crate::rules::key::Origin;
 use crate::wire::guard::Guard;
+
+/// Where an exchange goes, and how far it may go.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Destination {
+    pub origin: Origin,
+    pub reach: Reach,
+}
+
+/// Which addresses may be connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Reach {
+    /// All.
+    Everywhere,
+    /// All but this machine's own and those of its link: clients from elsewhere must not get to what listens there.
+    Beyond,
+}
+
+impl Reach {
+    /// Whether an address may be connected to.
+    pub fn includes(self, address: IpAddr) -> bool {
+        self == Reach::Everywhere
+            || match address.to_canonical() {
+                IpAddr::V4(address) => !(address.is_loopback() || address.is_unspecified() || address.is_link_local()),
+                IpAddr::V6(address) => {
+                    !(address.is_loopback() || address.is_unspecified() || address.is_unicast_link_local())
+                }
+            }
+    }
+}
 
 /// A connection that waits for its next request.
 struct Idle {
@@ -31,7 +61,7 @@ struct Idle {
 /// A worker's connections to origins.
 #[derive(Default)]
 pub(crate) struct Upstream {
-    idle: RefCell<HashMap<Origin, Vec<Idle>>>,
+    idle: RefCell<HashMap<Destination, Vec<Idle>>>,
     tls: OnceCell<TlsConnector>,
 }
 
@@ -49,9 +79,9 @@ impl Upstream {
         self.idle.borrow_mut().clear();
     }
 
-    fn take(&self, origin: &Origin) -> Option<Idle> {
+    fn take(&self, to: &Destination) -> Option<Idle> {
         let mut idle = self.idle.borrow_mut();
-        let connections = idle.get_mut(origin)?;
+        let connections = idle.get_mut(to)?;
         while let Some(found) = connections.pop() {
             if !found.sender.is_closed() && !found.guard.is_killed() {
                 return Some(found);
@@ -60,17 +90,34 @@ impl Upstream {
         None
     }
 
-    fn keep(&self, origin: &Origin, connection: Idle, connections_max: usize) {
+    fn keep(&self, to: &Destination, connection: Idle, connections_max: usize) {
         if connection.sender.is_closed() || connection.guard.is_killed() {
             return;
         }
         let mut idle = self.idle.borrow_mut();
-        let connections = match idle.get_mut(origin) {
+        let connections = match idle.get_mut(to) {
             Some(connections) => connections,
-            None => idle.entry(origin.clone()).or_default(),
+            None => idle.entry(to.clone()).or_default(),
         };
         if connections.len() < connections_max {
             connections.push(connection);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_from_elsewhere_do_not_get_to_what_listens_here() {
+        let here = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.169.254", "fe80::1"];
+        for address in here.map(|text| text.parse::<IpAddr>().expect("an address")) {
+            assert!(Reach::Everywhere.includes(address) && !Reach::Beyond.includes(address), "{address}");
+        }
+        for address in ["192.0.2.1", "10.0.0.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().expect("an address"))
+        {
+            assert!(Reach::Beyond.includes(address), "{address}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, RANGE, VIA};
+use http::header::{EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
@@ -63,6 +63,11 @@ impl RequestHead {
             list.extend_from_slice(client.to_canonical().to_string().as_bytes());
             let value = HeaderValue::from_bytes(&list).expect("header values and an address");
             headers.insert(HeaderName::from_static("x-forwarded-for"), value);
+        }
+        if method == Method::OPTIONS
+            && let Some(count) = headers.get(MAX_FORWARDS).and_then(|count| count.to_str().ok()?.parse::<u32>().ok())
+        {
+            headers.insert(MAX_FORWARDS, HeaderValue::from(count.saturating_sub(1)));
         }
         if method == Method::GET || method == Method::HEAD {
             UNKEYED.iter().for_each(|name| _ = headers.remove(*name));

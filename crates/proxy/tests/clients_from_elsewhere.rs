@@ -1,0 +1,62 @@
+//! What a client gets that is not on this machine: from a forward proxy nothing, unless it is allowed, and then nothing of
+//! this machine's own.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use nectary_proxy::ProxyOptions;
+
+use crate::common::*;
+
+/// An address of this machine that is not a loopback address; connections to it come from it.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent by this.
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
+}
+
+async fn listening_on(address: IpAddr, more: ProxyOptions) -> TestProxy {
+    TestProxy::start(ProxyOptions { listen: vec![SocketAddr::new(address, 0)], ..more }).await
+}
+
+#[tokio::test]
+async fn only_admitted_clients_get_through_and_not_to_this_machine() {
+    let Some(own) = own_address() else {
+        println!("NOT RUN: this machine has no address beside the loopback ones");
+        return;
+    };
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"secret"));
+    let proxy = listening_on(own, options()).await;
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=client-not-admitted"));
+    let reply = Client::connect(proxy.address).await.ask(&["CONNECT 192.0.2.1:443 HTTP/1.1"]).await;
+    assert_eq!(reply.status, 403);
+    let admitting = ProxyOptions {
+        clients: vec![own.to_string().parse().expect("a net")],
+        connect_ports: vec![origin.address.port()],
+        ..options()
+    };
+    let proxy = listening_on(own, admitting).await;
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert_eq!(reply.status, 502, "{}", reply.text());
+    let line = format!("CONNECT {} HTTP/1.1", origin.address);
+    assert_eq!(Client::connect(proxy.address).await.ask(&[&line]).await.status, 502);
+    assert_eq!(origin.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_reverse_proxy_serves_everybody_and_is_purged_from_here_alone() {
+    let Some(own) = own_address() else {
+        println!("NOT RUN: this machine has no address beside the loopback ones");
+        return;
+    };
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let proxy = listening_on(own, ProxyOptions { origin: url, ..options() }).await;
+    assert_eq!(get(proxy.address, "/a", &[]).await.text(), "x");
+    let reply = Client::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1"]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=purge-not-admitted"));
+    assert!(get(proxy.address, "/a", &[]).await.is_hit());
+}
