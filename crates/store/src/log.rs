@@ -6,7 +6,7 @@
 
 use nectary_block::{Buffer, SharedDevice, read};
 
-use crate::format::{Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, UNIT_BYTES};
+use crate::format::{Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::Location;
 use crate::key::{KeyHash, PrimaryHash};
 use crate::layout::Layout;
@@ -27,6 +27,8 @@ pub struct LoggedRecord {
     pub primary_hash: PrimaryHash,
     pub generation: u64,
     pub location: Location,
+    /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
+    pub fragments: Option<(u64, u32)>,
 }
 
 /// How closely a segment is looked at.
@@ -143,12 +145,12 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The incarnation that the first intact append found in this segment states, and its first sequence.
-    pub async fn find_incarnation(&mut self) -> Option<(u64, u64)> {
+    /// The incarnation that the first append in this segment states; where that is damaged, the newest of all in it.
+    pub async fn find_incarnation(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;
         let segment = self.layout.segment_of(self.incarnation);
-        let mut newest: Option<(u64, u64)> = None;
+        let mut newest: Option<u64> = None;
         let mut blank = true;
         let mut position = 0;
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
@@ -167,17 +169,11 @@ impl<'a> SegmentReader<'a> {
                 let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
                 let incarnation = header.map(|header| header.incarnation.get()).unwrap_or(0);
                 let place = Place { identity: layout.identity, incarnation, address };
-                if incarnation > 0
-                    && incarnation % count == segment
-                    && let Ok(append) = Append::decode(bytes, place, room)
-                {
-                    let first = append.fields.first_sequence.get();
+                if incarnation > 0 && incarnation % count == segment && Append::decode(bytes, place, room).is_ok() {
                     if position == 0 {
-                        return Some((incarnation, first));
+                        return Some(incarnation);
                     }
-                    if newest.is_none_or(|(known, _)| incarnation > known) {
-                        newest = Some((incarnation, first));
-                    }
+                    newest = newest.max(Some(incarnation));
                 }
             }
             // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
@@ -232,25 +228,32 @@ impl<'a> SegmentReader<'a> {
             let start = u64::from(entry.start_units.get());
             let bytes = u64::from(entry.record_bytes.get());
             let hash = KeyHash(entry.key_hash.get());
-            if care == Care::Verify && !self.is_whole(position + start * UNIT_BYTES, bytes, hash).await {
-                whole = false;
-                continue;
+            let mut fragments = None;
+            if care == Care::Verify {
+                match self.whole_record(position + start * UNIT_BYTES, bytes, hash).await {
+                    Some(record) => fragments = fragments_of(&record),
+                    None => {
+                        whole = false;
+                        continue;
+                    }
+                }
             }
             visit(LoggedRecord {
                 hash,
                 primary_hash: PrimaryHash(entry.primary_hash.get()),
                 generation: entry.generation.get(),
                 location: Location::new(base + start, bytes),
+                fragments,
             });
         }
         whole
     }
 
-    async fn is_whole(&mut self, position: u64, length: u64, hash: KeyHash) -> bool {
+    async fn whole_record(&mut self, position: u64, length: u64, hash: KeyHash) -> Option<Record> {
         let place = self.place(position);
-        let Some(bytes) = self.bytes_at(position, length).await else { return false };
-        let Ok(record) = Record::decode(bytes, place) else { return false };
-        record.fields.key_hash.get() == hash.0 && record.body_is_whole(bytes)
+        let bytes = self.bytes_at(position, length).await?;
+        let record = Record::decode(bytes, place).ok()?;
+        (record.fields.key_hash.get() == hash.0 && record.body_is_whole(bytes)).then_some(record)
     }
 
     async fn salvage(
@@ -271,19 +274,24 @@ impl<'a> SegmentReader<'a> {
                 continue;
             };
             let room = range.end - position;
-            let record = match self.bytes_at(position, length.min(room)).await {
-                // The body is checked when it is read; a header of a believed record bounds it.
-                Some(bytes) => Record::decode(bytes, place).ok().map(|record| {
-                    let key = crate::key::KeyRef::new(record.primary(bytes), record.variant(bytes));
-                    (record, crate::key::hash_key(hash_seed, key).0)
-                }),
+            let header = match self.bytes_at(position, length.min(room)).await {
+                Some(bytes) => Record::decode(bytes, place).ok(),
                 None => None,
+            };
+            let bytes = header.map(|record| record.bytes() as u64).filter(|&bytes| bytes <= room);
+            let record = match (header, bytes) {
+                (Some(record), Some(length)) => match self.bytes_at(position, length).await {
+                    Some(bytes) if record.body_is_whole(bytes) => {
+                        let key = crate::key::KeyRef::new(record.primary(bytes), record.variant(bytes));
+                        Some((record, crate::key::hash_key(hash_seed, key).0))
+                    }
+                    _ => None,
+                },
+                _ => None,
             };
             match record {
                 Some((record, primary_hash))
-                    if record.fields.sequence.get() > last
-                        && record.fields.sequence.get() < sequences.end
-                        && record.bytes() as u64 <= room =>
+                    if record.fields.sequence.get() > last && record.fields.sequence.get() < sequences.end =>
                 {
                     last = record.fields.sequence.get();
                     let unit = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
@@ -292,6 +300,7 @@ impl<'a> SegmentReader<'a> {
                         primary_hash,
                         generation: record.fields.generation.get(),
                         location: Location::new(unit, record.bytes() as u64),
+                        fragments: fragments_of(&record),
                     });
                     salvaged.count += 1;
                     salvaged.last_sequence = last;
@@ -335,6 +344,11 @@ struct Salvaged {
     count: u64,
     last_sequence: u64,
     end: u64,
+}
+
+fn fragments_of(record: &Record) -> Option<(u64, u32)> {
+    let fields = &record.fields;
+    (record.kind == RecordKind::Head).then(|| (fields.fragment_generation.get(), fields.fragment.get()))
 }
 
 /// The length of a record's part before the body, where `bytes` begin like a record.

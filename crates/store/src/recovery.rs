@@ -14,7 +14,7 @@ use crate::checkpoint::{self, CheckpointHeader, LogPosition};
 use crate::error::{Error, ErrorKind};
 use crate::format::{self, BLOCK_BYTES, HEADER_BYTES, Magic, Place, StateBody, UNIT_BYTES};
 use crate::index::{Index, Location};
-use crate::key::KeyHash;
+use crate::key::{KeyHash, hash_fragment};
 use crate::layout::{Layout, STATE_OFFSET};
 use crate::log::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
@@ -261,11 +261,19 @@ impl<'a> Replay<'a> {
         if header.position.incarnation == 0 || header.position.incarnation > u64::MAX / 2 {
             return false;
         }
-        // How far has the log gone on? Entries in segments opened since are of a former lap.
+        // How far has the log gone on? Entries in segments opened since are of a former lap. Where a lap or more was
+        // written since, the log cannot be followed from here: everything is scanned.
         let first = header.position.incarnation;
         let mut end = first;
-        while end - first < self.layout.segment_count && self.was_opened(end + 1).await {
-            end += 1;
+        loop {
+            match self.incarnation_found(end + 1).await {
+                Some(found) if found == end + 1 => end += 1,
+                Some(found) if found > end + 1 => return false,
+                _ => break,
+            }
+        }
+        if self.incarnation_found(first).await.is_some_and(|found| found > first) {
+            return false;
         }
         let layout = self.layout;
         let keep = |location: Location| {
@@ -295,11 +303,7 @@ impl<'a> Replay<'a> {
         for segment in 0..self.layout.segment_count {
             // Any incarnation of this segment names its place.
             let nominal = if segment == 0 { self.layout.segment_count } else { segment };
-            if let Some((incarnation, _)) =
-                SegmentReader::new(self.device, self.layout, nominal).find_incarnation().await
-            {
-                incarnations.push(incarnation);
-            }
+            incarnations.extend(self.incarnation_found(nominal).await);
         }
         incarnations.sort_unstable();
         let Some(&newest) = incarnations.last() else { return };
@@ -309,10 +313,9 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether anything of this incarnation is in its segment, as far as it was opened in order.
-    async fn was_opened(&self, incarnation: u64) -> bool {
-        let mut reader = SegmentReader::new(self.device, self.layout, incarnation);
-        matches!(reader.find_incarnation().await, Some((found, _)) if found == incarnation)
+    /// The newest incarnation of which anything is in the segment of this one.
+    async fn incarnation_found(&self, incarnation: u64) -> Option<u64> {
+        SegmentReader::new(self.device, self.layout, incarnation).find_incarnation().await
     }
 
     async fn segment(&mut self, incarnation: u64, offset: u64, care: Care) {
@@ -338,6 +341,13 @@ impl<'a> Replay<'a> {
         self.records += 1;
         if self.purges.is_purged(record.primary_hash, record.generation) {
             return;
+        }
+        // A head that a crash left without some of its fragments must not take the place of a version that is whole.
+        if let Some((generation, count)) = record.fragments {
+            let present = |number| !self.index.candidates(hash_fragment(record.hash, generation, number)).is_empty();
+            if !(0..count).all(present) {
+                return;
+            }
         }
         if let Some(older) = self.replayed.insert(record.hash, record.location) {
             self.index.remove(record.hash, older);

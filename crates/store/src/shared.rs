@@ -203,9 +203,6 @@ impl Shared {
         let head = self.head.load(Ordering::Acquire);
         candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
-            if std::env::var("DBG").is_ok() {
-                println!("   candidate {location:?} of key {:?} incarnation {} head {head}", key.map(|k| String::from_utf8_lossy(k.primary).to_string()), self.incarnation_at(location, head));
-            }
             match self.read_record(hash, key, location).await {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.piece, Piece::Fragment { .. });

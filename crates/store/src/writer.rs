@@ -221,20 +221,9 @@ impl Writer {
         if items.is_empty() {
             (items, bytes) = pack::take(&self.shared.queue, bytes_max);
         }
-        // What was purged while it waited is not written.
-        let last_sequence = items.last().map(|item| item.entry.sequence);
-        items.retain(|item| {
-            let purged = self.shared.purges.is_purged(item.entry.primary_hash, item.entry.generation);
-            if purged {
-                self.shared.memory.drop_unwritten(&item.entry);
-            }
-            !purged
-        });
-        let Some(last_sequence) = last_sequence else { return Ok(()) };
-        if items.is_empty() && self.in_flight.is_empty() {
-            self.shared.written.fetch_max(last_sequence, Ordering::AcqRel);
-            return Ok(());
-        }
+        // What was purged while it waited is written all the same: until the purge is durable, it is what hides the
+        // version that it replaced.
+        let Some(last_sequence) = items.last().map(|item| item.entry.sequence) else { return Ok(()) };
         if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
             items.iter().for_each(|item| self.shared.memory.drop_unwritten(&item.entry));
             return Err(error);
@@ -251,7 +240,6 @@ impl Writer {
         let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
         let packed = pack::pack(layout, incarnation, offset, items, sequence, known, spare);
         let PackedAppend { buffer, items, last_sequence } = packed;
-        let last_sequence = last_sequence.max(sequence);
         self.appended_sequence = last_sequence;
         let bytes = buffer.len() as u64;
         let address = layout.segment_start(incarnation) + offset;

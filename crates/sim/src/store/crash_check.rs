@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{KeyRef, Store};
 
-use crate::store::expectation::{CrashKind, Expectation, RecoveredStore};
+use crate::crash::CrashModel;
+use crate::store::expectation::{Expectation, RecoveredStore};
 use crate::store::workload::{KEYS, open_options};
 use crate::store::{body, primary, variant};
 
@@ -21,7 +22,7 @@ pub struct Verdict {
 }
 
 /// Opens an image and asks for every key.
-pub async fn check(image: MemoryDevice, crash: CrashKind, expectation: &Expectation) -> Verdict {
+pub async fn check(image: MemoryDevice, crash: CrashModel, expectation: &Expectation) -> Verdict {
     let mut verdict = Verdict::default();
     let device: SharedDevice = Arc::new(image);
     let store = match Store::open(device, open_options()).await {

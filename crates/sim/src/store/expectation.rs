@@ -11,6 +11,8 @@
 
 use std::collections::HashMap;
 
+use crate::crash::CrashModel;
+
 /// One version of a key.
 #[derive(Debug, Clone)]
 pub struct Version {
@@ -60,15 +62,6 @@ pub struct Expectation {
     events: usize,
     written: u64,
     flushed: u64,
-}
-
-/// Which promise holds after a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CrashKind {
-    /// The process ended: what was written is there.
-    Process,
-    /// Power was lost: what was flushed is there.
-    Power,
 }
 
 /// What a recovered store says of itself.
@@ -139,15 +132,15 @@ impl Expectation {
     }
 
     /// Everything up to here must be recovered.
-    pub fn durable(&self, crash: CrashKind) -> u64 {
+    pub fn durable(&self, crash: CrashModel) -> u64 {
         match crash {
-            CrashKind::Process => self.written,
-            CrashKind::Power => self.flushed,
+            CrashModel::Process => self.written,
+            CrashModel::Power => self.flushed,
         }
     }
 
     /// What `key` may answer after a crash.
-    pub fn allowed(&self, key: u32, crash: CrashKind, store: RecoveredStore) -> Allowed {
+    pub fn allowed(&self, key: u32, crash: CrashModel, store: RecoveredStore) -> Allowed {
         let Some(history) = self.keys.get(&key) else { return Allowed { versions: Vec::new(), must_hit: false } };
         let purged =
             |version: &Version| history.purges.iter().any(|&(began, returned)| returned && version.began < began);
@@ -191,7 +184,7 @@ mod tests {
         put(&mut expectation, 1, 5);
         put(&mut expectation, 2, 10);
         put(&mut expectation, 3, 20);
-        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!(numbers(&allowed), [2, 3]);
         assert!(allowed.must_hit);
     }
@@ -201,10 +194,10 @@ mod tests {
         let mut expectation = Expectation::default();
         put(&mut expectation, 1, 5);
         expectation.tell(&Event::PurgeBegan { key: 1 });
-        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1], false));
         expectation.tell(&Event::PurgeReturned { key: 1 });
-        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false));
     }
 
@@ -214,7 +207,7 @@ mod tests {
         put(&mut expectation, 1, 5);
         put(&mut expectation, 2, 8);
         expectation.tell(&Event::Reopened { recovered: 6 });
-        let allowed = expectation.allowed(1, CrashKind::Process, STORE);
+        let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1, 2], true));
     }
 
@@ -223,6 +216,6 @@ mod tests {
         let mut expectation = Expectation::default();
         put(&mut expectation, 1, 5);
         let far = RecoveredStore { head: 9, ..STORE };
-        assert!(!expectation.allowed(1, CrashKind::Process, far).must_hit);
+        assert!(!expectation.allowed(1, CrashModel::Process, far).must_hit);
     }
 }

@@ -4,6 +4,7 @@
 //! there are (`crate::crash`), and the store itself.
 
 pub mod crash_check;
+pub mod crash_run;
 pub mod expectation;
 pub mod random_run;
 pub mod workload;
