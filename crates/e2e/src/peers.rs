@@ -30,6 +30,8 @@ impl Peer {
         let scratch = Scratch::in_memory("nginx")?;
         let address = free_address()?;
         let folder = scratch.path().display();
+        // Each costs a descriptor; the least used are closed first. Connections and the cache's own work need the rest.
+        let files = guard::files_max().min(60_000).saturating_sub(4000).max(512);
         let configuration = format!(
             "daemon off;
 # One process that is the worker itself, so that nothing is left when it is killed.
@@ -45,7 +47,7 @@ http {{
   tcp_nodelay on;
   keepalive_timeout 3600s;
   keepalive_requests 1000000000;
-  open_file_cache max=50000 inactive=3600s;
+  open_file_cache max={files} inactive=3600s;
   open_file_cache_valid 3600s;
   open_file_cache_min_uses 1;
   client_body_temp_path {folder}/client;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const SCRIPT: &str = r#"
+/// Draws targets from a file.
+const DRAW: &str = r#"
 local serial = 0
 function setup(thread)
   thread:set("serial", serial)
@@ -29,6 +30,10 @@ function request()
   if at > #requests then at = 1 end
   return requests[at]
 end
+"#;
+
+/// Prints the summary.
+const SUMMARY: &str = r#"
 function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(
@@ -93,7 +98,13 @@ pub struct Running {
 pub fn start(load: &Load, folder: &Path) -> Result<Running> {
     let program = guard::find_program("wrk").context("wrk is not installed (Debian package wrk)")?;
     let script = folder.join("wrk.lua");
-    std::fs::write(&script, SCRIPT)?;
+    let targets = std::fs::read_to_string(&load.targets)?;
+    // A script that draws costs wrk some time for each request; one target needs none.
+    let draw = match targets.strip_suffix('\n').unwrap_or(&targets) {
+        one if !one.contains('\n') => format!("wrk.path = \"{one}\"\n"),
+        _ => DRAW.to_owned(),
+    };
+    std::fs::write(&script, draw + SUMMARY)?;
     let log = folder.join("wrk.log");
     let _ = std::fs::remove_file(&log);
     let mut command = Command::new(program);
@@ -151,6 +162,18 @@ mod tests {
     use super::*;
     use crate::origin::Origin;
     use crate::scratch::Scratch;
+
+    #[test]
+    fn one_target_needs_no_script() {
+        let scratch = Scratch::new("wrk-one").unwrap();
+        let origin = Origin::start().unwrap();
+        let targets = scratch.join("targets");
+        write_targets(&targets, std::iter::once("/o/7?size=100".to_owned())).unwrap();
+        let duration = Duration::from_secs(1);
+        let load = Load { address: origin.address(), targets, threads: 1, connections: 4, duration, cpu: None };
+        let measured = run(&load, scratch.path()).unwrap();
+        assert_eq!((measured.errors, origin.count("/o/7?size=100").requests >= measured.requests), (0, true));
+    }
 
     #[test]
     fn wrk_asks_for_the_targets_in_the_file() {
