@@ -141,7 +141,7 @@ impl Default for Limits {
             response_timeout: Duration::from_secs(60),
             tunnel_timeout: Duration::from_secs(600),
             origin_idle_timeout: Duration::from_secs(30),
-            origin_idle_connections_max: 32,
+            origin_idle_connections_max: 128,
             drain_timeout: Duration::from_secs(30),
         }
     }

@@ -162,3 +162,20 @@ async fn a_client_that_waits_to_send_its_body_is_told_to_go_on() {
     assert_eq!(client.reply(false).await.text(), "done");
     assert_eq!((origin.got()[0].header("expect").as_str(), origin.got()[0].body.as_slice()), ("", &b"abc"[..]));
 }
+
+#[tokio::test]
+async fn an_offer_to_upgrade_is_not_passed_on_and_harms_nothing() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let proxy = TestProxy::forward().await;
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    for _ in 0..3 {
+        let reply =
+            client.ask(&[&line, "connection: upgrade, http2-settings", "upgrade: h2c", "http2-settings: x"]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
+    }
+    let got = &origin.got()[0];
+    assert_eq!((got.header("upgrade"), got.header("http2-settings")), (String::new(), String::new()));
+    assert_eq!(origin.count(), 1);
+}

@@ -169,3 +169,64 @@ fn responses_are_read_as_strictly_where_it_matters() {
     }
     check(|| Framing::of_responses(MAX), b"HTTP/1.1 200 OK\r\n", Err(Unexpected));
 }
+
+/// Parts from which streams are put together that come close to HTTP.
+const PARTS: [&str; 34] = [
+    "GET / HTTP/1.1\r\n",
+    "POST / HTTP/1.0\r\n",
+    "CONNECT a:1 HTTP/1.1\r\n",
+    "HTTP/1.1 200 OK\r\n",
+    "HTTP/1.0 204 No Content\r\n",
+    "HTTP/1.1 100 Continue\r\n\r\n",
+    "Content-Length: 3\r\n",
+    "content-length:0\r\n",
+    "Content-Length: 3",
+    "Content-Length : 3\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Transfer-Encoding: gzip\r\n",
+    "Transfer-Encoding",
+    "A: b\r\n",
+    "\r\n",
+    "\r\n\r\n",
+    "\r",
+    "\n",
+    " ",
+    "\t",
+    ":",
+    "3\r\nabc\r\n",
+    "0\r\n\r\n",
+    "0\r\n",
+    "a;b=c\r\n",
+    "abc",
+    "ffffffffffffffff",
+    "\0",
+    "\u{ff}",
+    ";",
+    "0",
+    "T",
+    "c",
+    "-",
+];
+
+proptest::proptest! {
+    #[test]
+    fn how_bytes_arrive_makes_no_difference(
+        parts in proptest::collection::vec(0..PARTS.len(), 0..24),
+        piece in 1usize..40,
+        is_response in proptest::bool::ANY,
+    ) {
+        let text: String = parts.iter().map(|&part| PARTS[part]).collect();
+        let make = || {
+            let mut framing =
+                if is_response { Framing::of_responses(200) } else { Framing::of_requests(200) };
+            framing.await_response(false);
+            framing
+        };
+        let whole = run(make(), text.as_bytes(), text.len().max(1));
+        let pieces = run(make(), text.as_bytes(), piece);
+        match (whole, pieces) {
+            (Err((_, one)), Err((_, other))) => proptest::prop_assert_eq!(one, other),
+            (one, other) => proptest::prop_assert_eq!(one, other),
+        }
+    }
+}
