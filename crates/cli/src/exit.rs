@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use nectary_block as block;
+use nectary_host as host;
 use nectary_store as store;
 
 /// Everything went well; a part is healthy.
@@ -65,6 +66,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what runs), or use another store";
+const REMEDY_PART_BUSY: &str = "stop the other one (`nectary status` shows its process), or listen elsewhere";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
@@ -79,6 +81,11 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
             block::ErrorKind::Latched => (FAILED, Some(REMEDY_LATCHED)),
             block::ErrorKind::TimedOut | block::ErrorKind::Io => (FAILED, None),
         });
+    }
+    match cause.downcast_ref::<host::Error>() {
+        Some(host::Error::Busy { .. }) => return Some((BUSY, Some(REMEDY_PART_BUSY))),
+        Some(host::Error::Absent { .. }) => return Some((NOT_FOUND, None)),
+        _ => {}
     }
     let error = cause.downcast_ref::<store::Error>()?;
     Some(match error.kind {

@@ -18,8 +18,12 @@ struct Running {
 impl Running {
     /// Starts a proxy on a port of the system's choice and waits until it says where it listens.
     fn start(scratch: &Scratch, options: &str) -> Running {
+        Running::start_at(scratch, "127.0.0.1:0", options)
+    }
+
+    fn start_at(scratch: &Scratch, listen: &str, options: &str) -> Running {
         let mut command =
-            scratch.command(&format!("proxy --listen 127.0.0.1:0 --size 64M --memory 32M --workers 1 {options}"));
+            scratch.command(&format!("proxy --listen {listen} --size 64M --memory 32M --workers 1 {options}"));
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         let mut said = String::new();
@@ -133,11 +137,21 @@ fn a_killed_proxy_leaves_no_part_behind() {
 }
 
 #[test]
-fn two_proxies_do_not_share_an_address() {
+fn an_address_that_another_program_has_is_an_error_that_names_it() {
     let scratch = Scratch::new("address");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound");
     let line = format!("proxy --listen {address} --store ./s --size 64M --memory 32M");
     scratch.run(&line).exits(1).says(&address.to_string());
     assert_eq!(status(&scratch, 4), serde_json::json!([]), "a proxy that did not start is no part");
+}
+
+#[test]
+fn two_proxies_do_not_share_an_address() {
+    let scratch = Scratch::new("two");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let first = Running::start_at(&scratch, &free.to_string(), "--store ./a");
+    let line = format!("proxy --listen {free} --store ./b --size 64M --memory 32M");
+    scratch.run(&line).exits(5).says("already serving").says("nectary status");
+    assert_eq!(status(&scratch, 0)[0]["status"]["pid"], first.child.id());
 }
