@@ -19,7 +19,7 @@ pub struct Checked {
     pub hits: usize,
     /// Whole and right, from the origin.
     pub misses: usize,
-    /// Seen to be cut short, and nothing of it wrong: damage that was found while it was sent.
+    /// Seen to be cut short or reset, and nothing of it wrong: damage that was found while it was sent.
     pub cut: usize,
     /// Anything else.
     pub wrong: usize,
@@ -88,6 +88,8 @@ impl Filled {
                     false => checked.misses += 1,
                 },
                 Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
+                // A reset may overtake what was sent before it.
+                Err(Failure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }
         }

@@ -96,7 +96,7 @@ fn death_at_a_write_or_flush_loses_nothing_that_was_written() -> Result<()> {
     }
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    let mut campaign = Campaign::new(seed, 6);
+    let mut campaign = Campaign::new(seed, 4);
     campaign.kill_at_calls = Some(format!("{WRITES},{FLUSHES}"));
     campaign.arguments.extend(["--io", "posix"].map(str::to_owned));
     let summary = sigkill::run(&campaign, |report| {

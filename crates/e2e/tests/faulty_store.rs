@@ -170,6 +170,7 @@ fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
         let checked = filled.check(&nectary);
         assert_eq!(checked.wrong, 0, "{checked:?}\n{}", nectary.process.log_tail());
         let status = nectary.control()?.status()?;
+        assert!(checked.cut <= OBJECTS / 20, "only long objects can be cut: {checked:?}");
         // What was cut is gone from the store, and fetched again.
         let again = filled.check(&nectary);
         assert_eq!((again.wrong, again.cut), (0, 0), "{again:?}\n{}", nectary.process.log_tail());
@@ -215,6 +216,7 @@ fn a_device_that_reads_wrong_bits_or_fails_gives_misses() -> Result<()> {
         for _ in 0..3 {
             let checked = filled.check(&nectary);
             assert_eq!(checked.wrong, 0, "{spec}: {checked:?}\n{}", nectary.process.log_tail());
+            assert!(checked.cut <= OBJECTS / 20, "only long objects can be cut: {spec}: {checked:?}");
             if checked.misses > worst.misses {
                 worst = checked;
             }
