@@ -77,3 +77,21 @@ async fn a_follower_of_another_variant_gets_its_own() {
     assert_eq!(bodies, ["one", "one", "two", "two"]);
     assert_eq!(origin.count(), 2);
 }
+
+#[tokio::test]
+async fn a_304_that_makes_it_vary_does_not_leave_it_where_all_find_it() {
+    let origin = Origin::start().await;
+    let head = "cache-control: max-age=60";
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\nvary: a\r\n\r\n"))
+        .on("/a", Script::ok(&[head, "vary: a", "etag: \"x\""], b"one"))
+        .on("/a", Script::ok(&[head, "vary: a", "etag: \"y\""], b"two"));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &["a: 1"]).await.text(), "old");
+    assert_eq!(get(proxy.address, &url, &["a: 1"]).await.text(), "one");
+    assert_eq!(get(proxy.address, &url, &["a: 2"]).await.text(), "two");
+    let reply = get(proxy.address, &url, &["a: 1"]).await;
+    assert!(reply.is_hit() && reply.text() == "one");
+}

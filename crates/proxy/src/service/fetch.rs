@@ -141,10 +141,14 @@ pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                refresh(&plan, fill, object, &merged(stored, &parts.headers), times, tell).await;
-                return;
+                let headers = merged(stored, &parts.headers);
+                // Its place in the store is the one of these names.
+                if Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
+                    refresh(&plan, fill, object, &headers, times, tell).await;
+                    return;
+                }
             }
-            // It confirms something else than what was asked about: ask for all of it.
+            // It confirms something else than what was asked about, or what belongs elsewhere now: ask for all of it.
             validates_stale = false;
             head = plan.head.clone();
             continue;
