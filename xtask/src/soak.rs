@@ -48,8 +48,20 @@ const CAMPAIGNS: &[Campaign] = &[
         environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "20000")],
     },
     Campaign {
+        name: "store-crash-states",
+        program: Program::Binary("store-crash-states"),
+        arguments: &["--seed", "{seed}"],
+        environment: &[],
+    },
+    Campaign {
         name: "store-model",
         program: Program::Binary("store-model"),
+        arguments: &["--seed", "{seed}"],
+        environment: &[],
+    },
+    Campaign {
+        name: "store-crash-states",
+        program: Program::Binary("store-crash-states"),
         arguments: &["--seed", "{seed}"],
         environment: &[],
     },

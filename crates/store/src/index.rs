@@ -176,6 +176,7 @@ impl Index {
             if !self.grow(&mut shard) {
                 self.forget(entry);
                 self.evictions.fetch_add(1, Ordering::Relaxed);
+                self.give_up_all(&mut shard, known);
                 break;
             }
             homeless = shard.place(self.width, known, entry);
@@ -300,7 +301,20 @@ impl Index {
     /// Gives up an entry near the home of `known`: a cache may forget, it must not outgrow its budget.
     fn give_up_one(&self, shard: &mut Shard, known: u64) {
         let home = shard.home(self.width, known);
-        if let Some(slot) = (home..home + REACH).find(|&slot| shard.slots[slot] != 0) {
+        let Some(slot) = (home..home + REACH).find(|&slot| shard.slots[slot] != 0) else { return };
+        let known = shard.known(self.width, slot, shard.slots[slot]);
+        self.give_up_all(shard, known);
+    }
+
+    /// Gives up all entries of one hash: an older version must not be found in place of the newest.
+    fn give_up_all(&self, shard: &mut Shard, known: u64) {
+        loop {
+            let mut found = None;
+            shard.scan(self.width, known, |slot, _| {
+                found = Some(slot);
+                true
+            });
+            let Some(slot) = found else { break };
             self.forget(shard.slots[slot]);
             self.evictions.fetch_add(1, Ordering::Relaxed);
             shard.take(slot);
@@ -314,7 +328,7 @@ impl Shard {
     }
 
     fn home(&self, width: u32, known: u64) -> usize {
-        (u128::from(known) * self.homes as u128 >> width) as usize
+        ((u128::from(known) * self.homes as u128) >> width) as usize
     }
 
     /// The bits of the hash of the entry in a slot.

@@ -26,7 +26,10 @@ pub struct LoggedRecord {
     pub hash: KeyHash,
     pub primary_hash: PrimaryHash,
     pub generation: u64,
+    pub sequence: u64,
     pub location: Location,
+    /// Whether it was read and is not what was written.
+    pub damaged: bool,
     /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
     pub fragments: Option<(u64, u32)>,
 }
@@ -214,7 +217,7 @@ impl<'a> SegmentReader<'a> {
         None
     }
 
-    /// Visits the records of an append; false where some were to be checked and are not whole (they are left out).
+    /// Visits the records of an append; false where some were to be checked and are not whole.
     async fn visit_append(
         &mut self,
         append: &Append,
@@ -229,20 +232,21 @@ impl<'a> SegmentReader<'a> {
             let bytes = u64::from(entry.record_bytes.get());
             let hash = KeyHash(entry.key_hash.get());
             let mut fragments = None;
+            let mut damaged = false;
             if care == Care::Verify {
                 match self.whole_record(position + start * UNIT_BYTES, bytes, hash).await {
                     Some(record) => fragments = fragments_of(&record),
-                    None => {
-                        whole = false;
-                        continue;
-                    }
+                    None => damaged = true,
                 }
             }
+            whole &= !damaged;
             visit(LoggedRecord {
                 hash,
                 primary_hash: PrimaryHash(entry.primary_hash.get()),
                 generation: entry.generation.get(),
+                sequence: entry.sequence.get(),
                 location: Location::new(base + start, bytes),
+                damaged,
                 fragments,
             });
         }
@@ -299,7 +303,9 @@ impl<'a> SegmentReader<'a> {
                         hash: KeyHash(record.fields.key_hash.get()),
                         primary_hash,
                         generation: record.fields.generation.get(),
+                        sequence: last,
                         location: Location::new(unit, record.bytes() as u64),
+                        damaged: false,
                         fragments: fragments_of(&record),
                     });
                     salvaged.count += 1;

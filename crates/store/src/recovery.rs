@@ -148,10 +148,12 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         replay.index = new_index(layout, index_bytes_max);
         replay.replay_all_segments().await;
     }
-    let Replay { index, suspects, position, scanned, records, .. } = replay;
     // A hole in what is known to have been flushed is damage; any other is where a crash cut the log.
-    let crash_hole = scanned.holes.iter().copied().filter(|&before| before >= scanned.flushed_sequence).min();
-    let recovered_sequence = crash_hole.unwrap_or(scanned.last_sequence);
+    let flushed_sequence = replay.scanned.flushed_sequence;
+    let crash_hole = replay.scanned.holes.iter().copied().filter(|&before| before >= flushed_sequence).min();
+    let recovered_sequence = crash_hole.unwrap_or(replay.scanned.last_sequence);
+    replay.forget_replaced(recovered_sequence);
+    let Replay { index, suspects, position, scanned, records, .. } = replay;
 
     // Sequences of everything found bound the life from below where both state slots are damaged.
     let found_life = scanned.last_sequence >> LIFE_SHIFT;
@@ -234,7 +236,10 @@ struct Replay<'a> {
     layout: &'a Layout,
     purges: &'a PurgeTable,
     index: Index,
-    replayed: HashMap<KeyHash, Location>,
+    /// The newest record of each key that was replayed.
+    replayed: HashMap<KeyHash, (Location, u64)>,
+    /// Versions that are not whole, with their sequences.
+    lost: Vec<(KeyHash, u64)>,
     suspects: Vec<Suspect>,
     position: LogPosition,
     scanned: Scanned,
@@ -249,6 +254,7 @@ impl<'a> Replay<'a> {
             purges,
             index: new_index(layout, index_bytes_max),
             replayed: HashMap::new(),
+            lost: Vec::new(),
             suspects: Vec::new(),
             position: LogPosition { incarnation: 1, offset: 0 },
             scanned: Scanned::default(),
@@ -337,19 +343,32 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// Forgets versions that were replaced by one that damage, and no crash, has taken: nothing older may be believed.
+    fn forget_replaced(&mut self, recovered_sequence: u64) {
+        for (hash, sequence) in std::mem::take(&mut self.lost) {
+            let newer = self.replayed.get(&hash).is_some_and(|&(_, at)| at > sequence);
+            if sequence <= recovered_sequence && !newer {
+                self.index.candidates(hash).into_iter().for_each(|older| {
+                    self.index.remove(hash, older);
+                });
+            }
+        }
+    }
+
     fn record(&mut self, record: LoggedRecord) {
         self.records += 1;
         if self.purges.is_purged(record.primary_hash, record.generation) {
             return;
         }
-        // A head that a crash left without some of its fragments must not take the place of a version that is whole.
-        if let Some((generation, count)) = record.fragments {
-            let present = |number| !self.index.candidates(hash_fragment(record.hash, generation, number)).is_empty();
-            if !(0..count).all(present) {
-                return;
-            }
+        // A version that a crash left in part must not take the place of one that is whole.
+        let complete = record.fragments.is_none_or(|(generation, count)| {
+            (0..count).all(|number| !self.index.candidates(hash_fragment(record.hash, generation, number)).is_empty())
+        });
+        if record.damaged || !complete {
+            self.lost.push((record.hash, record.sequence));
+            return;
         }
-        if let Some(older) = self.replayed.insert(record.hash, record.location) {
+        if let Some((older, _)) = self.replayed.insert(record.hash, (record.location, record.sequence)) {
             self.index.remove(record.hash, older);
         } else {
             let older = self.index.candidates(record.hash).into_iter().filter(|older| *older != record.location);

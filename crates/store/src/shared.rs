@@ -237,6 +237,13 @@ impl Shared {
         None
     }
 
+    /// Takes everything under a hash out of the index.
+    pub fn forget(&self, hash: KeyHash) {
+        for location in self.index.candidates(hash) {
+            self.index.remove(hash, location);
+        }
+    }
+
     /// Finds fragment `number` of a head.
     pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Option<Arc<Entry>> {
         let hash = hash_fragment(key, generation, number);

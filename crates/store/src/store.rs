@@ -399,10 +399,9 @@ impl Store {
         let entry = &object.entry;
         let Piece::Head { generation, count } = entry.piece else { return true };
         let complete = (0..count).all(|number| self.shared().has_fragment(entry.hash, generation, number));
-        if !complete {
-            if let Some(location) = entry.location() {
-                self.shared().index.remove(entry.hash, location);
-            }
+        if !complete && entry.location().is_some() {
+            // Nothing older under this key may be found in its place.
+            self.shared().forget(entry.hash);
             self.shared().memory.remove_same(entry);
         }
         complete

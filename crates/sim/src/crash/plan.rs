@@ -77,7 +77,7 @@ pub(super) fn plans(
     // The random tail: more than can be used, as many will turn out to be images that there are already.
     for _ in 0..max {
         let point = points[random.below(points.len() as u64) as usize];
-        plans.push(Plan { point, choice: Choice::Random(random.next()) });
+        plans.push(Plan { point, choice: Choice::Random(random.bits()) });
     }
     shuffle(&mut plans, random);
     let certain = [Choice::All, Choice::None].map(|choice| Plan { point: last, choice });
@@ -106,7 +106,7 @@ fn single_faults(doubt: &[&Operation], random: &mut Random, mut add: impl FnMut(
             continue;
         }
         let cut = 1 + random.below(sectors - 1);
-        for part in [Part::Head(1), Part::Head(cut), Part::Tail(1), Part::Tail(cut), Part::Some(random.next())] {
+        for part in [Part::Head(1), Part::Head(cut), Part::Tail(1), Part::Tail(cut), Part::Some(random.bits())] {
             add(Choice::TornAmongAll(index, part));
             add(Choice::TornLast(index, part));
         }
@@ -155,7 +155,7 @@ fn subset<'h>(doubt: &[&'h Operation], seed: u64, subset_size: usize) -> Vec<(&'
         .collect();
     if !kept.is_empty() && random.chance(50) {
         let torn = random.below(kept.len() as u64) as usize;
-        kept[torn].1 = Part::Some(random.next());
+        kept[torn].1 = Part::Some(random.bits());
     }
     kept
 }

@@ -194,10 +194,11 @@ impl Running {
         if self.store().purge_key(&name).await.is_ok() {
             self.tell(Event::PurgeReturned { key });
         }
-        if started && fill.write(body(0, key, version, length).into()).await.is_ok() {
-            if let Ok(sequence) = fill.finish().await {
-                self.tell(Event::Accepted { key, version, sequence: sequence.0 });
-            }
+        if started
+            && fill.write(body(0, key, version, length).into()).await.is_ok()
+            && let Ok(sequence) = fill.finish().await
+        {
+            self.tell(Event::Accepted { key, version, sequence: sequence.0 });
         }
     }
 

@@ -68,7 +68,7 @@ impl Log {
 }
 
 fn value(seed: u64, sequence: u64) -> u64 {
-    Random::new(seed ^ sequence << 8).next() | 1
+    Random::new(seed ^ sequence << 8).bits() | 1
 }
 
 async fn workload(seed: u64, bug: Bug) -> Recording {

@@ -1,0 +1,16 @@
+//! A sample of the crash states of the store; `store-crash-states` runs all that an issue asks for.
+
+use nectary_sim::store::crash_run::{CrashRunOptions, run};
+
+#[tokio::test]
+async fn every_crash_state_keeps_what_was_promised() {
+    let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(42_000_000);
+    let options = CrashRunOptions { seed, workloads: 25, states_per_workload: 60, stop_at_violation: false };
+    let report = run(options, |_| {}).await;
+    println!(
+        "seed {seed}: {} workloads, {} distinct images, {} with live objects, {} hits demanded, {} broken promises",
+        report.workloads, report.distinct, report.live, report.demanded, report.violation_count
+    );
+    assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
+    assert!(report.distinct >= 500 && report.live * 100 >= report.distinct * 95, "{report:?}");
+}

@@ -1,0 +1,31 @@
+//! A sample of the model run of the store; `store-model` runs the million operations.
+
+use nectary_sim::store::random_run::{RunOptions, run};
+
+fn options(seed: u64, operations: u64) -> RunOptions {
+    RunOptions {
+        seed,
+        operations,
+        keys: 10_000,
+        operations_per_restart: 4_000,
+        damage_per_restart: 4,
+        store_bytes: 64 << 20,
+        plant_wrong_model: false,
+    }
+}
+
+#[tokio::test]
+async fn store_answers_as_its_model_through_restarts_and_damage() {
+    let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(11);
+    let report = run(options(seed, 100_000), |_| {}).await;
+    println!("seed {seed}: {report:?}");
+    assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
+    assert!(report.demanded_missing <= report.damaged_places, "{report:?}");
+    assert!(report.demanded > 0 && report.restarts == 25, "{report:?}");
+}
+
+#[tokio::test]
+async fn wrong_model_is_noticed() {
+    let report = run(RunOptions { plant_wrong_model: true, ..options(11, 20_000) }, |_| {}).await;
+    assert!(!report.differences.is_empty());
+}
