@@ -45,7 +45,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     let finished = poll_fn(|context| {
         guard.register(context);
         if guard.is_killed() {
-            return Poll::Ready(!guard.is_busy());
+            return Poll::Ready(guard.is_settled());
         }
         if guard.is_draining() && !is_draining {
             is_draining = true;
