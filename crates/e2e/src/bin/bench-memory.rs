@@ -31,7 +31,8 @@ struct Arguments {
     /// Threads of Varnish.
     #[arg(long, default_value_t = 100)]
     varnish_threads: usize,
-    /// A server to show as the floor: it is started with an address and answers `GET /`.
+    /// A server to show as the best case: it is started with an address and answers `GET /`. Without it, the example
+    /// `bare_hyper` of the proxy, where it has been built.
     #[arg(long, value_name = "PROGRAM")]
     floor: Option<PathBuf>,
     /// Write the figures to this file.
@@ -56,7 +57,7 @@ fn main() -> Result<ExitCode> {
         rounds: arguments.rounds,
         duration: Duration::from_secs(arguments.seconds),
         varnish_threads: arguments.varnish_threads,
-        floor: arguments.floor,
+        floor: arguments.floor.or_else(bare_hyper),
         arguments: arguments.proxy,
     };
     println!("bench-memory: seed {seed}, {}", bench::machine());
@@ -79,6 +80,16 @@ fn main() -> Result<ExitCode> {
     }
     failures.iter().for_each(|failure| println!("PROBLEM: {failure}"));
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The example beside this program, where it has been built.
+fn bare_hyper() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let built = own.parent()?.join("examples/bare_hyper");
+    if !built.is_file() {
+        println!("no best case: `cargo build --release -p nectary-proxy --example bare_hyper` builds it");
+    }
+    built.is_file().then_some(built)
 }
 
 fn print(outcome: &Outcome) {
