@@ -143,6 +143,11 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let resident_bytes_max = nectary.process.resident_bytes_max()?;
     stop(&mut nectary)?;
     let lines = access_log::read(&command.access_log_path())?;
+    let results = results(&lines);
+    let errors = errors(&lines, &nectary.process.log_text());
+    // What was passed on beside the store is no reference of the store.
+    let is_reference = |line: &Line| matches!(line.result.as_str(), "HIT" | "REVALIDATED" | "MISS" | "COLLAPSED");
+    let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;
     let half = Shape { segment_count: shape.segment_count / 2, ..shape };
     // One fetch serves all who wait for it, which to the simulation are hits: it knows no duration of a fetch.
@@ -153,13 +158,13 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
         objects: targets.len(),
         resident_bytes_max,
         memory_bytes: plan.memory_mib << 20,
-        results: results(&lines),
+        results,
         hit_rate: hits as f64 / lines.len().max(1) as f64,
         simulated: simulate(&lines, shape),
         simulated_half: simulate(&lines, half),
         shape,
         segments_reclaimed: find(&counts, "segments_reclaimed").and_then(Value::as_u64).unwrap_or(0),
-        errors: errors(&lines, &nectary.process.log_text()),
+        errors,
         counts,
     })
 }
