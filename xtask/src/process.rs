@@ -1,16 +1,17 @@
 //! Child processes: their output is shown as it comes and kept, and they are killed when they hang.
 //!
-//! Owns: starting, reading and ending them. A child runs in a process group of its own, so that what it started ends
-//! with it.
+//! Owns: starting, reading and ending them. A child stays in the process group of this program, so that Ctrl-C and
+//! `timeout` reach it; one that hangs is killed with all its descendants.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// How many descendants of a child are looked for at most.
+const FAMILY_MAX: usize = 1000;
 /// How long the rest of the output is waited for after a child was killed.
 const REST: Duration = Duration::from_secs(5);
 
@@ -32,7 +33,7 @@ pub struct Ended {
 /// Runs `command` for `limit` at most; its standard output is shown line by line where `show` is set.
 pub fn run(command: &mut Command, limit: Duration, show: bool) -> Result<Ended> {
     let started = Instant::now();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let stdout = child.stdout.take().context("its output is piped")?;
     let (sender, lines) = channel();
@@ -58,7 +59,7 @@ pub fn run(command: &mut Command, limit: Duration, show: bool) -> Result<Ended> 
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) if killed => break,
             Err(RecvTimeoutError::Timeout) => {
-                kill_group(&mut child);
+                kill_tree(&mut child);
                 killed = true;
                 deadline = Instant::now() + REST;
             }
@@ -81,10 +82,18 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn kill_group(child: &mut Child) {
-    let group = format!("-{}", child.id());
-    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+/// Kills a child and what it started; found first, since orphans are no longer found below it.
+fn kill_tree(child: &mut Child) {
+    let mut family = vec![child.id()];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next).filter(|_| next < FAMILY_MAX) {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        family.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+        next += 1;
+    }
     let _ = child.kill();
+    let rest = family[1..].iter().map(u32::to_string);
+    let _ = Command::new("kill").arg("-KILL").args(rest).stderr(Stdio::null()).status();
 }
 
 #[cfg(test)]
@@ -94,11 +103,13 @@ mod tests {
     #[test]
     fn a_child_that_hangs_is_killed_with_what_it_started() {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo before; sleep 1000 & sleep 1000"]);
-        let ended = run(&mut command, Duration::from_millis(300), false).expect("starts");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]);
+        let ended = run(&mut command, Duration::from_secs(1), false).expect("starts");
         assert!(ended.killed && !ended.success);
-        assert_eq!(ended.output, "before\n");
-        assert!(ended.taken < Duration::from_secs(100));
+        assert!(ended.taken < Duration::from_secs(5), "the pipe was not closed: something lives on");
+        let grandchild = format!("/proc/{}/stat", ended.output.trim());
+        let state = std::fs::read_to_string(grandchild).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
     }
 
     #[test]
