@@ -5,8 +5,6 @@ LISTEN ?= 127.0.0.1:8080
 DATA   ?= nectary-data
 SIZE   ?= 4G
 MEMORY ?= 256M
-# Files in Debian's pool never change under their name, and some mirrors give them no lifetime.
-TTL    ?= deb.debian.org/debian/pool/=7d
 # More options for `make run` (see `nectary proxy --help`), and arguments for `make soak` and `make bench`.
 ARGS   ?=
 
@@ -28,7 +26,7 @@ run:
 	cargo build --release --locked
 	@mkdir -p $(DATA)
 	target=$${CARGO_TARGET_DIR:-target}; exec $$target/release/nectary proxy --listen $(LISTEN) \
-	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log --default-ttl '$(TTL)' $(ARGS)
+	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log $(ARGS)
 
 test:
 	@ci/setup test

@@ -52,7 +52,7 @@ pub enum Command {
     nectary proxy --listen 127.0.0.1:8081 --origin https://registry.example.org --store ./packages --size 50G
   A Debian mirror's files stay for a week where the mirror says nothing, its lists for five minutes:
     nectary proxy --listen 127.0.0.1:8080 --store ./apt --size 20G \\
-      --default-ttl 'deb.debian.org/debian/pool/=7d' --default-ttl 'deb.debian.org=5m'
+      --default-ttl 'mirror.example/debian/pool/=7d' --default-ttl 'mirror.example=5m'
   Purge a URL, all its variants (from this machine only):
     curl -x http://127.0.0.1:8080 -X PURGE http://example.org/",
         after_help = exit::HELP
