@@ -430,7 +430,9 @@ impl Budget {
         let unwritten_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
         let fill_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
         let fixed = index_bytes + buffers.min(memory_bytes / 4) + unwritten_bytes + fill_bytes / 2;
-        Budget { tier_bytes: memory_bytes.saturating_sub(fixed).max(memory_bytes / 8), unwritten_bytes, fill_bytes }
+        // Objects of all sizes come and go: an eighth is what the allocator loses between them.
+        let tier_bytes = memory_bytes.saturating_sub(fixed) / 8 * 7;
+        Budget { tier_bytes: tier_bytes.max(memory_bytes / 8), unwritten_bytes, fill_bytes }
     }
 
     /// What the tier may have once the index has grown to `index_bytes`.
