@@ -29,6 +29,10 @@ const REQUESTS: usize = 300_000;
 /// What an entry costs in the store beside body and key: its header and the response's fields.
 const OVERHEAD_BYTES: u64 = 192 + 256;
 
+/// The figures of the status that say what memory is used for.
+const ACCOUNTS: [&str; 5] =
+    ["memory_capacity_bytes", "memory_used_bytes", "memory_unwritten_bytes", "fill_bytes", "index_bytes"];
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -83,6 +87,8 @@ pub struct Outcome {
     pub errors: Vec<String>,
     /// The counters of the store at the end.
     pub counts: Value,
+    /// What the store says it has in memory at the end, by what for, in bytes.
+    pub accounted: Vec<(&'static str, u64)>,
 }
 
 impl Outcome {
@@ -166,6 +172,10 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
         segments_reclaimed: find(&counts, "segments_reclaimed").and_then(Value::as_u64).unwrap_or(0),
         errors,
         counts,
+        accounted: ACCOUNTS
+            .iter()
+            .map(|name| (*name, find(&status, name).and_then(Value::as_u64).unwrap_or(0)))
+            .collect(),
     })
 }
 
@@ -234,7 +244,7 @@ pub fn describe(outcome: &Outcome) -> String {
     let Outcome { measured, shape, .. } = outcome;
     format!(
         "pressure: {} requests, {:.0}/s, p50 {} us, p99 {} us, {} errors; {} objects\n\
-         pressure: VmHWM {} MiB with --memory {} MiB (at most {} more)\n\
+         pressure: VmHWM {} MiB with --memory {} MiB (at most {} more); the store's accounts {:?}\n\
          pressure: hit rate {:.4}, simulated {:.4} (half a store: {:.4}); log {:?}\n\
          pressure: {} segments of {} MiB, {} overwritten; store {}",
         measured.requests,
@@ -246,6 +256,7 @@ pub fn describe(outcome: &Outcome) -> String {
         outcome.resident_bytes_max >> 20,
         outcome.memory_bytes >> 20,
         MEMORY_BEYOND_BYTES_MAX >> 20,
+        outcome.accounted,
         outcome.hit_rate,
         outcome.simulated,
         outcome.simulated_half,
