@@ -1,3 +1,5 @@
+//! Tests of the units of the on-disk format: what is believed, and that no bytes make a decoder panic.
+
 use super::*;
 
 const PLACE: Place = Place { identity: 7, incarnation: 3, address: 8192 };
