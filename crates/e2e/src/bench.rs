@@ -83,16 +83,25 @@ struct Contestant {
     address: SocketAddr,
     /// It caches, so it has to be warm, and must not ask the origin when it is.
     caches: bool,
-    _server: Server,
+    server: Server,
 }
 
 /// What keeps a contestant running.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held for their drop, which ends the process")]
 enum Server {
     Nectary(Nectary),
     Peer(Peer),
     Floor(Process),
+}
+
+impl Server {
+    fn process(&self) -> &Process {
+        match self {
+            Server::Nectary(nectary) => &nectary.process,
+            Server::Peer(peer) => peer.process(),
+            Server::Floor(process) => process,
+        }
+    }
 }
 
 /// The measurements of one contestant, by round.
@@ -102,9 +111,23 @@ pub struct Series {
     pub name: String,
     /// One measurement a round.
     pub measured: Vec<Measured>,
+    /// Time that the server had on its processor, in nanoseconds, by round.
+    pub cpu_ns: Vec<u64>,
 }
 
 impl Series {
+    /// Requests for each second that the server had on its processor, by round: what it could do if nothing else were slow.
+    pub fn rates_of_cpu(&self) -> Vec<f64> {
+        let pairs = self.measured.iter().zip(&self.cpu_ns);
+        pairs.map(|(measured, ns)| measured.requests as f64 * 1e9 / (*ns).max(1) as f64).collect()
+    }
+
+    /// Share of the time that the server was on its processor, by round: below 1, something else was the limit.
+    pub fn busy_shares(&self) -> Vec<f64> {
+        let pairs = self.rates().into_iter().zip(self.rates_of_cpu());
+        pairs.map(|(rate, rate_of_cpu)| rate / rate_of_cpu).collect()
+    }
+
     /// Requests a second, by round.
     pub fn rates(&self) -> Vec<f64> {
         self.measured.iter().map(|measured| measured.requests_per_second).collect()
@@ -132,6 +155,11 @@ impl Outcome {
     pub fn ratio(&self, index: usize) -> Spread {
         Spread::of_ratios(&self.series[0].rates(), &self.series[index].rates())
     }
+
+    /// The same for requests a second of processor time.
+    pub fn ratio_of_cpu(&self, index: usize) -> Spread {
+        Spread::of_ratios(&self.series[0].rates_of_cpu(), &self.series[index].rates_of_cpu())
+    }
 }
 
 /// Measures one workload on all contestants. Call it from a thread that lives as long as the measurement.
@@ -147,8 +175,10 @@ pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str))
         warm(contestant, workload, &origin)?;
     }
     let asked_before = origin.requests();
-    let mut series: Vec<Series> =
-        contestants.iter().map(|one| Series { name: one.name.clone(), measured: Vec::new() }).collect();
+    let mut series: Vec<Series> = contestants
+        .iter()
+        .map(|one| Series { name: one.name.clone(), measured: Vec::new(), cpu_ns: Vec::new() })
+        .collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..contestants.len()).collect();
         if round % 2 == 1 {
@@ -164,7 +194,10 @@ pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str))
                 duration: plan.duration,
                 cpu: Some(1),
             };
+            let process = contestant.server.process();
+            let before = process.cpu_ns();
             let measured = wrk::run(&load, scratch.path())?;
+            series[index].cpu_ns.push(process.cpu_ns() - before);
             progress(&format!("round {round}: {} {:.0}/s", contestant.name, measured.requests_per_second));
             series[index].measured.push(measured);
         }
@@ -186,19 +219,14 @@ fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Co
         command.arguments.extend(plan.arguments.iter().cloned());
         let nectary = command.start()?;
         let address = nectary.listen;
-        contestants.push(Contestant {
-            name: name.to_owned(),
-            address,
-            caches: true,
-            _server: Server::Nectary(nectary),
-        });
+        contestants.push(Contestant { name: name.to_owned(), address, caches: true, server: Server::Nectary(nectary) });
     }
     let peers =
         [Peer::nginx(origin.address(), Some(0)), Peer::varnish(origin.address(), plan.varnish_threads, Some(0))];
     for peer in peers {
         let peer = peer?;
         let (name, address) = (peer.name.clone(), peer.address);
-        contestants.push(Contestant { name, address, caches: true, _server: Server::Peer(peer) });
+        contestants.push(Contestant { name, address, caches: true, server: Server::Peer(peer) });
     }
     if let Some(program) = &plan.floor {
         let address = free_address()?;
@@ -207,7 +235,7 @@ fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Co
         let process = Process::spawn("floor", command, &scratch.join("floor.log"), Some(0))?;
         wait_listening(address, Duration::from_secs(10)).with_context(|| process.log_tail())?;
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        contestants.push(Contestant { name, address, caches: false, _server: Server::Floor(process) });
+        contestants.push(Contestant { name, address, caches: false, server: Server::Floor(process) });
     }
     Ok(contestants)
 }

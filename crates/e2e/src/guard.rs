@@ -105,6 +105,25 @@ impl Process {
         format!("--- {} printed:\n{}", self.name, lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
+    /// Time that all threads of all processes of the group have had on a processor, in nanoseconds. Threads that have ended
+    /// are not in it.
+    pub fn cpu_ns(&self) -> u64 {
+        let group = self.id().to_string();
+        let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let members = numbers.filter(|entry| {
+            // pid (name) state parent group …; the name may contain anything.
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2)) == Some(&group)
+        });
+        let threads =
+            members.flat_map(|entry| std::fs::read_dir(entry.path().join("task")).into_iter().flatten().flatten());
+        let time = |entry: std::fs::DirEntry| {
+            let text = std::fs::read_to_string(entry.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        };
+        threads.filter_map(time).sum()
+    }
+
     /// The most memory that the process ever had resident, in bytes (`VmHWM`).
     pub fn resident_bytes_max(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.id());
@@ -190,7 +209,7 @@ mod tests {
         let process = Process::spawn("sleep", command, &scratch.join("log"), Some(0)).unwrap();
         let path = format!("/proc/{}", process.id());
         assert!(Path::new(&path).exists());
-        assert!(process.resident_bytes_max().unwrap() > 0);
+        assert!(process.resident_bytes_max().unwrap() > 0 && process.cpu_ns() > 0);
         drop(process);
         assert!(!Path::new(&path).exists());
     }

@@ -109,9 +109,9 @@ http {{
         Ok(Self { name, address, process, _scratch: scratch })
     }
 
-    /// The process id, for profilers.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// The process that was started.
+    pub fn process(&self) -> &Process {
+        &self.process
     }
 }
 

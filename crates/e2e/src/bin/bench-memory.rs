@@ -1,6 +1,7 @@
 //! Requests a second from memory beside nginx and Varnish: `bench-memory --rounds 10 --seconds 3 --json out.json`.
 //!
-//! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, the A/A row included.
+//! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, the A/A row included;
+//! beside them the same for a second that the server had on its processor, which tells whether the server was the limit.
 //! Exit code 0 only where the median ratio to every peer reaches `--ratio-min` in every workload, no request failed, and
 //! none reached the origin.
 
@@ -103,14 +104,19 @@ fn print(outcome: &Outcome) {
         let latency = |get: fn(&nectary_e2e::wrk::Measured) -> u64| {
             Spread::of(&series.measured.iter().map(|measured| get(measured) as f64).collect::<Vec<_>>()).median
         };
-        let ratio = if index == 0 { String::new() } else { outcome.ratio(index).to_string() };
+        let ratio = match index {
+            0 => String::new(),
+            _ => format!("{}, {}", outcome.ratio(index), outcome.ratio_of_cpu(index)),
+        };
         println!(
-            "{:18} {:>26} {:>8.0} {:>8.0} {:>7}  {ratio}",
+            "{:16} {:>22} {:>7.0} {:>7.0} {:>6} {:>4.0}% {:>8.0}  {ratio}",
             series.name,
             format!("{:.0} ({:.0}-{:.0})", rate.median, rate.min, rate.max),
             latency(|measured| measured.p50_us),
             latency(|measured| measured.p99_us),
             series.errors(),
+            100.0 * Spread::of(&series.busy_shares()).median,
+            Spread::of(&series.rates_of_cpu()).median,
         );
     }
     println!("requests that reached the origin meanwhile: {}", outcome.origin_requests);
@@ -141,6 +147,8 @@ fn to_json(outcome: &Outcome) -> Value {
             let ratio = outcome.ratio(index);
             json!({
                 "name": one.name, "requests_per_second": one.rates(), "errors": one.errors(),
+                "requests_per_cpu_second": one.rates_of_cpu(),
+                "nectary_ratio_by_cpu": outcome.ratio_of_cpu(index).median,
                 "nectary_ratio": {"median": ratio.median, "min": ratio.min, "max": ratio.max},
             })
         })
