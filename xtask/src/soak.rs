@@ -48,12 +48,6 @@ const CAMPAIGNS: &[Campaign] = &[
         environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "20000")],
     },
     Campaign {
-        name: "store-crash-states",
-        program: Program::Binary("store-crash-states"),
-        arguments: &["--seed", "{seed}"],
-        environment: &[],
-    },
-    Campaign {
         name: "store-model",
         program: Program::Binary("store-model"),
         arguments: &["--seed", "{seed}"],
@@ -259,6 +253,12 @@ mod tests {
         for wrong in ["--seed", "--seed x", "--shard 4/4", "--shard 0/0", "--shard 1", "--only no", "--what 1"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn no_two_campaigns_share_a_name() {
+        let names: std::collections::BTreeSet<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+        assert_eq!(names.len(), CAMPAIGNS.len());
     }
 
     #[test]
