@@ -76,6 +76,9 @@ pub struct Plan {
     pub arguments: Vec<String>,
 }
 
+/// Where the peers stand among the contestants: nginx, nginx tuned, Varnish.
+pub const PEERS: std::ops::Range<usize> = 2..5;
+
 /// A server that is measured.
 #[derive(Debug)]
 struct Contestant {
@@ -221,8 +224,11 @@ fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Co
         let address = nectary.listen;
         contestants.push(Contestant { name: name.to_owned(), address, caches: true, server: Server::Nectary(nectary) });
     }
-    let peers =
-        [Peer::nginx(origin.address(), Some(0)), Peer::varnish(origin.address(), plan.varnish_threads, Some(0))];
+    let peers = [
+        Peer::nginx(origin.address(), false, Some(0)),
+        Peer::nginx(origin.address(), true, Some(0)),
+        Peer::varnish(origin.address(), plan.varnish_threads, Some(0)),
+    ];
     for peer in peers {
         let peer = peer?;
         let (name, address) = (peer.name.clone(), peer.address);

@@ -1,8 +1,8 @@
 //! The peers that Nectary is measured beside: nginx and Varnish, each configured to answer from memory with one worker.
 //!
 //! Promises configurations that favour the peer where there is a choice: no access log, no added headers, files in memory
-//! (tmpfs) with nginx's open file cache, and as many Varnish threads as there are connections. Whoever wants to check finds
-//! them here whole.
+//! (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file cache. Whoever
+//! wants to check finds them here whole.
 
 use crate::guard::{self, Process};
 use crate::http::wait_listening;
@@ -24,14 +24,18 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts nginx: one worker, `proxy_cache` on tmpfs, open file cache.
-    pub fn nginx(origin: SocketAddr, cpu: Option<usize>) -> Result<Self> {
+    /// Starts nginx: one worker, `proxy_cache` on tmpfs; with its open file cache, which has to be asked for, where `tuned`.
+    pub fn nginx(origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
         let scratch = Scratch::in_memory("nginx")?;
         let address = free_address()?;
         let folder = scratch.path().display();
         // Each costs a descriptor; the least used are closed first. Connections and the cache's own work need the rest.
         let files = guard::files_max().min(60_000).saturating_sub(4000).max(512);
+        let open_files = match tuned {
+            true => format!("max={files} inactive=3600s"),
+            false => "off".to_owned(),
+        };
         let configuration = format!(
             "daemon off;
 # One process that is the worker itself, so that nothing is left when it is killed.
@@ -47,7 +51,7 @@ http {{
   tcp_nodelay on;
   keepalive_timeout 3600s;
   keepalive_requests 1000000000;
-  open_file_cache max={files} inactive=3600s;
+  open_file_cache {open_files};
   open_file_cache_valid 3600s;
   open_file_cache_min_uses 1;
   client_body_temp_path {folder}/client;
@@ -74,7 +78,7 @@ http {{
         std::fs::write(&file, configuration)?;
         let mut command = Command::new(&program);
         command.arg("-p").arg(scratch.path()).arg("-c").arg(&file).arg("-e").arg("stderr");
-        let name = version("nginx", &program, "-v");
+        let name = version("nginx", &program, "-v") + if tuned { " tuned" } else { "" };
         Self::start(name, command, address, scratch, cpu)
     }
 
@@ -141,7 +145,7 @@ mod tests {
                 continue;
             }
             let peer = match name {
-                "nginx" => Peer::nginx(origin.address(), None),
+                "nginx" => Peer::nginx(origin.address(), true, None),
                 _ => Peer::varnish(origin.address(), 20, None),
             };
             let peer = peer.unwrap();

@@ -109,7 +109,7 @@ fn print(outcome: &Outcome) {
             _ => format!("{}, {}", outcome.ratio(index), outcome.ratio_of_cpu(index)),
         };
         println!(
-            "{:16} {:>22} {:>7.0} {:>7.0} {:>6} {:>4.0}% {:>8.0}  {ratio}",
+            "{:20} {:>22} {:>7.0} {:>7.0} {:>6} {:>4.0}% {:>8.0}  {ratio}",
             series.name,
             format!("{:.0} ({:.0}-{:.0})", rate.median, rate.min, rate.max),
             latency(|measured| measured.p50_us),
@@ -122,10 +122,10 @@ fn print(outcome: &Outcome) {
     println!("requests that reached the origin meanwhile: {}", outcome.origin_requests);
 }
 
-/// The peers are the third and fourth contestant.
+/// What falls short.
 fn problems(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
     let mut problems = Vec::new();
-    for index in 2..4 {
+    for index in bench::PEERS {
         let ratio = outcome.ratio(index).median;
         if ratio < ratio_min {
             let peer = &outcome.series[index].name;
