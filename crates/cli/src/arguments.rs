@@ -87,6 +87,11 @@ pub enum StoreCommand {
   nectary store stat ./cache
   nectary store stat ./cache --json | jq .entries", after_help = exit::HELP)]
     Stat(ReadArguments),
+    /// Read and verify everything in a store; changes nothing
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store check ./cache
+  nectary store check ./cache --json", after_help = exit::HELP)]
+    Check(ReadArguments),
     /// Write an object's body to the standard output
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store get ./cache greeting > copy.txt

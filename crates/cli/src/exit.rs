@@ -15,6 +15,8 @@ pub const GOOD: u8 = 0;
 pub const FAILED: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
+/// A store has damaged records, or a part is degraded.
+pub const DEGRADED: u8 = 3;
 /// There is no such key, store, device or part.
 pub const NOT_FOUND: u8 = 4;
 /// Another process has it open.

@@ -22,3 +22,13 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, length: Option<u64>) -> Progres
     bar.set_message(what);
     bar
 }
+
+/// Progress over a number of entries that is told later.
+pub fn entries(what: impl Into<Cow<'static, str>>) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {wide_bar} {pos} of {len} entries, {eta} left") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}

@@ -214,6 +214,16 @@ impl Index {
         removed
     }
 
+    /// All places that the index leads to, in no order.
+    pub fn locations(&self) -> Vec<Location> {
+        let mut found = Vec::with_capacity(self.len() as usize);
+        for shard in 0..INDEX_SHARDS {
+            let shard = self.shard(shard);
+            found.extend(shard.slots.iter().filter(|entry| **entry != 0).map(|entry| location_of(*entry)));
+        }
+        found
+    }
+
     /// Copies a shard's slots as a checkpoint keeps them, with the count of its homes.
     pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
         let shard = self.shard(shard);

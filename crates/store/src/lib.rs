@@ -10,10 +10,11 @@
 //! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue` | the parts in memory |
 //! | `writer`, `pack`, `purge_log`, `checkpoint` | what writes |
-//! | `recovery`, `log` | what reads back |
+//! | `recovery`, `log`, `check` | what reads back |
 //! | `format`, `layout` | the bytes |
 #![forbid(unsafe_code)]
 
+mod check;
 mod checkpoint;
 mod entry;
 mod error;
@@ -36,6 +37,7 @@ mod stat;
 mod store;
 mod writer;
 
+pub use check::CheckReport;
 pub use error::{Error, ErrorKind};
 pub use fill::{Fill, FillHead, FillReader, FillRole};
 pub use format::METADATA_BYTES_MAX;

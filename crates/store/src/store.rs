@@ -12,6 +12,7 @@ use nectary_block::{Buffer, SharedDevice, read, write};
 use nectary_cache::S3Fifo;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::check::{self, CheckReport};
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::{self, FillRole, FillTable};
@@ -347,6 +348,13 @@ impl Store {
     /// Writes an index checkpoint now.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.ask(Command::Checkpoint).await
+    }
+
+    /// Reads and verifies every record that the index leads to; changes nothing. *Cost*: reads the whole store once.
+    ///
+    /// `progress` is told how many of how many entries are done.
+    pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
+        check::check(self.shared(), progress).await
     }
 
     /// How far puts have come.

@@ -11,14 +11,15 @@ use nectary_store::{CreateOptions, KeyRef, Store};
 
 use crate::arguments::{CreateArguments, KeyArguments, ReadArguments, StoreCommand};
 use crate::device::{open_device, open_store};
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
-use crate::output;
+use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::{output, progress};
 
 /// Runs a command.
 pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
     match command {
         StoreCommand::Create(arguments) => create(arguments).await,
         StoreCommand::Stat(arguments) => stat(arguments).await,
+        StoreCommand::Check(arguments) => check(arguments).await,
         StoreCommand::Get(arguments) => get(arguments).await,
         StoreCommand::Put(arguments) => put::run(arguments).await,
         StoreCommand::Delete(arguments) => delete(arguments).await,
@@ -47,6 +48,33 @@ async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
         output::json(&stat)?;
     } else {
         output::text(&output::figures(&serde_json::to_value(&stat)?, 0))?;
+    }
+    Ok(GOOD)
+}
+
+async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
+    let store = open_store(&arguments.device).await?;
+    let bar = progress::entries("checking");
+    let report = store
+        .check(|done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        })
+        .await;
+    bar.finish_and_clear();
+    store.close().await?;
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        output::text(&output::figures(&serde_json::to_value(&report)?, 0))?;
+    }
+    if report.damaged > 0 {
+        let message = format!("{}: {} records are damaged", arguments.device.spec, report.damaged);
+        return Err(Failure::new(
+            DEGRADED,
+            message,
+            "their objects are misses and are fetched again; look at the disk",
+        ));
     }
     Ok(GOOD)
 }

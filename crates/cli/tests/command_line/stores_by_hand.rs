@@ -97,6 +97,24 @@ fn a_truncated_store_is_an_error_or_loses_objects_and_never_panics() {
 }
 
 #[test]
+fn check_finds_a_damaged_record_and_nothing_in_a_whole_store() {
+    let scratch = Scratch::new("check");
+    scratch.run("store create ./s --size 64M").exits(0);
+    fs::write(scratch.file("in"), body(100_000)).expect("written");
+    scratch.run("store put ./s a in").exits(0);
+    scratch.run_with("store put ./s b -", b"1").exits(0);
+    assert!(scratch.run("store check ./s").exits(0).text().contains("objects: 2\n"));
+    let mut image = fs::read(scratch.file("s")).expect("there");
+    let (body, window) = (body(100_000), 64);
+    let at = image.windows(window).position(|bytes| bytes == &body[50_000..50_000 + window]).expect("on disk");
+    image[at] ^= 1;
+    fs::write(scratch.file("s"), image).expect("written");
+    let ran = scratch.run("store check ./s --json").exits(3);
+    let report: serde_json::Value = serde_json::from_slice(&ran.output).expect("JSON");
+    assert_eq!((report["damaged"].as_u64(), report["objects"].as_u64()), (Some(1), Some(1)));
+}
+
+#[test]
 fn stat_is_json_where_asked() {
     let scratch = Scratch::new("stat");
     scratch.run("store create ./s --size 64M").exits(0);
