@@ -17,3 +17,4 @@ mod start_errors;
 mod tunnels;
 mod validation;
 mod vary;
+mod ways_agree;

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::asked::Client;
-use super::{hit, route, tunnel};
+use super::{direct, hit, route, tunnel};
 use crate::body::ReplyBody;
 use crate::options::is_loopback;
 use crate::wire::guard::{Guard, GuardedStream};
@@ -36,7 +36,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         guard: guard.clone(),
         tunnel: Default::default(),
     });
-    let stream = TokioIo::new(GuardedStream::new(stream, guard.clone()));
+    let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
+    let stream = TokioIo::new(GuardedStream::with_shortcut(stream, guard.clone(), Box::new(direct)));
     let front = Front { worker: worker.clone(), client: client.clone() };
     let mut connection = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
@@ -47,12 +48,16 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         if guard.is_killed() {
             return Poll::Ready(guard.is_settled());
         }
-        if guard.is_draining() && !is_draining {
+        if guard.is_draining() && !is_draining && guard.is_written() {
             is_draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
         // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
         let polled = connection.poll_without_shutdown(context);
+        if polled.is_pending() && guard.is_draining() && !is_draining && guard.is_written() {
+            // The rest of an answer has just been written: now it can end.
+            context.waker().wake_by_ref();
+        }
         if polled.is_pending() && is_draining && guard.is_settled() {
             // Half a request is nothing under way.
             return Poll::Ready(true);

@@ -1,12 +1,13 @@
 //! From a request to its response.
 //!
-//! Owns: the way of a request through the proxy. `connection` puts hyper on a client's stream; `hit` answers at once what is
-//! fresh in memory; `route` sends everything else where it belongs: `cached` (look up, join or begin a fetch), `fetch` (the
+//! Owns: the way of a request through the proxy. `connection` puts hyper on a client's stream; `direct` and `hit` answer at once
+//! what is fresh in memory; `route` sends everything else where it belongs: `cached` (look up, join or begin a fetch), `fetch` (the
 //! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge`; `reply` makes responses.
 
 mod asked;
 mod cached;
 pub(crate) mod connection;
+mod direct;
 mod fetch;
 mod hit;
 mod pass;

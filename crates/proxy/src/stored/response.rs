@@ -72,6 +72,16 @@ impl StoredResponse {
         self.entries.iter().for_each(|(name, value)| _ = out.append(name, value));
     }
 
+    /// Writes its headers as lines.
+    pub fn render_headers(&self, out: &mut Vec<u8>) {
+        for (name, value) in self.entries.iter() {
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
     /// Puts the headers of a `304` into `out`: those that update what the client has.
     pub fn write_headers_of_304(&self, out: &mut HeaderMap) {
         const KEPT: [HeaderName; 7] = [CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];

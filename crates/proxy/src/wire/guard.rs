@@ -14,6 +14,7 @@ use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::framing::{Framing, Phase, Violation};
@@ -88,6 +89,8 @@ pub struct Guard {
     framing: RefCell<Framing>,
     /// Exchanges under way.
     busy: Cell<u32>,
+    /// Whether a response may still be on its way out of the writer's own buffer.
+    unflushed: Cell<bool>,
     /// Since when a head is being read, a read waits, a write waits.
     head_since: Cell<Option<u32>>,
     read_since: Cell<Option<u32>>,
@@ -113,6 +116,7 @@ impl Guard {
             deadlines,
             framing: RefCell::new(framing),
             busy: Cell::new(0),
+            unflushed: Cell::new(false),
             head_since: Cell::new(None),
             read_since: Cell::new(None),
             write_since: Cell::new(None),
@@ -127,6 +131,7 @@ impl Guard {
     /// An exchange begins. To an origin: a request is sent, a HEAD or not, and one response may come.
     pub fn begin(&self, to_head: bool) {
         self.busy.set(self.busy.get() + 1);
+        self.unflushed.set(true);
         self.active.set(self.clock.tick());
         if self.side == Side::Origin {
             self.framing.borrow_mut().await_response(to_head);
@@ -151,6 +156,21 @@ impl Guard {
     /// Whether no exchange is under way and no write waits; true in the middle of a request's head, too.
     pub fn is_settled(&self) -> bool {
         !self.is_busy() && self.write_since.get().is_none()
+    }
+
+    /// Whether no write waits.
+    pub fn is_written(&self) -> bool {
+        self.write_since.get().is_none()
+    }
+
+    /// Whether the next byte begins a request, with nothing before it still to be answered.
+    fn is_fresh(&self) -> bool {
+        self.side == Side::Client
+            && self.is_settled()
+            && !self.unflushed.get()
+            && !self.draining.get()
+            && !self.killed.get()
+            && self.framing.borrow().phase() == Phase::Between
     }
 
     /// Why the peer's bytes were refused, if they were.
@@ -256,19 +276,46 @@ impl Guard {
     }
 }
 
+/// Whoever can answer a request before anybody else sees it.
+pub trait Shortcut {
+    /// Answers one complete head of a request without a body: appends the response's head and returns its body. `None`,
+    /// and nothing appended, where the request is to go the usual way.
+    fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
+}
+
+/// A response that is being written past the reader.
+#[derive(Default)]
+struct Unsent {
+    head: Vec<u8>,
+    body: Bytes,
+    sent: usize,
+}
+
+impl Unsent {
+    fn is_empty(&self) -> bool {
+        self.head.is_empty()
+    }
+}
+
 /// A stream whose bytes pass a [`Guard`].
-#[derive(Debug)]
 pub struct GuardedStream<S> {
     stream: S,
     guard: Rc<Guard>,
     /// What is still to be read in place of what was refused.
     refusal: &'static [u8],
+    shortcut: Option<Box<dyn Shortcut>>,
+    unsent: Unsent,
 }
 
 impl<S> GuardedStream<S> {
     /// Puts a guard before a stream.
     pub fn new(stream: S, guard: Rc<Guard>) -> GuardedStream<S> {
-        GuardedStream { stream, guard, refusal: b"" }
+        GuardedStream { stream, guard, refusal: b"", shortcut: None, unsent: Unsent::default() }
+    }
+
+    /// Puts a guard before a stream, and a shortcut before whoever reads requests from it.
+    pub fn with_shortcut(stream: S, guard: Rc<Guard>, shortcut: Box<dyn Shortcut>) -> GuardedStream<S> {
+        GuardedStream { shortcut: Some(shortcut), ..GuardedStream::new(stream, guard) }
     }
 
     /// The stream alone.
@@ -277,7 +324,47 @@ impl<S> GuardedStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
+impl<S: AsyncWrite + Unpin> GuardedStream<S> {
+    /// Writes what a shortcut has answered; nothing else is read or written before it is out.
+    fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            let Unsent { head, body, sent } = &self.unsent;
+            let (head, body) = (&head[head.len().min(*sent)..], &body[sent.saturating_sub(head.len())..]);
+            if head.is_empty() && body.is_empty() {
+                self.unsent.head.clear();
+                self.unsent.body = Bytes::new();
+                self.unsent.sent = 0;
+                break;
+            }
+            let slices = [io::IoSlice::new(head), io::IoSlice::new(body)];
+            let result = Pin::new(&mut self.stream).poll_write_vectored(context, &slices);
+            match self.note_write(result) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => self.unsent.sent += count,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Answers by the shortcut; whether it did.
+    fn answer(&mut self, request: &[u8]) -> bool {
+        let Some(shortcut) = &self.shortcut else { return false };
+        if self.guard.framing.borrow().phase() != Phase::Between {
+            return false;
+        }
+        match shortcut.answer(request, &mut self.unsent.head) {
+            Some(body) => {
+                self.unsent.body = body;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -293,6 +380,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
             this.refusal = later;
             return Poll::Ready(Ok(()));
         }
+        match this.poll_unsent(context) {
+            Poll::Ready(Ok(())) => {}
+            other => return other,
+        }
+        let is_fresh = this.shortcut.is_some() && this.guard.is_fresh();
         let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
             Poll::Pending => {
@@ -305,7 +397,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
                 if came.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
-                let Err((accepted, violation)) = this.guard.on_read(came) else { return Poll::Ready(Ok(())) };
+                let Err((accepted, violation)) = this.guard.on_read(came) else {
+                    if is_fresh && this.answer(came) {
+                        buffer.set_filled(before);
+                        return Pin::new(this).poll_read(context, buffer);
+                    }
+                    return Poll::Ready(Ok(()));
+                };
                 buffer.set_filled(before + accepted);
                 if this.guard.side == Side::Client && this.guard.framing.borrow().is_refused_in_head() {
                     this.refusal = if violation == Violation::TooLong { &FLOOD } else { POISON };
@@ -336,11 +434,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        if matches!(result, Poll::Ready(Ok(()))) && !self.guard.is_busy() {
+            self.guard.unflushed.set(false);
+        }
+        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        match self.poll_unsent(context) {
+            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_shutdown(context),
+            other => other,
+        }
     }
 }
 

@@ -1,0 +1,220 @@
+//! The shortest way: a plain `GET` of what is fresh and whole in memory, answered before hyper sees it.
+//!
+//! Owns: which requests are that plain, and the bytes of their responses. It takes one complete head that the framing has
+//! accepted, in which every header is of a short list that changes nothing about the answer; whatever else comes goes to
+//! hyper as it is. It copies no body and allocates nothing once its buffer has grown.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, Version};
+use nectary_store::KeyRef;
+
+use super::asked::Client;
+use crate::access_log::{Line, Outcome};
+use crate::rules::cache_control::RequestDirectives;
+use crate::rules::key::push_decimal;
+use crate::rules::serve::{Verdict, decide};
+use crate::stored::response::Found;
+use crate::wire::guard::Shortcut;
+use crate::worker::{Mode, Worker};
+
+/// Longer bodies may not be sent at once; they go the long way, which waits and counts them.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// Answers for one client.
+pub(crate) struct Direct {
+    pub worker: Rc<Worker>,
+    pub client: Rc<Client>,
+}
+
+/// A request that is plain.
+#[derive(Debug, PartialEq, Eq)]
+struct Plain<'a> {
+    path: &'a [u8],
+    referrer: Option<&'a [u8]>,
+    user_agent: Option<&'a [u8]>,
+}
+
+impl Shortcut for Direct {
+    fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
+        let plain = plain(request)?;
+        let worker = &*self.worker;
+        let Mode::Reverse { key_prefix, .. } = &worker.mode else { return None };
+        let scratch = &mut *worker.scratch.borrow_mut();
+        let key = &mut scratch.0;
+        key.clear();
+        key.extend_from_slice(key_prefix);
+        key.extend_from_slice(plain.path);
+        if key.len() > worker.options.limits.url_bytes_max {
+            return None;
+        }
+        let object = worker.store.get_resident(KeyRef::new(key, b""))?;
+        let body = object.whole().filter(|body| body.len() <= BODY_BYTES_MAX)?.clone();
+        let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
+            return None;
+        };
+        let (started, at_ms) = worker.now();
+        let Verdict::Serve { age_s, ttl_s } = decide(&stored.stored, &RequestDirectives::default(), at_ms) else {
+            return None;
+        };
+        if stored.head.status != StatusCode::OK {
+            return None;
+        }
+        head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        stored.render_headers(head);
+        head.extend_from_slice(b"age: ");
+        push_decimal(head, age_s);
+        head.extend_from_slice(b"\r\ncache-status: ");
+        head.extend_from_slice(worker.values.borrow_mut().hit(ttl_s).as_bytes());
+        head.extend_from_slice(b"\r\ncontent-length: ");
+        push_decimal(head, body.len() as u64);
+        head.extend_from_slice(b"\r\n\r\n");
+
+        worker.stats.requests.add(1);
+        worker.stats.body_bytes_sent.add(body.len() as u64);
+        if worker.has_log() {
+            worker.log(&Line {
+                client: self.client.address.ip(),
+                at_ms,
+                method: &Method::GET,
+                url: key,
+                version: Version::HTTP_11,
+                status: 200,
+                body_bytes: body.len() as u64,
+                referrer: plain.referrer,
+                user_agent: plain.user_agent,
+                outcome: Outcome::Hit,
+                duration: started.elapsed(),
+                object_bytes: Some(body.len() as u64),
+            });
+        } else {
+            Outcome::Hit.count(&worker.stats);
+        }
+        Some(body)
+    }
+}
+
+/// Reads one complete head, nothing before it and nothing behind; `None` where it is not plain.
+fn plain(request: &[u8]) -> Option<Plain<'_>> {
+    let head = request.strip_suffix(b"\r\n\r\n")?;
+    let mut lines = Lines { rest: head };
+    let path = lines.next()?.strip_prefix(b"GET ")?.strip_suffix(b" HTTP/1.1")?;
+    let is_path = path.first() == Some(&b'/') && path.iter().all(|byte| matches!(byte, b'!'..=b'~') && is_plain(*byte));
+    if !is_path {
+        return None;
+    }
+    let (mut hosts, mut referrer, mut user_agent) = (0, None, None);
+    for line in lines {
+        let colon = memchr::memchr(b':', line)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"host") {
+            hosts += 1;
+            if value.is_empty() || !value.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(byte)) {
+                return None;
+            }
+        } else if name.eq_ignore_ascii_case(b"user-agent") && user_agent.is_none() {
+            user_agent = Some(value);
+        } else if name.eq_ignore_ascii_case(b"referer") && referrer.is_none() {
+            referrer = Some(value);
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            if !value.eq_ignore_ascii_case(b"keep-alive") {
+                return None;
+            }
+        } else if ![&b"accept"[..], b"accept-encoding", b"accept-language"]
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known))
+        {
+            return None;
+        }
+        if !value.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+            return None;
+        }
+    }
+    (hosts == 1).then_some(Plain { path, referrer, user_agent })
+}
+
+/// What hyper takes into a path as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~/?&=+%:@!$,;*()".contains(&byte)
+}
+
+/// Lines between `\r\n`; a head with an empty line inside is two heads and has no plain line there.
+struct Lines<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        match memchr::memchr(b'\r', self.rest) {
+            Some(end) => {
+                let line = &self.rest[..end];
+                self.rest = self.rest[end..].strip_prefix(b"\r\n").unwrap_or(b"\0");
+                Some(line)
+            }
+            None => Some(std::mem::take(&mut self.rest)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    fn path(request: &str) -> Option<String> {
+        plain(request.as_bytes()).map(|plain| String::from_utf8_lossy(plain.path).into_owned())
+    }
+
+    #[test]
+    fn plain_requests_are_taken() {
+        for (request, expected) in [
+            ("GET /a?b=c HTTP/1.1\r\nHost: h\r\n\r\n", "/a?b=c"),
+            ("GET / HTTP/1.1\r\nhost:h:80\r\nUser-Agent: x y\r\nAccept: */*\r\n\r\n", "/"),
+            ("GET /%20 HTTP/1.1\r\nHost: [::1]:8\r\nConnection: Keep-Alive\r\n\r\n", "/%20"),
+        ] {
+            assert_eq!(path(request).as_deref(), Some(expected), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_could_change_the_answer_is_not() {
+        for request in [
+            "",
+            "\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\n",
+            "HEAD / HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.0\r\nHost: h\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET * HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /# HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /\"<> HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: \r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nIf-None-Match: *\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nCache-Control: no-cache\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nAccept : x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\n folded\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\nAccept: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\rAccept: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nAccept: \u{e9}\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        ] {
+            assert_eq!(path(request), None, "{request:?}");
+        }
+    }
+}

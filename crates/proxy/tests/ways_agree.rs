@@ -1,0 +1,71 @@
+//! A plain request takes a way of its own to what is in memory; the answer is the same, in any order of the ways.
+
+use crate::common::*;
+
+#[tokio::test]
+async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
+    let origin = Origin::start().await;
+    let headers = ["cache-control: max-age=60", "etag: \"x\"", "x-mine: 1", "x-mine: 2", "cache-status: other; hit"];
+    origin.on("/a?b=c", Script::ok(&headers, b"hello"));
+    origin.on("/big", Script::ok(&["cache-control: max-age=60"], &[7; 60_000]));
+    let proxy = TestProxy::reverse(origin.address).await;
+    get(proxy.address, "/a?b=c", &[]).await;
+    get(proxy.address, "/big", &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    let plain = ["GET /a?b=c HTTP/1.1", "Host: h", "Accept: */*"];
+    let other = ["GET /a?b=c HTTP/1.1", "Host: h", "X-Other: 1"];
+    let sorted = |reply: &Reply| {
+        let mut headers = reply.headers.clone();
+        headers.retain(|(name, _)| name != "age");
+        headers.sort();
+        (reply.status, headers, reply.text())
+    };
+    let expected = sorted(&client.ask(&other).await);
+    for lines in [&plain, &other, &plain, &plain, &other, &plain] {
+        let reply = client.ask(lines).await;
+        assert!(reply.is_hit(), "{reply:?}");
+        let mut found = sorted(&reply);
+        // The time that is left may have moved on by a second.
+        let mut wanted = expected.clone();
+        for (_, headers, _) in [&mut found, &mut wanted] {
+            headers.iter_mut().filter(|(name, _)| name == "cache-status").for_each(|(_, value)| {
+                value.truncate(value.find("ttl=").unwrap_or(value.len()));
+            });
+        }
+        assert_eq!(found, wanted);
+    }
+    for _ in 0..20 {
+        let reply = client.ask(&["GET /big HTTP/1.1", "Host: h"]).await;
+        assert!(reply.is_hit() && reply.body == [7; 60_000]);
+        // Several at once, the ways mixed: answers come in the order of the requests.
+        let both = [request(&plain), request(&["GET /big HTTP/1.1", "Host: h"]), request(&other), request(&plain)];
+        client.send(both.concat().as_bytes()).await;
+        let lengths = [5, 60_000, 5, 5];
+        for length in lengths {
+            assert_eq!(client.reply(false).await.body.len(), length);
+        }
+    }
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
+    let origin = Origin::start().await;
+    origin.on("/big", Script::ok(&["cache-control: max-age=60"], &[7; 60_000]));
+    origin.on("/small", Script::ok(&["cache-control: max-age=60"], b"small"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    get(proxy.address, "/big", &[]).await;
+    get(proxy.address, "/small", &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    // More than the sockets hold, asked for one by one before anything is read.
+    let ask = request(&["GET /big HTTP/1.1", "Host: h"]);
+    for _ in 0..200 {
+        client.send(ask.as_bytes()).await;
+        tokio::task::yield_now().await;
+    }
+    client.send(request(&["GET /small HTTP/1.1", "Host: h"]).as_bytes()).await;
+    for _ in 0..200 {
+        assert_eq!(client.reply(false).await.body, [7; 60_000]);
+    }
+    assert_eq!(client.reply(false).await.text(), "small");
+}
