@@ -150,8 +150,11 @@ impl Store {
         if size < 2 * BLOCK_BYTES {
             return if size == 0 { Ok(false) } else { recovery::read_superblock(device).await.map(|_| true) };
         }
-        let begin = read(&**device, 0, (size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES) as usize).await?;
-        if begin.iter().all(|&byte| byte == 0) {
+        // What others keep on a device begins in its first MiB or has a copy in its last.
+        let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
+        let begin = read(&**device, 0, length as usize).await?;
+        let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;
+        if begin.iter().chain(end.iter()).all(|&byte| byte == 0) {
             return Ok(false);
         }
         recovery::read_superblock(device).await.map(|_| true)

@@ -102,6 +102,10 @@ async fn device_cut_to_nothing_or_of_another_program_is_refused_with_a_reason() 
     assert!(message.contains("found XFSB") && message.contains("offset 0"), "{message}");
     let device: SharedDevice = Arc::new(MemoryDevice::from_image(other));
     assert!(Store::probe(&device).await.is_err(), "what is not ours is not overwritten");
+    let mut late = vec![0; 4 << 20];
+    late[(4 << 20) - 5000] = 1;
+    let late: SharedDevice = Arc::new(MemoryDevice::from_image(late));
+    assert!(Store::probe(&late).await.is_err(), "nor is what has only its end on the device");
     assert!(Store::create(device.clone(), &CreateOptions::default()).await.is_err());
     Store::create(device, &CreateOptions { force: true, ..Default::default() }).await.unwrap();
     let (kind, _) = refusal(vec![0; 4096]).await;
