@@ -5,6 +5,8 @@ LISTEN ?= 127.0.0.1:8080
 DATA   ?= nectary-data
 SIZE   ?= 4G
 MEMORY ?= 256M
+# Files in a Debian pool never change under their name, and some mirrors give them no lifetime.
+TTL    ?= /debian/pool/=7d
 # More options for `make run` (see `nectary proxy --help`), and arguments for `make soak` and `make bench`.
 ARGS   ?=
 
@@ -26,7 +28,7 @@ run:
 	cargo build --release --locked
 	@mkdir -p $(DATA)
 	target=$${CARGO_TARGET_DIR:-target}; exec $$target/release/nectary proxy --listen $(LISTEN) \
-	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log $(ARGS)
+	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log --default-ttl '$(TTL)' $(ARGS)
 
 test:
 	@ci/setup test
