@@ -238,9 +238,11 @@ impl Layout {
         head.saturating_sub(behind)
     }
 
-    /// Whether an incarnation is not among the next to be overwritten when `head` is being written: a 32nd of the segments.
+    /// Whether an incarnation is not among the next to be overwritten when `head` is being written: a 32nd of the segments,
+    /// and three of them at least where there are as many as twelve.
     pub fn stays(&self, incarnation: u64, head: u64) -> bool {
-        incarnation + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max(1)
+        incarnation + self.segment_count
+            > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
     }
 
     /// The oldest incarnation that is not overwritten when `head` is being written.
