@@ -1,0 +1,10 @@
+//! Block reference traces: reading and writing them, recording them from real programs, simulating policies over them.
+//!
+//! Owns: the trace formats (one file each), the recorder, the simulator and its reports. Leaves to others: the policies
+//! (`nectary-cache`), options and output (`nectary`).
+
+pub mod formats;
+pub mod record;
+pub mod simulate;
+
+pub use formats::Reference;

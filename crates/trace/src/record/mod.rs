@@ -1,0 +1,1 @@
+//! Recording the block references of a real program and its children.

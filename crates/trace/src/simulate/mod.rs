@@ -1,0 +1,1 @@
+//! Simulation of policies over traces.
