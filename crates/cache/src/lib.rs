@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+pub mod detect;
 mod lru;
 mod policy;
 mod registry;

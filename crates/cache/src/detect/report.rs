@@ -1,0 +1,163 @@
+//! What a detector says of one period: the verdict and the evidence behind it, as data and as one line.
+//!
+//! Owns: the report, its text and the sink by which policies that detect give it away. Leaves to others: judging.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::SUBLISTS_MAX;
+use crate::Stream;
+
+/// How a stream refers to its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Verdict {
+    /// No trend was found.
+    #[default]
+    None,
+    /// Each block once.
+    Sequential,
+    /// The same blocks again and again in about the same order.
+    Looping,
+    /// Blocks of recent reference are referenced soon again.
+    Clustered,
+    /// Each block at a rate of its own.
+    Probabilistic,
+}
+
+impl Verdict {
+    /// The verdict's name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::None => "none",
+            Verdict::Sequential => "sequential",
+            Verdict::Looping => "looping",
+            Verdict::Clustered => "clustered",
+            Verdict::Probabilistic => "probabilistic",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// The average forward distances of the sublists, by increasing attribute value; a slice, empty where fewer blocks than
+/// sublists were known. *Units*: references.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Averages {
+    values: [f64; SUBLISTS_MAX],
+    count: usize,
+}
+
+impl Averages {
+    pub(super) fn push(&mut self, average: f64) {
+        self.values[self.count] = average;
+        self.count += 1;
+    }
+}
+
+impl Deref for Averages {
+    type Target = [f64];
+
+    fn deref(&self) -> &[f64] {
+        &self.values[..self.count]
+    }
+}
+
+impl fmt::Display for Averages {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return formatter.write_str("-");
+        }
+        for (index, average) in self.iter().enumerate() {
+            write!(formatter, "{}{average:.1}", if index > 0 { " " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// One period of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PeriodReport {
+    /// Which period of the stream, from 1.
+    pub number: u64,
+    /// The stream's virtual time at the end of the period.
+    pub end: u64,
+    /// The pattern found.
+    pub verdict: Verdict,
+    /// Blocks referenced in the period and not known at its start.
+    pub unknown: u32,
+    /// Blocks referenced in the period and known at its start: those in the sublists.
+    pub known: u32,
+    /// Blocks referenced in the period and known only from another stream.
+    pub foreign: u32,
+    /// The average forward distances by increasing backward distance.
+    pub by_backward: Averages,
+    /// The average forward distances by increasing frequency.
+    pub by_frequency: Averages,
+    /// Kendall's tau of `by_backward`.
+    pub tau_backward: f64,
+    /// Kendall's tau of `by_frequency`.
+    pub tau_frequency: f64,
+    /// The length of the loop, where the verdict is looping. *Units*: references.
+    pub loop_length: Option<u64>,
+}
+
+impl fmt::Display for PeriodReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PeriodReport { number, end, verdict, unknown, known, foreign, .. } = self;
+        write!(formatter, "period {number} to {end}: {verdict}; blocks {known} known, {unknown} new")?;
+        if *foreign > 0 {
+            write!(formatter, ", {foreign} of others")?;
+        }
+        write!(formatter, "; by backward distance {} (tau {:.1})", self.by_backward, self.tau_backward)?;
+        write!(formatter, "; by frequency {} (tau {:.1})", self.by_frequency, self.tau_frequency)?;
+        match self.loop_length {
+            Some(length) => write!(formatter, "; loop of {length}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A report on its way out of a policy.
+#[derive(Debug, Clone, Copy)]
+pub struct PeriodEvent<'a> {
+    /// Whose period it was.
+    pub stream: Stream,
+    /// What was found.
+    pub report: &'a PeriodReport,
+    /// The replacement in force from here on, by name.
+    pub replacement: &'static str,
+}
+
+impl fmt::Display for PeriodEvent<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "stream {} {}; replacement {}", self.stream.0, self.report, self.replacement)
+    }
+}
+
+/// Who wants to hear of every period: called with each event as it happens, from within the reference.
+pub type PeriodSink = Box<dyn FnMut(PeriodEvent<'_>) + Send>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_prints_as_one_line() {
+        let mut report =
+            PeriodReport { number: 2, end: 1000, verdict: Verdict::Looping, known: 3, ..Default::default() };
+        report.by_backward.push(4.0);
+        report.by_backward.push(1.5);
+        report.tau_backward = -1.0;
+        report.loop_length = Some(7);
+        let event = PeriodEvent { stream: Stream(9), report: &report, replacement: "mru" };
+        assert_eq!(
+            event.to_string(),
+            "stream 9 period 2 to 1000: looping; blocks 3 known, 0 new; by backward distance 4.0 1.5 (tau -1.0); \
+             by frequency - (tau 0.0); loop of 7; replacement mru"
+        );
+    }
+}
