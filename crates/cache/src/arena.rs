@@ -155,7 +155,7 @@ impl Arena {
 }
 
 /// Spreads ids, which may be consecutive block numbers, over all bits: the table uses the top 7 and the low ones.
-fn hash(id: u64) -> u64 {
+pub(crate) fn hash(id: u64) -> u64 {
     let wide = u128::from(id ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
     (wide >> 64) as u64 ^ wide as u64
 }
