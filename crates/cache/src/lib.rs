@@ -21,12 +21,14 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+pub mod dear;
 pub mod detect;
 mod lru;
 mod policy;
 mod registry;
 mod s3fifo;
 
+pub use dear::Dear;
 pub use lru::Lru;
 pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
 pub use registry::{NAMES, by_name};

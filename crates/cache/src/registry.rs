@@ -2,16 +2,17 @@
 //!
 //! Owns: the list of names. Leaves to others: parsing of the options around them.
 
-use crate::{Lru, Policy, S3Fifo};
+use crate::{Dear, Lru, Policy, S3Fifo};
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
-pub const NAMES: &[&str] = &["lru", "s3fifo"];
+pub const NAMES: &[&str] = &["lru", "s3fifo", "dear"];
 
 /// Makes the policy called `name`; `None` where there is none of that name.
 pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
     match name {
         "lru" => Some(Box::new(Lru::new(capacity))),
         "s3fifo" => Some(Box::new(S3Fifo::new(capacity))),
+        "dear" => Some(Box::new(Dear::new(capacity))),
         _ => None,
     }
 }

@@ -201,6 +201,13 @@ impl Detector {
         self.count(history)
     }
 
+    /// Gives up the running period and the reports so far, for a stream that takes over the blocks of another; time goes
+    /// on, so that the blocks' histories keep their meaning.
+    pub fn begin_anew(&mut self) {
+        self.left = self.parameters.period;
+        self.report = PeriodReport::default();
+    }
+
     /// The samples of the period that ended last, by backward distance: (backward distance, forward distance). Readable
     /// from the reference that ended the period to the next one.
     pub fn samples_by_backward(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {

@@ -1,0 +1,184 @@
+//! The application manager: one stream's blocks, its detector, and which of its blocks it gives up.
+//!
+//! Owns: the stream's recency order, its LFU order and the replacement in force. Promises: offers the block that the
+//! replacement in force names. Leaves to others: which application is asked, and the blocks themselves.
+//!
+//! # LFU without a heap
+//! Resident blocks are filed by frequency, one chain each. A hit only raises the count in the block; the block stays
+//! filed under what it had. As counts only grow, a block is never filed above its frequency, so the lowest filing is a
+//! lower bound of all: when a victim is wanted, the newest of the lowest chain is either filed truly, and is a least
+//! frequently used block, or is filed anew and the next is looked at. Each filing anew is paid for by a hit, so LFU is
+//! O(1) amortised and costs a hit nothing, which matters while another replacement is in force.
+//!
+//! Among equals the one filed last leaves: what came in last has proved least, and of a loop that LFU is asked to
+//! replace a part then stays. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
+
+use super::blocks::{Blocks, Chain, RANK, RECENCY};
+use crate::Stream;
+use crate::detect::{Detector, Verdict};
+
+/// Frequencies above this are filed as this.
+const RANK_MAX: u16 = 1023;
+const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
+
+/// How an application chooses among its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replacement {
+    /// Least recently used; what an application starts with.
+    Lru,
+    /// Most recently used.
+    Mru,
+    /// Most recently used, and before any other application's blocks.
+    Sequential,
+    /// Least frequently used.
+    Lfu,
+}
+
+impl Replacement {
+    /// What suits a verdict; no verdict changes nothing.
+    pub(super) fn after(self, verdict: Verdict) -> Replacement {
+        match verdict {
+            Verdict::None => self,
+            Verdict::Sequential => Replacement::Sequential,
+            Verdict::Looping => Replacement::Mru,
+            Verdict::Clustered => Replacement::Lru,
+            Verdict::Probabilistic => Replacement::Lfu,
+        }
+    }
+
+    /// Its name in explanations.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Replacement::Lru => "lru",
+            Replacement::Mru => "mru",
+            Replacement::Sequential => "mru first",
+            Replacement::Lfu => "lfu",
+        }
+    }
+}
+
+/// One stream's manager.
+#[derive(Debug)]
+pub(super) struct Application {
+    pub(super) stream: Stream,
+    pub(super) detector: Detector,
+    pub(super) replacement: Replacement,
+    /// The system's time of its last reference.
+    pub(super) last: u64,
+    pub(super) recency: Chain,
+    /// The chains of the LFU order by rank, grown to the highest rank seen.
+    ranks: Vec<Chain>,
+    /// Which ranks have blocks.
+    occupied: [u64; RANK_WORDS],
+}
+
+impl Application {
+    /// A manager without blocks.
+    pub(super) fn new(stream: Stream, detector: Detector) -> Application {
+        Application {
+            stream,
+            detector,
+            replacement: Replacement::Lru,
+            last: 0,
+            recency: Chain::EMPTY,
+            ranks: Vec::new(),
+            occupied: [0; RANK_WORDS],
+        }
+    }
+
+    /// Hands the manager with all its blocks to another stream, which starts without a verdict.
+    pub(super) fn hand_over(&mut self, stream: Stream) {
+        self.stream = stream;
+        self.replacement = Replacement::Lru;
+        self.detector.begin_anew();
+    }
+
+    /// Takes in a resident block as the most recent.
+    pub(super) fn admit(&mut self, blocks: &mut Blocks, index: u32) {
+        blocks.link_newest::<RECENCY>(&mut self.recency, index);
+        let rank = true_rank(blocks, index);
+        self.file(blocks, index, rank, true);
+    }
+
+    /// Lets a block go.
+    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, index: u32) {
+        blocks.unlink::<RECENCY>(&mut self.recency, index);
+        self.unfile(blocks, index);
+    }
+
+    /// Notes a hit, already counted in the block's history.
+    pub(super) fn hit(&mut self, blocks: &mut Blocks, index: u32) {
+        blocks.refresh::<RECENCY>(&mut self.recency, index);
+        // Only a refused victim is filed above its frequency.
+        let block = blocks.get(index);
+        if u32::from(block.rank) > block.history.frequency() {
+            let rank = true_rank(blocks, index);
+            self.unfile(blocks, index);
+            self.file(blocks, index, rank, true);
+        }
+    }
+
+    /// The block that the replacement in force gives up next; `None` where there are no blocks.
+    pub(super) fn offer(&mut self, blocks: &mut Blocks) -> Option<u32> {
+        match self.replacement {
+            Replacement::Lru => self.recency.oldest(),
+            Replacement::Mru | Replacement::Sequential => self.recency.newest(),
+            Replacement::Lfu => self.least_frequent(blocks),
+        }
+    }
+
+    /// Puts a refused victim at the end of its order, so that it is offered again last.
+    pub(super) fn defer(&mut self, blocks: &mut Blocks, index: u32) {
+        match self.replacement {
+            Replacement::Lru => blocks.refresh::<RECENCY>(&mut self.recency, index),
+            Replacement::Mru | Replacement::Sequential => {
+                blocks.unlink::<RECENCY>(&mut self.recency, index);
+                blocks.link_oldest::<RECENCY>(&mut self.recency, index);
+            }
+            Replacement::Lfu => {
+                self.unfile(blocks, index);
+                self.file(blocks, index, RANK_MAX, false);
+            }
+        }
+    }
+
+    fn least_frequent(&mut self, blocks: &mut Blocks) -> Option<u32> {
+        loop {
+            let word = self.occupied.iter().position(|&word| word != 0)?;
+            let lowest = word * 64 + self.occupied[word].trailing_zeros() as usize;
+            let index = self.ranks[lowest].newest()?;
+            let rank = true_rank(blocks, index);
+            if usize::from(rank) <= lowest {
+                return Some(index);
+            }
+            self.unfile(blocks, index);
+            self.file(blocks, index, rank, true);
+        }
+    }
+
+    fn file(&mut self, blocks: &mut Blocks, index: u32, rank: u16, newest: bool) {
+        let position = usize::from(rank);
+        if position >= self.ranks.len() {
+            self.ranks.resize(position + 1, Chain::EMPTY);
+        }
+        blocks.get_mut(index).rank = rank;
+        if newest {
+            blocks.link_newest::<RANK>(&mut self.ranks[position], index);
+        } else {
+            blocks.link_oldest::<RANK>(&mut self.ranks[position], index);
+        }
+        self.occupied[position / 64] |= 1 << (position % 64);
+    }
+
+    fn unfile(&mut self, blocks: &mut Blocks, index: u32) {
+        let position = usize::from(blocks.get(index).rank);
+        blocks.unlink::<RANK>(&mut self.ranks[position], index);
+        if self.ranks[position].count == 0 {
+            self.occupied[position / 64] &= !(1 << (position % 64));
+        }
+    }
+}
+
+fn true_rank(blocks: &Blocks, index: u32) -> u16 {
+    blocks.get(index).history.frequency().min(u32::from(RANK_MAX)) as u16
+}

@@ -1,0 +1,254 @@
+//! The blocks that DEAR knows: found by id, each with its history and its place in three orders.
+//!
+//! Owns: one slab of entries, a table from id to slab index, and doubly linked chains over the slab. An entry is linked
+//! in each of the three orders on its own:
+//!
+//! | order | chains | what it tells |
+//! |---|---|---|
+//! | `RECENCY` | one an application; one of ghosts | last reference within the application |
+//! | `RANK` | one a frequency of an application | the application's LFU order |
+//! | `PLACE` | one | whom the system asks for the next victim |
+//!
+//! Promises: nothing is allocated once slab and table have grown to the largest number of entries ever held. Leaves to
+//! others: which chain an entry belongs to; a chain must be given the entries that it holds.
+//!
+//! Cost: 64 bytes an entry, one line of a processor's cache, and about 6 in the table.
+
+use hashbrown::HashTable;
+
+use crate::arena::hash;
+use crate::detect::History;
+
+/// The end of a chain of slab indexes; so at most `u32::MAX` entries are held.
+const NONE: u32 = u32::MAX;
+
+/// Within an application (or among the ghosts): the last reference.
+pub(super) const RECENCY: usize = 0;
+/// Within a frequency of an application: when it came to that frequency.
+pub(super) const RANK: usize = 1;
+/// Among all resident blocks: the place in the system's order.
+pub(super) const PLACE: usize = 2;
+const ORDERS: usize = 3;
+
+/// One block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) id: u64,
+    pub(super) weight: u64,
+    /// The last reference and the frequency in the owner's time.
+    pub(super) history: History,
+    links: [Link; ORDERS],
+    /// The application that referred to it last.
+    pub(super) owner: u16,
+    /// The frequency under which it is filed in the owner's LFU order; the true one may have grown since.
+    pub(super) rank: u16,
+    /// Whether it is in the cache; a ghost otherwise.
+    pub(super) resident: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    newer: u32,
+    /// The next free entry while the entry is free.
+    older: u32,
+}
+
+const UNLINKED: Link = Link { newer: NONE, older: NONE };
+
+/// A chain of entries in one of the orders, newest to oldest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chain {
+    newest: u32,
+    oldest: u32,
+    /// How many entries it has.
+    pub(super) count: u32,
+}
+
+impl Chain {
+    pub(super) const EMPTY: Chain = Chain { newest: NONE, oldest: NONE, count: 0 };
+
+    /// The slab index of its newest entry.
+    pub(super) fn newest(&self) -> Option<u32> {
+        (self.newest != NONE).then_some(self.newest)
+    }
+
+    /// The slab index of its oldest entry.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+}
+
+/// The slab and the table.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    slab: Vec<Block>,
+    free: u32,
+    table: HashTable<u32>,
+}
+
+impl Blocks {
+    /// No blocks; nothing is allocated before the first.
+    pub(super) fn new() -> Blocks {
+        Blocks { slab: Vec::new(), free: NONE, table: HashTable::new() }
+    }
+
+    /// The slab index of `id`.
+    pub(super) fn find(&self, id: u64) -> Option<u32> {
+        self.table.find(hash(id), |&index| self.slab[index as usize].id == id).copied()
+    }
+
+    /// The block at a slab index that was given out here.
+    pub(super) fn get(&self, index: u32) -> &Block {
+        &self.slab[index as usize]
+    }
+
+    /// The block at a slab index that was given out here; its id must stay.
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Block {
+        &mut self.slab[index as usize]
+    }
+
+    /// Adds `id`, which must not be there, without a history, in no chain, not resident; `None` at the slab's limit.
+    pub(super) fn insert(&mut self, id: u64, owner: u16) -> Option<u32> {
+        let block = Block {
+            id,
+            weight: 0,
+            history: History::default(),
+            links: [UNLINKED; ORDERS],
+            owner,
+            rank: 0,
+            resident: false,
+        };
+        let index = if self.free != NONE {
+            let index = self.free;
+            self.free = self.slab[index as usize].links[RECENCY].older;
+            self.slab[index as usize] = block;
+            index
+        } else if self.slab.len() < NONE as usize {
+            self.slab.push(block);
+            (self.slab.len() - 1) as u32
+        } else {
+            return None;
+        };
+        let slab = &self.slab;
+        self.table.insert_unique(hash(id), index, |&other| hash(slab[other as usize].id));
+        Some(index)
+    }
+
+    /// Forgets a block, which must be in no chain.
+    pub(super) fn forget(&mut self, index: u32) {
+        let id = self.slab[index as usize].id;
+        let slab = &self.slab;
+        if let Ok(found) = self.table.find_entry(hash(id), |&other| slab[other as usize].id == id) {
+            found.remove();
+        }
+        self.slab[index as usize].links[RECENCY].older = self.free;
+        self.free = index;
+    }
+
+    /// Links a block, which is in no chain of this order, as the newest of `chain`.
+    pub(super) fn link_newest<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
+        self.slab[index as usize].links[ORDER] = Link { newer: NONE, older: chain.newest };
+        match chain.newest {
+            NONE => chain.oldest = index,
+            newest => self.slab[newest as usize].links[ORDER].newer = index,
+        }
+        chain.newest = index;
+        chain.count += 1;
+    }
+
+    /// Links a block, which is in no chain of this order, as the oldest of `chain`.
+    pub(super) fn link_oldest<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
+        self.slab[index as usize].links[ORDER] = Link { newer: chain.oldest, older: NONE };
+        match chain.oldest {
+            NONE => chain.newest = index,
+            oldest => self.slab[oldest as usize].links[ORDER].older = index,
+        }
+        chain.oldest = index;
+        chain.count += 1;
+    }
+
+    /// Takes a block out of `chain`, in which it must be.
+    pub(super) fn unlink<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
+        let Link { newer, older } = self.slab[index as usize].links[ORDER];
+        match newer {
+            NONE => chain.newest = older,
+            newer => self.slab[newer as usize].links[ORDER].older = older,
+        }
+        match older {
+            NONE => chain.oldest = newer,
+            older => self.slab[older as usize].links[ORDER].newer = newer,
+        }
+        chain.count -= 1;
+    }
+
+    /// Makes a block of `chain` its newest.
+    pub(super) fn refresh<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
+        if chain.newest != index {
+            self.unlink::<ORDER>(chain, index);
+            self.link_newest::<ORDER>(chain, index);
+        }
+    }
+
+    /// Takes `stays` and `leaves`, two blocks of `chain`, and puts the first where the second was, which is unlinked.
+    pub(super) fn take_place<const ORDER: usize>(&mut self, chain: &mut Chain, stays: u32, leaves: u32) {
+        self.unlink::<ORDER>(chain, stays);
+        let link = self.slab[leaves as usize].links[ORDER];
+        self.slab[stays as usize].links[ORDER] = link;
+        match link.newer {
+            NONE => chain.newest = stays,
+            newer => self.slab[newer as usize].links[ORDER].older = stays,
+        }
+        match link.older {
+            NONE => chain.oldest = stays,
+            older => self.slab[older as usize].links[ORDER].newer = stays,
+        }
+    }
+
+    /// The block that is next newer than `index` in its chain of this order.
+    pub(super) fn newer<const ORDER: usize>(&self, index: u32) -> Option<u32> {
+        let newer = self.slab[index as usize].links[ORDER].newer;
+        (newer != NONE).then_some(newer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oldest_to_newest(blocks: &Blocks, chain: &Chain) -> Vec<u64> {
+        std::iter::successors(chain.oldest(), |&index| blocks.newer::<PLACE>(index))
+            .map(|index| blocks.get(index).id)
+            .collect()
+    }
+
+    #[test]
+    fn a_block_takes_the_place_of_one_that_leaves() {
+        for (stays, leaves, expected) in [(1, 3, [2, 1, 4]), (1, 4, [2, 3, 1]), (1, 2, [1, 3, 4]), (4, 1, [4, 2, 3])] {
+            let (mut blocks, mut chain) = (Blocks::new(), Chain::EMPTY);
+            for id in 1..=4 {
+                let index = blocks.insert(id, 0).expect("room");
+                blocks.link_newest::<PLACE>(&mut chain, index);
+            }
+            let (stays, leaves) = (blocks.find(stays).expect("there"), blocks.find(leaves).expect("there"));
+            blocks.take_place::<PLACE>(&mut chain, stays, leaves);
+            assert_eq!(oldest_to_newest(&blocks, &chain), expected);
+            assert_eq!(chain.count, 3);
+        }
+    }
+
+    #[test]
+    fn an_entry_fills_one_line_of_a_processors_cache() {
+        assert_eq!(size_of::<Block>(), 64);
+    }
+
+    #[test]
+    fn a_forgotten_block_is_used_again_before_the_slab_grows() {
+        let mut blocks = Blocks::new();
+        for id in 0..100 {
+            let index = blocks.insert(id, 0).expect("room");
+            blocks.forget(index);
+        }
+        assert_eq!(blocks.slab.len(), 1);
+        assert_eq!(blocks.find(99), None);
+    }
+}

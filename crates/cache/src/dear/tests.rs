@@ -1,0 +1,3 @@
+//! What DEAR promises beyond what every policy promises.
+
+use super::*;
