@@ -10,6 +10,9 @@ use nectary_cache::{Access, NAMES, REFUSALS_MAX, Stream, by_name};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+/// Policies whose models stand in files of their own: they follow streams.
+const MODELLED_ELSEWHERE: &[&str] = &["dear", "adaptive"];
+
 /// An id, its weight and its hits.
 type Item = (u64, u64, u8);
 
@@ -262,7 +265,7 @@ proptest! {
     #![proptest_config(config())]
     #[test]
     fn policies_agree_with_their_models(capacity in 1..120_u64, operations in operations()) {
-        for name in NAMES {
+        for name in NAMES.iter().filter(|name| !MODELLED_ELSEWHERE.contains(name)) {
             check(name, capacity, &operations)?;
         }
     }
