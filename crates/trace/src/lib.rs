@@ -2,9 +2,12 @@
 //!
 //! Owns: the trace formats (one file each), the recorder, the simulator and its reports. Leaves to others: the policies
 //! (`nectary-cache`), options and output (`nectary`).
+#![deny(unsafe_code)]
 
+mod error;
 pub mod formats;
 pub mod record;
 pub mod simulate;
 
+pub use error::{Error, Place, Result};
 pub use formats::Reference;

@@ -1,8 +1,32 @@
 //! What every trace format is read into: a sequence of references to blocks.
 //!
-//! Owns: [`Reference`]. Leaves to others: each format's own file.
+//! Owns: [`Reference`], the [`Reader`] that each format implements, the list of formats, and the guess which one a file
+//! has. Leaves to others: each format's own file; the bytes (`input`).
+//!
+//! Bounds: a line, a record, and the blocks of one request each have a limit, so that reading takes a fixed amount of
+//! memory whatever the file holds; what is kept of it is bounded by who keeps it.
+
+pub mod arc;
+pub mod csv;
+pub mod input;
+pub mod nectary;
+pub mod oracle_general;
+pub mod text;
+pub mod vscsi;
+mod zstd;
+
+use std::path::Path;
 
 use nectary_cache::Stream;
+
+use crate::error::{Error, Result};
+use input::Input;
+
+/// How many blocks one record of a trace may refer to.
+pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
+
+/// How many streams one trace may have.
+pub const STREAMS_MAX: usize = 1 << 16;
 
 /// One reference to one block, or to one object where a trace has objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,4 +39,177 @@ pub struct Reference {
     pub bytes: u32,
     /// Whether it was written and not read.
     pub is_write: bool,
+}
+
+/// A trace being read.
+pub trait Reader: Send {
+    /// Appends the references of the next record, which may be none; `false` at the end of the trace.
+    ///
+    /// *Errors*: says which file, where in it, what was expected and what is there; nothing was appended then.
+    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
+}
+
+/// A trace format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One block number a line.
+    Text,
+    /// Requests of the ARC authors' traces.
+    Arc,
+    /// Lines of values, columns by option.
+    Csv,
+    /// VSCSI records, version 1 or 2.
+    Vscsi,
+    /// libCacheSim's oracleGeneral.
+    OracleGeneral,
+}
+
+/// A line of the list of formats.
+pub struct FormatEntry {
+    /// The format.
+    pub format: Format,
+    /// Its names for `--format`, the usual one first.
+    pub names: &'static [&'static str],
+    /// How names of its files end, before `.gz` or `.zst`.
+    pub endings: &'static [&'static str],
+    /// What it is, in a line.
+    pub about: &'static str,
+}
+
+/// Every format, in the order in which help texts list them.
+pub const FORMATS: &[FormatEntry] = &[
+    FormatEntry {
+        format: Format::Text,
+        names: &["text", "lirs"],
+        endings: &[".trace", ".trc", ".txt"],
+        about: "one block number a line; blank lines and lines that begin with * are skipped",
+    },
+    FormatEntry {
+        format: Format::Arc,
+        names: &["arc"],
+        endings: &[".lis"],
+        about: "first block, count, ignored, number of the request; a line each",
+    },
+    FormatEntry {
+        format: Format::Csv,
+        names: &["csv", "msr"],
+        endings: &[".csv"],
+        about: "values by column; those of MSR Cambridge unless --columns says otherwise",
+    },
+    FormatEntry {
+        format: Format::Vscsi,
+        names: &["vscsi"],
+        endings: &[".vscsi", ".vscsitrace", ".vscsi1", ".vscsi2"],
+        about: "binary records of 32 (version 1) or 40 bytes (version 2)",
+    },
+    FormatEntry {
+        format: Format::OracleGeneral,
+        names: &["oracleGeneral"],
+        endings: &[".oraclegeneral", ".oraclegeneral.bin"],
+        about: "binary records of 24 bytes, as libCacheSim writes them",
+    },
+];
+
+impl Format {
+    /// The format called `name`, whatever its letters' case.
+    pub fn by_name(name: &str) -> Option<Format> {
+        let entry = FORMATS.iter().find(|entry| entry.names.iter().any(|known| known.eq_ignore_ascii_case(name)))?;
+        Some(entry.format)
+    }
+
+    /// The usual name.
+    pub fn name(self) -> &'static str {
+        FORMATS.iter().find(|entry| entry.format == self).map_or("", |entry| entry.names[0])
+    }
+
+    /// Guesses the format of a file: names of binary formats decide, then the first bytes, then other names.
+    fn guess(path: &Path, head: &[u8]) -> Option<Format> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+        let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        let by_name = FORMATS.iter().find(|entry| entry.endings.iter().any(|end| name.ends_with(end)));
+        let by_name = by_name.map(|entry| entry.format);
+        if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral)) {
+            return by_name;
+        }
+        if text::Text::is_likely(head) {
+            Some(Format::Text)
+        } else if arc::Arc::is_likely(head) {
+            Some(Format::Arc)
+        } else if csv::Csv::is_likely(head) {
+            Some(Format::Csv)
+        } else if vscsi::Vscsi::is_likely(head) {
+            Some(Format::Vscsi)
+        } else {
+            by_name
+        }
+    }
+}
+
+/// How a trace is read.
+#[derive(Debug, Clone)]
+pub struct ReadOptions {
+    /// Its format; guessed where `None`.
+    pub format: Option<Format>,
+    /// The size of a block, for formats whose requests have offsets in bytes. *Units*: bytes.
+    pub block_bytes: u64,
+    /// What the columns of CSV mean.
+    pub columns: csv::Columns,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions { format: None, block_bytes: 8192, columns: csv::Columns::msr() }
+    }
+}
+
+/// Opens a trace; `-` is the standard input.
+pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn Reader>> {
+    let input = Input::open(path)?;
+    from_input(input, options)
+}
+
+/// Reads a trace from bytes that are open already.
+pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>> {
+    if options.block_bytes == 0 {
+        return Err(Error::Usage("a block size of 0: give at least 1 byte".to_owned()));
+    }
+    let Some(format) = options.format.or_else(|| Format::guess(input.path(), input.head())) else {
+        let names: Vec<&str> = FORMATS.iter().map(|entry| entry.names[0]).collect();
+        let expected = format!("a trace of a known format (name it: --format {})", names.join("|"));
+        let found = crate::error::quote(input.head());
+        return Err(Error::malformed(input.path(), crate::error::Place::Whole, expected, found));
+    };
+    Ok(match format {
+        Format::Text => Box::new(text::Text::new(input)),
+        Format::Arc => Box::new(arc::Arc::new(input)),
+        Format::Csv => Box::new(csv::Csv::new(input, options)),
+        Format::Vscsi => Box::new(vscsi::Vscsi::new(input, options)?),
+        Format::OracleGeneral => Box::new(oracle_general::OracleGeneral::new(input)),
+    })
+}
+
+/// A number in decimal digits and nothing else.
+pub(crate) fn digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// The whole lines of a file's head that are neither blank nor marked, trimmed; the last one may be cut and is left out
+/// where it is not the only one.
+pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let is_cut = head.len() >= input::HEAD_BYTES;
+    let whole = match head.iter().rposition(|&byte| byte == b'\n') {
+        Some(end) if is_cut => &head[..end],
+        _ => head,
+    };
+    whole.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty() && line[0] != b'*')
+}
+
+/// The blocks that `length` bytes at `offset` touch, and how many; at least one.
+pub(crate) fn blocks_of(offset: u64, length: u64, block_bytes: u64) -> Option<(u64, u64)> {
+    let last = offset.checked_add(length.max(1) - 1)?;
+    let first = offset / block_bytes;
+    Some((first, last / block_bytes - first + 1))
 }

@@ -1,1 +1,14 @@
 //! Simulation of policies over traces.
+//!
+//! Owns: workloads (traces in memory, mixed or not), sizes, runs on all cores, and what is shown of them. Leaves to
+//! others: the policies (`nectary-cache`), options and output (`nectary`).
+
+pub mod policies;
+mod run;
+mod runs;
+pub mod sizes;
+mod workload;
+
+pub use run::misses;
+pub use runs::{Row, Run, run_all};
+pub use workload::{LoadOptions, REFERENCES_MAX, TRACES_MAX, Workload};

@@ -1,0 +1,175 @@
+//! Where the bytes of a trace come from: a file or the standard input, plain, gzip or zstd.
+//!
+//! Owns: telling compression by its magic, lines and fixed-size records with their places for messages, and the bounds
+//! on both. Promises: memory does not grow with the input; what is cut short or fails to decompress is an error that says
+//! where. Leaves to others: what lines and records mean.
+//!
+//! Cost: a buffer of 64 KiB a side; zstd keeps a window of at most 128 MiB as its frames ask for.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::zstd::ZstdDecoder;
+use crate::error::{Error, Place, Result, quote};
+
+/// No line of any format here comes near it: longer ones are no text.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// How much of the beginning is looked at to guess a format.
+pub const HEAD_BYTES: usize = 4096;
+
+const BUFFER_BYTES: usize = 64 << 10;
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+type Bytes = Box<dyn BufRead + Send>;
+
+/// The decompressed bytes of a trace, with the place reached.
+pub struct Input {
+    path: Arc<Path>,
+    bytes: Bytes,
+    head: Vec<u8>,
+    line: u64,
+    offset: u64,
+    buffer: Vec<u8>,
+}
+
+impl Input {
+    /// Opens a file; `-` is the standard input.
+    pub fn open(path: &Path) -> Result<Input> {
+        let source: Box<dyn Read + Send> = if path == Path::new("-") {
+            Box::new(io::stdin())
+        } else {
+            Box::new(File::open(path).map_err(|error| Error::io(path, error))?)
+        };
+        Input::from_reader(path, source)
+    }
+
+    /// Reads from `source`; `path` stands in messages.
+    pub fn from_reader(path: &Path, source: Box<dyn Read + Send>) -> Result<Input> {
+        let io_error = |error| Error::io(path, error);
+        let mut plain: Bytes = Box::new(BufReader::with_capacity(BUFFER_BYTES, source));
+        let (magic, plain_again) = peek(&mut plain, 4).map_err(io_error)?;
+        let source = plain_again.chain(plain);
+        let mut bytes: Bytes = if magic.starts_with(GZIP_MAGIC) {
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(source)))
+        } else if magic.starts_with(ZSTD_MAGIC) {
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, ZstdDecoder::new(Box::new(source))))
+        } else {
+            Box::new(source)
+        };
+        let (head, again) = match peek(&mut bytes, HEAD_BYTES) {
+            Ok(head) => head,
+            Err(error) => return Err(decode_error(path, Place::Whole, error)),
+        };
+        let bytes = Box::new(again.chain(bytes));
+        Ok(Input { path: path.into(), bytes, head, line: 0, offset: 0, buffer: Vec::new() })
+    }
+
+    /// The file's name, for messages.
+    pub fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    /// The first [`HEAD_BYTES`] bytes, or all where there are fewer; they are still to be read.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The next line without its end; `None` at the end of the input.
+    ///
+    /// *Errors*: a line longer than [`LINE_BYTES_MAX`].
+    pub fn line(&mut self) -> Result<Option<&[u8]>> {
+        self.buffer.clear();
+        self.line += 1;
+        let place = Place::Line(self.line);
+        let mut bounded = self.bytes.by_ref().take(LINE_BYTES_MAX as u64 + 1);
+        let count = bounded.read_until(b'\n', &mut self.buffer).map_err(|e| decode_error(&self.path, place, e))?;
+        if count == 0 {
+            return Ok(None);
+        }
+        if self.buffer.last() == Some(&b'\n') {
+            self.buffer.pop();
+        } else if count > LINE_BYTES_MAX {
+            let found = quote(&self.buffer[..QUOTED_OF_LONG]);
+            let expected = format!("a line of at most {LINE_BYTES_MAX} bytes");
+            return Err(Error::malformed(&self.path, place, expected, format!("a longer one that begins {found}")));
+        }
+        if self.buffer.last() == Some(&b'\r') {
+            self.buffer.pop();
+        }
+        Ok(Some(&self.buffer))
+    }
+
+    /// Fills `record` with the next bytes; `false` at the end of the input.
+    ///
+    /// *Errors*: the input ends inside the record.
+    pub fn record(&mut self, record: &mut [u8]) -> Result<bool> {
+        let start = self.offset;
+        let mut filled = 0;
+        while filled < record.len() {
+            match self.bytes.read(&mut record[filled..]) {
+                Ok(0) if filled == 0 => return Ok(false),
+                Ok(0) => {
+                    let expected = format!("a record of {} bytes", record.len());
+                    let found = format!("the end of the file after {filled}");
+                    return Err(Error::malformed(&self.path, Place::Offset(start), expected, found));
+                }
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(decode_error(&self.path, Place::Offset(start + filled as u64), error)),
+            }
+        }
+        self.offset += filled as u64;
+        Ok(true)
+    }
+
+    /// The number of the line that [`Input::line`] gave last.
+    pub fn line_number(&self) -> u64 {
+        self.line
+    }
+
+    /// How many bytes [`Input::record`] has given.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// An error about the line that [`Input::line`] gave last.
+    pub fn bad_line(&self, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::malformed(&self.path, Place::Line(self.line), expected, found)
+    }
+
+    /// An error about the record that ends at the offset reached and is `bytes` long.
+    pub fn bad_record(&self, bytes: usize, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::malformed(&self.path, Place::Offset(self.offset - bytes as u64), expected, found)
+    }
+}
+
+const QUOTED_OF_LONG: usize = 32;
+
+/// Reads up to `count` bytes; gives them, and a reader that gives them again.
+fn peek(bytes: &mut Bytes, count: usize) -> io::Result<(Vec<u8>, Cursor<Vec<u8>>)> {
+    let mut head = Vec::new();
+    bytes.by_ref().take(count as u64).read_to_end(&mut head)?;
+    Ok((head.clone(), Cursor::new(head)))
+}
+
+/// Decoders report damage as I/O errors without an error of the system in them.
+fn decode_error(path: &Path, place: Place, error: io::Error) -> Error {
+    if error.raw_os_error().is_some() {
+        return Error::io(path, error);
+    }
+    let found = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the end of the file in the middle of it".to_owned(),
+        _ => format!("damage ({})", quote_text(&error.to_string())),
+    };
+    Error::malformed(&path.into(), place, "whole compressed data", found)
+}
+
+fn quote_text(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(120).collect()
+}

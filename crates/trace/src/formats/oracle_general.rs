@@ -1,0 +1,58 @@
+//! libCacheSim's `oracleGeneral`: binary records of 24 bytes without a head.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | time, in seconds |
+//! | 4 | 8 | object |
+//! | 12 | 4 | size, in bytes |
+//! | 16 | 8 | place of the object's next reference in the trace, signed; -1 or the largest number where there is none |
+//!
+//! Owns: that layout, little-endian. Objects count as blocks; everything is taken for a read, of one stream. The format has
+//! no magic, so it is known by the file's name or by `--format` alone; next references below -1, or not after their own
+//! place, show a file of another format.
+
+use nectary_cache::Stream;
+
+use super::input::Input;
+use super::{Reader, Reference};
+use crate::error::Result;
+
+/// The size of a record.
+pub const RECORD_BYTES: usize = 24;
+
+/// A reader of `oracleGeneral` files.
+pub struct OracleGeneral {
+    input: Input,
+}
+
+impl OracleGeneral {
+    /// Reads `input` from where it stands.
+    pub fn new(input: Input) -> OracleGeneral {
+        OracleGeneral { input }
+    }
+}
+
+impl Reader for OracleGeneral {
+    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+        let mut record = [0; RECORD_BYTES];
+        if !self.input.record(&mut record)? {
+            return Ok(false);
+        }
+        let [_, _, _, _, object @ .., _, _, _, _, _, _, _, _, _, _, _, _] = record;
+        let size = [record[12], record[13], record[14], record[15]];
+        let mut next = [0; 8];
+        next.copy_from_slice(&record[16..]);
+        let next = i64::from_le_bytes(next);
+        if next < -1 {
+            let expected = "a next reference of -1 or more";
+            return Err(self.input.bad_record(RECORD_BYTES, expected, next.to_string()));
+        }
+        to.push(Reference {
+            stream: Stream(0),
+            block: u64::from_le_bytes(object),
+            bytes: u32::from_le_bytes(size),
+            is_write: false,
+        });
+        Ok(true)
+    }
+}

@@ -1,0 +1,45 @@
+//! Plain text, as the LIRS authors' programs read it: one block number a line; blank lines and lines that begin with `*`
+//! are skipped.
+//!
+//! Owns: the reading of one number. Sizes and operations are unknown: 0 bytes, reads.
+
+use nectary_cache::Stream;
+
+use super::input::Input;
+use super::{Reader, Reference, digits};
+use crate::error::{Result, quote};
+
+/// A reader of plain text.
+pub struct Text {
+    input: Input,
+}
+
+impl Text {
+    /// Reads `input` from where it stands.
+    pub fn new(input: Input) -> Text {
+        Text { input }
+    }
+
+    /// Whether the first lines of a file look like this format.
+    pub fn is_likely(head: &[u8]) -> bool {
+        super::lines_of_head(head).all(|line| digits(line).is_some())
+    }
+}
+
+impl Reader for Text {
+    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+        loop {
+            let Some(line) = self.input.line()? else { return Ok(false) };
+            let line = line.trim_ascii();
+            if line.is_empty() || line[0] == b'*' {
+                continue;
+            }
+            let Some(block) = digits(line) else {
+                let found = quote(line);
+                return Err(self.input.bad_line("a block number from 0 to 2^64-1", found));
+            };
+            to.push(Reference { stream: Stream(0), block, bytes: 0, is_write: false });
+            return Ok(true);
+        }
+    }
+}

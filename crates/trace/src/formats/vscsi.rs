@@ -1,0 +1,103 @@
+//! VSCSI traces, as VMware's vscsiStats and libCacheSim have them: binary records without a head, in two versions.
+//!
+//! | version 1 | version 2 | bytes | field |
+//! |---|---|---|---|
+//! | 0 | 4 | 4 | serial number |
+//! | 4 | 8 | 4 | length of the request, in bytes |
+//! | 8 | 12 | 4 | scatter-gather entries |
+//! | 12 | 0 | 2 | SCSI operation |
+//! | 14 | 2 | 2 | version, in the upper byte |
+//! | 16 | 16 | 8 | first sector, of 512 bytes |
+//! | 24 | 24 | 8 | time, in microseconds |
+//! | | 32 | 8 | response time (version 2 only) |
+//!
+//! Owns: that layout, little-endian, and the expansion of a request into blocks. Operations that neither read nor write are
+//! skipped. One stream: the format does not say whose request it is.
+
+use nectary_cache::Stream;
+
+use super::input::Input;
+use super::{BLOCKS_PER_RECORD_MAX, ReadOptions, Reader, Reference, blocks_of};
+use crate::error::{Error, Place, Result, quote};
+
+const SECTOR_BYTES: u64 = 512;
+const RECORD_BYTES: [usize; 2] = [32, 40];
+const VERSION_AT: [usize; 2] = [14, 2];
+
+/// A reader of VSCSI files.
+pub struct Vscsi {
+    input: Input,
+    block_bytes: u64,
+    /// Index of the version: 0 or 1.
+    layout: usize,
+}
+
+impl Vscsi {
+    /// Reads `input` from where it stands, in the version that its first records show.
+    ///
+    /// *Errors*: they show none.
+    pub fn new(input: Input, options: &ReadOptions) -> Result<Vscsi> {
+        let layout = match layout(input.head()) {
+            Some(layout) => layout,
+            None => {
+                let found = quote(&input.head()[..input.head().len().min(16)]);
+                let expected = "records of VSCSI version 1 or 2";
+                return Err(Error::malformed(input.path(), Place::Offset(0), expected, found));
+            }
+        };
+        Ok(Vscsi { input, block_bytes: options.block_bytes, layout })
+    }
+
+    /// Whether a file begins with records of this format.
+    pub fn is_likely(head: &[u8]) -> bool {
+        head.len() >= 2 * RECORD_BYTES[1] && layout(head).is_some()
+    }
+}
+
+/// The version that the first two records show; one is enough where there is no second.
+fn layout(head: &[u8]) -> Option<usize> {
+    (0..2).find(|&layout| {
+        let mut records = head.chunks_exact(RECORD_BYTES[layout]).take(2).peekable();
+        records.peek().is_some() && records.all(|record| version(record, layout) == layout + 1)
+    })
+}
+
+fn version(record: &[u8], layout: usize) -> usize {
+    usize::from(record[VERSION_AT[layout] + 1])
+}
+
+impl Reader for Vscsi {
+    fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
+        let mut buffer = [0; RECORD_BYTES[1]];
+        let record = &mut buffer[..RECORD_BYTES[self.layout]];
+        if !self.input.record(record)? {
+            return Ok(false);
+        }
+        let found = version(record, self.layout);
+        if found != self.layout + 1 {
+            let expected = format!("a record of version {}", self.layout + 1);
+            return Err(self.input.bad_record(record.len(), expected, format!("version {found}")));
+        }
+        let (length_at, operation_at) = if self.layout == 0 { (4, 12) } else { (8, 0) };
+        let length = u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[length_at + byte]));
+        let operation = u16::from_le_bytes([record[operation_at], record[operation_at + 1]]);
+        let sector = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[16 + byte]));
+        let is_write = match operation {
+            0x08 | 0x28 | 0xa8 | 0x88 => false,
+            0x0a | 0x2a | 0xaa | 0x8a => true,
+            _ => return Ok(true),
+        };
+        if length == 0 {
+            return Ok(true);
+        }
+        let offset = sector.checked_mul(SECTOR_BYTES);
+        let blocks = offset.and_then(|offset| blocks_of(offset, length.into(), self.block_bytes));
+        let Some((first, count)) = blocks.filter(|blocks| blocks.1 <= BLOCKS_PER_RECORD_MAX) else {
+            let expected = format!("a request of at most {BLOCKS_PER_RECORD_MAX} blocks below 2^64 bytes");
+            return Err(self.input.bad_record(record.len(), expected, format!("{length} bytes at sector {sector}")));
+        };
+        let bytes = u32::try_from(self.block_bytes).unwrap_or(u32::MAX);
+        to.extend((first..first + count).map(|block| Reference { stream: Stream(0), block, bytes, is_write }));
+        Ok(true)
+    }
+}

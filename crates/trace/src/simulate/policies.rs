@@ -1,0 +1,34 @@
+//! The policies that a simulation knows, in the order in which every table has them.
+//!
+//! Owns: that order; MIN, which needs the future and so is no policy of the registry. Leaves to others: all other names
+//! (`nectary_cache::by_name`).
+
+use nectary_cache::Policy;
+
+use super::workload::Workload;
+
+/// Every policy of the house in the order of tables.
+const ORDER: [&str; 14] =
+    ["fifo", "lru", "mru", "lfu", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", MIN, "dear", "adaptive"];
+
+/// The offline optimum.
+pub const MIN: &str = "min";
+
+/// The names of the policies that there are, in the order of tables; those that the order does not know stand last.
+pub fn names() -> Vec<&'static str> {
+    let is_there = |name: &&str| nectary_cache::NAMES.contains(name);
+    let known = ORDER.into_iter().filter(is_there);
+    let others = nectary_cache::NAMES.iter().copied().filter(|name| !ORDER.contains(name));
+    known.chain(others).collect()
+}
+
+/// The place of a policy in tables.
+pub fn order(name: &str) -> usize {
+    ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len())
+}
+
+/// Makes the policy called `name` for a run over `workload`; `None` where there is none of that name.
+pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Policy>> {
+    let _ = workload;
+    nectary_cache::by_name(name, capacity)
+}

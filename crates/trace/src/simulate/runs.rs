@@ -1,0 +1,92 @@
+//! Many runs, on all cores: each a policy, a size and a workload.
+//!
+//! Owns: the threads, which live no longer than the call, and the order of the results, which is that of the runs. A run
+//! is single threaded and deterministic, so the results do not depend on how many threads there are.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Workload, misses, policies};
+use crate::error::{Error, Result};
+
+/// One run to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// What is referred to.
+    pub workload: &'a Workload,
+    /// The name of the policy.
+    pub policy: &'static str,
+    /// The capacity. *Units*: blocks.
+    pub size: u64,
+}
+
+/// What a run gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The workload's name.
+    pub trace: String,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// The capacity. *Units*: blocks.
+    pub size: u64,
+    /// How many references there were.
+    pub references: u64,
+    /// How many of them were no hits.
+    pub misses: u64,
+    /// How long the run took.
+    pub elapsed: Duration,
+}
+
+impl Row {
+    /// The share of references that were no hits, from 0 to 1.
+    pub fn miss_ratio(&self) -> f64 {
+        self.misses as f64 / self.references as f64
+    }
+}
+
+/// Makes all `runs`, on `threads` threads or one for each core, and tells `progress` how many are done.
+///
+/// *Errors*: a policy that there is not; nothing is run then.
+pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usize) + Sync)) -> Result<Vec<Row>> {
+    let known = policies::names();
+    if let Some(run) = runs.iter().find(|run| !known.contains(&run.policy)) {
+        return Err(Error::Usage(format!("no policy is called \"{}\"; there are: {}", run.policy, known.join(", "))));
+    }
+    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let rows: Vec<Mutex<Option<Row>>> = runs.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < runs.len()) {
+            let row = one(&runs[index]);
+            if let Ok(mut place) = rows[index].lock() {
+                *place = row;
+            }
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, runs.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let rows: Option<Vec<Row>> = rows.into_iter().map(|row| row.into_inner().ok().flatten()).collect();
+    rows.ok_or_else(|| Error::Usage("a policy that is listed could not be made".to_owned()))
+}
+
+/// Makes one run.
+fn one(run: &Run<'_>) -> Option<Row> {
+    let workload = run.workload;
+    let start = Instant::now();
+    let misses = if run.policy == "lru" {
+        misses(&mut nectary_cache::Lru::new(run.size), workload)
+    } else {
+        misses(&mut *policies::make(run.policy, run.size, workload)?, workload)
+    };
+    let elapsed = start.elapsed();
+    let trace = workload.name().to_owned();
+    Some(Row { trace, policy: run.policy, size: run.size, references: workload.references(), misses, elapsed })
+}

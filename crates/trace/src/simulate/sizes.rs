@@ -1,0 +1,177 @@
+//! Sizes of caches as people write them: blocks, bytes, percent of distinct blocks; lists and ranges of them.
+//!
+//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size that comes to no
+//! block at all is refused with words.
+
+/// How many sizes one run takes.
+pub const SIZES_MAX: usize = 10_000;
+
+/// One size of a cache, before the trace is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Size {
+    /// So many blocks.
+    Blocks(u64),
+    /// As many blocks as fit into so many bytes.
+    Bytes(u64),
+    /// So much of the trace's distinct blocks, rounded down, at least one.
+    Percent(f64),
+}
+
+impl Size {
+    /// Reads `768`, `6MiB` (or `6M`) or `10%`.
+    pub fn parse(text: &str) -> Result<Size, String> {
+        let wrong = || {
+            format!("\"{text}\" is not a size; write blocks (768), bytes (6MiB) or percent of distinct blocks (10%)")
+        };
+        let size = if let Some(percent) = text.strip_suffix('%') {
+            let percent: f64 = number(percent).and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
+            Size::Percent(percent)
+        } else if let Some(blocks) = number(text).filter(|text| !text.contains('.')) {
+            Size::Blocks(blocks.parse().map_err(|_| format!("\"{text}\" is more than 2^64 blocks"))?)
+        } else {
+            let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+            let scale: u64 = match text[end..].to_ascii_lowercase().as_str() {
+                "b" => 1,
+                "k" | "kb" | "kib" => 1 << 10,
+                "m" | "mb" | "mib" => 1 << 20,
+                "g" | "gb" | "gib" => 1 << 30,
+                "t" | "tb" | "tib" => 1 << 40,
+                _ => return Err(wrong()),
+            };
+            let count: f64 = number(&text[..end]).and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
+            let bytes = count * scale as f64;
+            if bytes >= u64::MAX as f64 {
+                return Err(format!("\"{text}\" is more than 2^64 bytes"));
+            }
+            Size::Bytes(bytes as u64)
+        };
+        match size {
+            Size::Blocks(0) => Err("a size of 0 blocks caches nothing; give at least 1".to_owned()),
+            Size::Bytes(0) => Err(format!("\"{text}\": a size of 0 bytes caches nothing")),
+            Size::Percent(percent) if percent <= 0.0 => Err(format!("\"{text}\": a size of 0 % caches nothing")),
+            size => Ok(size),
+        }
+    }
+
+    /// The size in blocks for a trace.
+    ///
+    /// *Errors*: fewer bytes than one block.
+    pub fn blocks(self, distinct: u64, block_bytes: u64) -> Result<u64, String> {
+        match self {
+            Size::Blocks(blocks) => Ok(blocks),
+            Size::Percent(percent) => Ok(((distinct as f64 * percent / 100.0) as u64).max(1)),
+            Size::Bytes(bytes) => match bytes / block_bytes.max(1) {
+                0 => Err(format!("a size of {bytes} bytes is less than a block of {block_bytes}")),
+                blocks => Ok(blocks),
+            },
+        }
+    }
+
+    /// Its number, without the unit.
+    fn value(self) -> f64 {
+        match self {
+            Size::Blocks(count) | Size::Bytes(count) => count as f64,
+            Size::Percent(percent) => percent,
+        }
+    }
+
+    /// A size of the same unit.
+    fn with(self, value: f64) -> Size {
+        match self {
+            Size::Blocks(_) => Size::Blocks(value as u64),
+            Size::Bytes(_) => Size::Bytes(value as u64),
+            Size::Percent(_) => Size::Percent(value),
+        }
+    }
+}
+
+/// Reads a list of sizes and ranges, as `512,768,1024`, `10%..60%:10%` or `1M..8M:1M`.
+///
+/// *Errors*: says in words what is wrong, also where there are more than [`SIZES_MAX`].
+pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
+    let mut sizes = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        match part.split_once("..") {
+            None => sizes.push(Size::parse(part)?),
+            Some((first, rest)) => {
+                let (last, step) = rest.split_once(':').ok_or_else(|| {
+                    format!("\"{part}\": a range is written FIRST..LAST:STEP, as 100..1000:100 or 10%..60%:10%")
+                })?;
+                range(part, Size::parse(first)?, Size::parse(last)?, Size::parse(step)?, &mut sizes)?;
+            }
+        }
+        if sizes.len() > SIZES_MAX {
+            return Err(too_many());
+        }
+    }
+    Ok(sizes)
+}
+
+fn range(text: &str, first: Size, last: Size, step: Size, to: &mut Vec<Size>) -> Result<(), String> {
+    let unit = std::mem::discriminant(&first);
+    if unit != std::mem::discriminant(&last) || unit != std::mem::discriminant(&step) {
+        return Err(format!("\"{text}\": first, last and step are of one unit"));
+    }
+    // A little over the last one, so that steps of a tenth of a percent reach it.
+    let count = (last.value() - first.value()) / step.value() + 1e-6;
+    if count < 0.0 {
+        return Err(format!("\"{text}\": the last size is below the first"));
+    }
+    if count >= SIZES_MAX as f64 {
+        return Err(too_many());
+    }
+    to.extend((0..=count as u64).map(|index| first.with(first.value() + index as f64 * step.value())));
+    Ok(())
+}
+
+fn too_many() -> String {
+    format!("more than {SIZES_MAX} sizes; use larger steps")
+}
+
+/// The text where it is digits with at most one point.
+fn number(text: &str) -> Option<&str> {
+    let is_number = text.bytes().any(|byte| byte.is_ascii_digit())
+        && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+        && text.bytes().filter(|&byte| byte == b'.').count() <= 1;
+    is_number.then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_blocks_bytes_or_percent() {
+        let blocks = |text: &str| Size::parse(text).and_then(|size| size.blocks(1409, 8192));
+        assert_eq!(blocks("768"), Ok(768));
+        assert_eq!(blocks("6MiB"), Ok(768));
+        assert_eq!(blocks("1.5m"), Ok(192));
+        assert_eq!(blocks("10%"), Ok(140));
+        assert_eq!(blocks("0.001%"), Ok(1));
+        assert_eq!(blocks("400%"), Ok(5636));
+        assert_eq!(blocks("8192B"), Ok(1));
+    }
+
+    #[test]
+    fn what_is_no_size_or_no_block_is_refused() {
+        for text in ["", "0", "-5", "0%", "0M", "ten", "1..2", "5X", "1e3", "nan%", "inf%", ".", "18446744073709551616"]
+        {
+            assert!(Size::parse(text).is_err(), "{text}");
+        }
+        assert!(Size::parse("8191B").and_then(|size| size.blocks(1, 8192)).is_err());
+    }
+
+    #[test]
+    fn ranges_include_both_ends() {
+        let blocks = |text: &str| {
+            let sizes = parse_list(text)?;
+            sizes.into_iter().map(|size| size.blocks(1000, 8192)).collect::<Result<Vec<u64>, String>>()
+        };
+        assert_eq!(blocks("1,100..300:100"), Ok(vec![1, 100, 200, 300]));
+        assert_eq!(blocks("10%..60%:25%"), Ok(vec![100, 350, 600]));
+        assert_eq!(blocks("1%..2%:0.1%").map(|sizes| sizes.len()), Ok(11));
+        for text in ["1..5", "5..1:1", "1..9:0", "1%..9:1", "1..1000000000:1", "1,,2", "1..9:1..3"] {
+            assert!(blocks(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A trace in memory, and several mixed into one.
+//!
+//! Owns: what is kept of a trace (8 bytes a reference, 12 with streams), the bound on it, and the mixing. Promises:
+//! blocks and streams of different traces stay different in a mix; the same traces in the same order give the same mix.
+
+use std::path::Path;
+
+use hashbrown::{HashMap, HashSet};
+use nectary_cache::Stream;
+
+use crate::error::{Error, Place, Result};
+use crate::formats::{self, ReadOptions, Reader};
+
+/// How many references a run takes unless the caller says otherwise: a GiB of them.
+pub const REFERENCES_MAX: usize = 1 << 27;
+
+/// How many traces may be mixed; a trace's number stands in the upper 16 bits of its blocks.
+pub const TRACES_MAX: usize = 1 << 16;
+
+const TRACE_SHIFT: u32 = 48;
+
+/// The references of one run.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    name: String,
+    blocks: Vec<u64>,
+    /// As many as there are blocks; none where there is one stream.
+    streams: Vec<Stream>,
+    distinct: u64,
+}
+
+/// How much of a trace is taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LoadOptions {
+    /// Only its first so many references; where `None`, all, and more than [`REFERENCES_MAX`] are an error.
+    pub limit: Option<usize>,
+}
+
+impl Workload {
+    /// Reads a trace from a file.
+    pub fn load(path: &Path, read: &ReadOptions, options: &LoadOptions) -> Result<Workload> {
+        let mut reader = formats::open(path, read)?;
+        Workload::from_reader(path, &mut *reader, options)
+    }
+
+    /// Reads a trace to its end; `path` gives its name.
+    ///
+    /// *Errors*: those of the reader; a trace without a reference; one with more than the bound.
+    pub fn from_reader(path: &Path, reader: &mut dyn Reader, options: &LoadOptions) -> Result<Workload> {
+        let references_max = options.limit.unwrap_or(REFERENCES_MAX);
+        let mut builder = Builder::default();
+        let mut batch = Vec::new();
+        while builder.blocks.len() < references_max || options.limit.is_none() {
+            batch.clear();
+            if !reader.read(&mut batch)? {
+                break;
+            }
+            let room = references_max - builder.blocks.len();
+            if batch.len() > room && options.limit.is_none() {
+                let what = format!("more than {REFERENCES_MAX} references; take the first ones with --limit");
+                return Err(Error::TooLarge { path: path.to_owned(), place: Place::Whole, what });
+            }
+            for reference in batch.iter().take(room) {
+                builder.push(reference.block, reference.stream);
+            }
+        }
+        if builder.blocks.is_empty() {
+            return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
+        }
+        Ok(builder.finish(name_of(path)))
+    }
+
+    /// A workload of references that are in memory already.
+    pub fn new(name: impl Into<String>, references: impl IntoIterator<Item = (u64, Stream)>) -> Workload {
+        let mut builder = Builder::default();
+        for (block, stream) in references {
+            builder.push(block, stream);
+        }
+        builder.finish(name.into())
+    }
+
+    /// Mixes traces into one, in proportion to their lengths: next comes the trace of which the smallest share has been
+    /// taken, the first one of those where shares are equal. Each keeps its streams, as streams of the mix.
+    ///
+    /// *Errors*: more than [`TRACES_MAX`] traces.
+    pub fn mix(parts: &[&Workload]) -> Result<Workload> {
+        if parts.len() > TRACES_MAX {
+            return Err(Error::Usage(format!("{} traces to mix; {TRACES_MAX} are the most", parts.len())));
+        }
+        let total = parts.iter().map(|part| part.blocks.len()).sum();
+        let mut blocks = Vec::with_capacity(total);
+        let mut streams = Vec::with_capacity(total);
+        let mut renamed: Vec<Renamed<'_>> = Vec::new();
+        let mut stream_base = 0;
+        for (number, part) in parts.iter().enumerate() {
+            renamed.push(Renamed::new(part, number as u64, stream_base));
+            stream_base += part.streams.iter().map(|stream| stream.0).max().unwrap_or(0) + 1;
+        }
+        for _ in 0..total {
+            let mut next: Option<usize> = None;
+            for (index, part) in renamed.iter().enumerate() {
+                if part.share_is_below(next.map(|best| &renamed[best])) {
+                    next = Some(index);
+                }
+            }
+            let Some(next) = next else { break };
+            let (block, stream) = renamed[next].take();
+            blocks.push(block);
+            streams.push(stream);
+        }
+        let name = parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join("+");
+        if stream_base == 1 {
+            streams = Vec::new();
+        }
+        Ok(Workload { name, blocks, streams, distinct: parts.iter().map(|part| part.distinct).sum() })
+    }
+
+    /// Its name: its file's without endings, or the names of what was mixed, joined by `+`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The blocks in the order of their references.
+    pub fn blocks(&self) -> &[u64] {
+        &self.blocks
+    }
+
+    /// The streams of the references; empty where all are of stream 0.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// How many references there are.
+    pub fn references(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// How many distinct blocks there are.
+    pub fn distinct(&self) -> u64 {
+        self.distinct
+    }
+
+    /// For each reference, the index of the next one to the same block; `u64::MAX` where there is none.
+    pub fn next_uses(&self) -> Vec<u64> {
+        let mut next_uses = vec![u64::MAX; self.blocks.len()];
+        let mut seen: HashMap<u64, u64> = HashMap::with_capacity(self.distinct as usize);
+        for (index, &block) in self.blocks.iter().enumerate().rev() {
+            if let Some(next) = seen.insert(block, index as u64) {
+                next_uses[index] = next;
+            }
+        }
+        next_uses
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    blocks: Vec<u64>,
+    streams: Vec<Stream>,
+    seen: HashSet<u64>,
+}
+
+impl Builder {
+    fn push(&mut self, block: u64, stream: Stream) {
+        if stream != Stream(0) && self.streams.is_empty() {
+            self.streams = vec![Stream(0); self.blocks.len()];
+            self.streams.push(stream);
+        } else if !self.streams.is_empty() {
+            self.streams.push(stream);
+        }
+        self.blocks.push(block);
+        self.seen.insert(block);
+    }
+
+    fn finish(self, name: String) -> Workload {
+        Workload { name, blocks: self.blocks, streams: self.streams, distinct: self.seen.len() as u64 }
+    }
+}
+
+/// A trace under way into a mix.
+struct Renamed<'a> {
+    part: &'a Workload,
+    taken: usize,
+    trace: u64,
+    stream_base: u32,
+    /// Numbers in order of appearance, where the trace's own leave no room for the number of the trace.
+    numbers: Option<HashMap<u64, u64>>,
+}
+
+impl<'a> Renamed<'a> {
+    fn new(part: &'a Workload, trace: u64, stream_base: u32) -> Renamed<'a> {
+        let is_wide = part.blocks.iter().any(|&block| block >> TRACE_SHIFT != 0);
+        Renamed { part, taken: 0, trace, stream_base, numbers: is_wide.then(HashMap::new) }
+    }
+
+    /// Whether something is left and a smaller share of it was taken than of `other`.
+    fn share_is_below(&self, other: Option<&Renamed<'_>>) -> bool {
+        let length = self.part.blocks.len();
+        let Some(other) = other else { return self.taken < length };
+        let share = |taken: usize, of: usize| taken as u128 * of as u128;
+        self.taken < length && share(self.taken, other.part.blocks.len()) < share(other.taken, length)
+    }
+
+    fn take(&mut self) -> (u64, Stream) {
+        let block = self.part.blocks[self.taken];
+        let stream = self.part.streams.get(self.taken).map_or(0, |stream| stream.0);
+        self.taken += 1;
+        let number = match &mut self.numbers {
+            None => block,
+            Some(numbers) => {
+                let next = numbers.len() as u64;
+                *numbers.entry(block).or_insert(next)
+            }
+        };
+        (number | self.trace << TRACE_SHIFT, Stream(self.stream_base + stream))
+    }
+}
+
+/// The name of a trace: its file's, without the endings of formats and compression.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().map_or_else(|| "-".into(), |name| name.to_string_lossy());
+    let lower = name.to_ascii_lowercase();
+    let mut end = [".gz", ".zst", ".zstd"].iter().find_map(|end| lower.strip_suffix(end)).map_or(name.len(), str::len);
+    let endings = formats::FORMATS.iter().flat_map(|entry| entry.endings);
+    let format_end = endings.filter(|ending| lower[..end].ends_with(*ending)).map(|ending| ending.len()).max();
+    end -= format_end.unwrap_or(0);
+    if end == 0 { name.into_owned() } else { name[..end].to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(name: &str, blocks: &[u64]) -> Workload {
+        Workload::new(name, blocks.iter().map(|&block| (block, Stream(0))))
+    }
+
+    #[test]
+    fn a_mix_takes_from_each_trace_in_proportion_to_its_length() {
+        let (long, short) = (workload("a", &[1, 2, 3, 4]), workload("b", &[1, 2]));
+        let mix = Workload::mix(&[&long, &short]).expect("two traces");
+        let tag = 1 << TRACE_SHIFT;
+        assert_eq!(mix.blocks(), [1, tag | 1, 2, 3, tag | 2, 4]);
+        assert_eq!(mix.streams().iter().map(|stream| stream.0).collect::<Vec<_>>(), [0, 1, 0, 0, 1, 0]);
+        assert_eq!((mix.name(), mix.distinct()), ("a+b", 6));
+    }
+
+    #[test]
+    fn blocks_of_all_64_bits_stay_disjoint_in_a_mix() {
+        let wide = workload("a", &[u64::MAX, 7, u64::MAX]);
+        let mix = Workload::mix(&[&wide, &wide]).expect("two traces");
+        let tag = 1 << TRACE_SHIFT;
+        assert_eq!(mix.blocks(), [0, tag, 1, tag | 1, 0, tag]);
+    }
+
+    #[test]
+    fn next_uses_are_those_of_the_same_block() {
+        assert_eq!(workload("a", &[5, 6, 5, 5]).next_uses(), [2, u64::MAX, 3, u64::MAX]);
+    }
+
+    #[test]
+    fn a_trace_is_called_by_its_file_without_endings() {
+        for (path, name) in [("/x/cs.trace.gz", "cs"), ("w.oracleGeneral.bin.zst", "w"), ("a.csv", "a"), (".gz", ".gz")]
+        {
+            assert_eq!(name_of(Path::new(path)), name);
+        }
+    }
+}
