@@ -1,0 +1,153 @@
+//! Nectary's own trace format, which `nectary trace record` writes. The byte map is `docs/formats/trace.md`.
+//!
+//! Owns: what is in such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: whatever the writer wrote, the reader gives
+//! back; of a file that was cut short it gives what is whole and says so; nothing that is read is trusted before its
+//! checksum and its bounds have been checked, and the memory of both is bounded. Leaves to others: compression, and how
+//! references come about.
+
+mod layout;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use layout::{
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, FILES_MAX, MAGIC, NAME_BYTES_MAX, PROCESSES_MAX,
+    REFERENCES_PER_CALL_MAX, STREAMS_MAX,
+};
+pub use reader::Nectary;
+pub use writer::Writer;
+
+/// What a file says about itself at its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// *Units*: bytes; a power of two from [`BLOCK_BYTES_MIN`] to [`BLOCK_BYTES_MAX`].
+    pub block_bytes: u32,
+    /// Consecutive references of a stream to one block are one reference here.
+    pub is_collapsed: bool,
+    /// Writes were not recorded.
+    pub is_reads_only: bool,
+}
+
+/// A program in a process; after an exec it is another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// The number of its parent's program, or of the program before an exec, where either is in the file.
+    pub parent: Option<u32>,
+    /// Its name, at most [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+}
+
+/// What kind of file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A block device.
+    BlockDevice,
+}
+
+/// A file that was referred to or mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    /// What kind of file it is.
+    pub kind: FileKind,
+    /// The device it is on, or that it is.
+    pub device: u64,
+    /// Its inode; 0 for a device.
+    pub inode: u64,
+    /// Its size when it was first seen. *Units*: bytes.
+    pub size_bytes: u64,
+    /// Its path, at most [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+}
+
+/// Pages of a file that a process may refer to without a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Map {
+    /// The process's number.
+    pub process: u32,
+    /// The file's number.
+    pub file: u32,
+    /// Mapped for execution.
+    pub is_executable: bool,
+    /// Shared and writable, so that it may be written unseen too.
+    pub is_written: bool,
+    /// The program itself, mapped by exec.
+    pub is_program: bool,
+    /// Where in the file it begins. *Units*: bytes.
+    pub offset: u64,
+    /// How much of the file it shows. *Units*: bytes.
+    pub bytes: u64,
+}
+
+/// Calls whose references are not in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unseen {
+    /// A call through the 32-bit interface.
+    Call32,
+    /// A ring whose reads and writes pass the recorder by.
+    IoUring,
+    /// Asynchronous I/O by `io_submit`.
+    IoSubmit,
+    /// A descriptor or an address that the recorder was not permitted to look at.
+    NotPermitted,
+    /// A file, block or stream beyond the format's bounds.
+    BeyondBounds,
+}
+
+impl Unseen {
+    /// All of them; a kind's place is its number in the file.
+    pub const ALL: [Unseen; 5] =
+        [Unseen::Call32, Unseen::IoUring, Unseen::IoSubmit, Unseen::NotPermitted, Unseen::BeyondBounds];
+
+    /// What it is, for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unseen::Call32 => "32-bit calls",
+            Unseen::IoUring => "io_uring rings",
+            Unseen::IoSubmit => "io_submit calls",
+            Unseen::NotPermitted => "calls that could not be looked at",
+            Unseen::BeyondBounds => "calls beyond the format's bounds",
+        }
+    }
+}
+
+/// How a recording ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The command exited with this code.
+    Exited(u8),
+    /// This signal killed the command.
+    Killed(u8),
+    /// The recording was stopped while the command ran.
+    Stopped,
+}
+
+/// The last item of a file that is whole: how it ended, and what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What is in the file.
+    pub totals: Totals,
+}
+
+/// How many of each are in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Processes.
+    pub processes: u64,
+    /// Files.
+    pub files: u64,
+    /// Streams.
+    pub streams: u64,
+    /// References, one for each block of each call.
+    pub references: u64,
+    /// Maps.
+    pub maps: u64,
+    /// References that the recorder gave up because of a bound.
+    pub lost_references: u64,
+}
