@@ -149,6 +149,14 @@ impl Input {
     }
 }
 
+impl Read for Input {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let count = self.bytes.read(to)?;
+        self.offset += count as u64;
+        Ok(count)
+    }
+}
+
 const QUOTED_OF_LONG: usize = 32;
 
 /// Reads up to `count` bytes; gives them, and a reader that gives them again.

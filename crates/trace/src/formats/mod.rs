@@ -47,6 +47,16 @@ pub trait Reader: Send {
     ///
     /// *Errors*: says which file, where in it, what was expected and what is there; nothing was appended then.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
+
+    /// What a stream read so far is, in words; `None` where the format does not say.
+    fn stream_name(&self, _stream: Stream) -> Option<String> {
+        None
+    }
+
+    /// What the user should know of a trace that was read to its end and is none the less no error, as a sentence.
+    fn warning(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A trace format.
@@ -62,6 +72,8 @@ pub enum Format {
     Vscsi,
     /// libCacheSim's oracleGeneral.
     OracleGeneral,
+    /// Nectary's own, as `nectary trace record` writes it.
+    Nectary,
 }
 
 /// A line of the list of formats.
@@ -108,6 +120,12 @@ pub const FORMATS: &[FormatEntry] = &[
         endings: &[".oraclegeneral", ".oraclegeneral.bin"],
         about: "binary records of 24 bytes, as libCacheSim writes them",
     },
+    FormatEntry {
+        format: Format::Nectary,
+        names: &["nectary"],
+        endings: &[".nectrace"],
+        about: "processes, files and blocks, as `nectary trace record` writes them",
+    },
 ];
 
 impl Format {
@@ -128,10 +146,12 @@ impl Format {
         let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
         let by_name = FORMATS.iter().find(|entry| entry.endings.iter().any(|end| name.ends_with(end)));
         let by_name = by_name.map(|entry| entry.format);
-        if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral)) {
+        if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral | Format::Nectary)) {
             return by_name;
         }
-        if text::Text::is_likely(head) {
+        if nectary::Nectary::<Input>::is_likely(head) {
+            Some(Format::Nectary)
+        } else if text::Text::is_likely(head) {
             Some(Format::Text)
         } else if arc::Arc::is_likely(head) {
             Some(Format::Arc)
@@ -185,6 +205,10 @@ pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>
         Format::Csv => Box::new(csv::Csv::new(input, options)),
         Format::Vscsi => Box::new(vscsi::Vscsi::new(input, options)?),
         Format::OracleGeneral => Box::new(oracle_general::OracleGeneral::new(input)),
+        Format::Nectary => {
+            let path = input.path().clone();
+            Box::new(nectary::Nectary::new(&path, input)?)
+        }
     })
 }
 

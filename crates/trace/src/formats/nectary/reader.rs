@@ -440,6 +440,16 @@ impl<R: Read + Send> formats::Reader for Nectary<R> {
         }
         Ok(true)
     }
+
+    fn stream_name(&self, stream: Stream) -> Option<String> {
+        let (process, file) = Nectary::stream(self, stream)?;
+        let (process, file) = (self.processes.get(process as usize)?, self.files.get(file as usize)?);
+        Some(format!("{} ({}): {}", process.name, process.pid, file.name))
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.is_truncated().then(|| "the recording was cut short: its end is missing".to_owned())
+    }
 }
 
 fn byte(rest: &mut &[u8]) -> std::result::Result<u8, Wrong> {
