@@ -37,6 +37,9 @@ use crate::wire::guard::{Clock, Deadlines, Guard, Side, TICK};
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
     cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
+/// The longest head of a request that can be answered at once.
+const ROOM_BYTES: usize = 8 * 1024;
+
 /// How long what was cut off may take to end.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
@@ -70,6 +73,8 @@ pub(crate) struct Worker {
     pub values: RefCell<Values>,
     /// Room for the two parts of a key while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
+    /// Where requests are read to before it is known who answers them.
+    pub room: RefCell<Box<[u8]>>,
     /// What this proxy appends to `Via`, and by what it knows itself there.
     pub via: HeaderValue,
     pub pseudonym: String,
@@ -138,6 +143,7 @@ impl Worker {
             memo: RefCell::new(Memo::new()),
             values: RefCell::new(Values::new()),
             scratch: RefCell::default(),
+            room: RefCell::new(vec![0; ROOM_BYTES].into()),
             via,
             pseudonym,
             tasks: TaskTracker::new(),

@@ -21,8 +21,9 @@ use super::asked::Client;
 use super::{direct, hit, route, tunnel};
 use crate::body::ReplyBody;
 use crate::options::is_loopback;
-use crate::wire::guard::{Guard, GuardedStream};
-use crate::worker::Worker;
+use crate::wire::guard::Guard;
+use crate::wire::stream::{GuardedStream, SharedStream};
+use crate::worker::{Mode, Worker};
 
 /// The most that hyper buffers of one connection, each way.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -37,16 +38,23 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         tunnel: Default::default(),
     });
     let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
-    let stream = TokioIo::new(GuardedStream::with_shortcut(stream, guard.clone(), Box::new(direct)));
+    let stream = SharedStream::new(GuardedStream::new(stream, guard.clone()));
     let front = Front { worker: worker.clone(), client: client.clone() };
     let mut connection = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
-        .serve_connection(stream, front);
+        .serve_connection(TokioIo::new(stream.clone()), front);
+    let is_direct = matches!(worker.mode, Mode::Reverse { .. });
     let mut is_draining = false;
     let finished = poll_fn(|context| {
         guard.register(context);
         if guard.is_killed() {
             return Poll::Ready(guard.is_settled());
+        }
+        if is_direct
+            && !guard.is_draining()
+            && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
+        {
+            return Poll::Pending;
         }
         if guard.is_draining() && !is_draining && guard.is_written() {
             is_draining = true;
@@ -66,7 +74,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     })
     .await;
     let parts = connection.into_parts();
-    let stream = parts.io.into_inner();
+    drop(parts.io);
+    let Some(stream) = stream.into_inner() else { return };
     if !finished {
         // Without a length, the end of the connection is the end of the body: it must not look like a good one.
         abort(stream.into_inner());

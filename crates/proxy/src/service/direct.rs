@@ -16,7 +16,7 @@ use crate::rules::cache_control::RequestDirectives;
 use crate::rules::key::push_decimal;
 use crate::rules::serve::{Verdict, decide};
 use crate::stored::response::Found;
-use crate::wire::guard::Shortcut;
+use crate::wire::stream::Shortcut;
 use crate::worker::{Mode, Worker};
 
 /// Longer bodies may not be sent at once; they go the long way, which waits and counts them.

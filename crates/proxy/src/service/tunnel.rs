@@ -18,7 +18,8 @@ use crate::body::{Content, ReplyBody, Ticket};
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::key::Origin;
 use crate::upstream::connect_tcp;
-use crate::wire::guard::{Guard, GuardedStream};
+use crate::wire::guard::Guard;
+use crate::wire::stream::GuardedStream;
 use crate::worker::Mode;
 
 /// What is copied at a time.

@@ -107,6 +107,12 @@ impl Entries {
             .map_while(|entry| entry.and_then(|entry| entry.header(&self.bytes)))
     }
 
+    /// The headers as text, in their order. *Cost*: nothing is allocated or counted.
+    pub fn lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        Walk { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
+            .map_while(|entry| entry.and_then(|entry| entry.line(&self.bytes)))
+    }
+
     /// How many headers there are.
     pub fn count(&self) -> usize {
         usize::from(self.count)
@@ -236,6 +242,15 @@ impl Entry {
         };
         let value = HeaderValue::from_maybe_shared(bytes.slice(self.value.0..self.value.1)).ok()?;
         Some((name, value))
+    }
+
+    /// The name and the value as text.
+    fn line<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let name = match self.number {
+            0 => &bytes[self.name.0..self.name.1],
+            number => NAMES.get(usize::from(number) - 1)?.as_str().as_bytes(),
+        };
+        Some((name, &bytes[self.value.0..self.value.1]))
     }
 }
 

@@ -74,11 +74,10 @@ impl StoredResponse {
 
     /// Writes its headers as lines.
     pub fn render_headers(&self, out: &mut Vec<u8>) {
-        for (name, value) in self.entries.iter() {
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-            out.extend_from_slice(b"\r\n");
+        for (name, value) in self.entries.lines() {
+            for part in [name, b": ", value, b"\r\n"] {
+                out.extend_from_slice(part);
+            }
         }
     }
 

@@ -16,7 +16,8 @@ use tokio_rustls::TlsConnector;
 
 use super::exchange::FetchError;
 use super::{Destination, Idle, Reach, Upstream};
-use crate::wire::guard::{GuardedStream, Side};
+use crate::wire::guard::Side;
+use crate::wire::stream::GuardedStream;
 use crate::worker::Worker;
 
 /// Connects to the first of a host's addresses that answers, within the connect timeout.

@@ -1,0 +1,298 @@
+//! The stream that keeps a [`Guard`] informed, and the way past hyper for requests that are answered at once.
+//!
+//! Owns: what is read and written on one connection; refusals in place of what the framing refused; the [`Shortcut`] and its
+//! responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
+//! [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::LazyLock;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::framing::Violation;
+use super::guard::{Guard, Side};
+
+/// What makes hyper answer a refused request with `400`: a byte that no head may hold, and the end of a head.
+const POISON: &[u8] = b"\0\r\n\r\n";
+/// What makes hyper answer with `431`: more headers than it takes.
+static FLOOD: LazyLock<Vec<u8>> =
+    LazyLock::new(|| [b"\r\n".to_vec(), b"a:\r\n".repeat(128), b"\r\n".to_vec()].concat());
+
+/// Whoever can answer a request before anybody else sees it.
+pub trait Shortcut {
+    /// Answers one complete head of a request without a body: appends the response's head and returns its body. `None`,
+    /// and nothing appended, where the request is to go the usual way.
+    fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
+}
+
+/// A stream whose bytes pass a [`Guard`].
+pub struct GuardedStream<S> {
+    stream: S,
+    guard: Rc<Guard>,
+    /// What is still to be read in place of what was refused.
+    refusal: &'static [u8],
+}
+
+impl<S> GuardedStream<S> {
+    /// Puts a guard before a stream.
+    pub fn new(stream: S, guard: Rc<Guard>) -> GuardedStream<S> {
+        GuardedStream { stream, guard, refusal: b"" }
+    }
+
+    /// The stream alone.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    fn note_write(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &result {
+            Poll::Pending => self.guard.on_write_waits(),
+            Poll::Ready(Ok(_)) => self.guard.on_written(),
+            Poll::Ready(Err(_)) => {}
+        }
+        result
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(violation) = this.guard.violation() {
+            if this.guard.side() == Side::Origin || this.refusal.is_empty() {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
+            }
+            let (now, later) = this.refusal.split_at(this.refusal.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            this.refusal = later;
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        match Pin::new(&mut this.stream).poll_read(context, buffer) {
+            Poll::Pending => {
+                this.guard.on_read_waits();
+                Poll::Pending
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) => {
+                let came = &buffer.filled()[before..];
+                if came.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+                let Err((accepted, violation)) = this.guard.on_read(came) else { return Poll::Ready(Ok(())) };
+                buffer.set_filled(before + accepted);
+                if this.guard.side() == Side::Client && this.guard.is_refused_in_head() {
+                    this.refusal = if violation == Violation::TooLong { &FLOOD } else { POISON };
+                }
+                if accepted > 0 { Poll::Ready(Ok(())) } else { Pin::new(this).poll_read(context, buffer) }
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note_write(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note_write(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        if matches!(result, Poll::Ready(Ok(()))) {
+            self.guard.on_flushed();
+        }
+        result
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A client's stream, in the hands of hyper and of the connection that asks the shortcut first.
+pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
+
+/// What both have in hand.
+struct Front<S> {
+    stream: GuardedStream<S>,
+    /// Whether hyper waits for bytes: it may have requests in its buffer until then.
+    is_awaited: bool,
+    /// What was read and not answered by the shortcut: hyper's next bytes.
+    came: Vec<u8>,
+    /// A response of the shortcut on its way out.
+    head: Vec<u8>,
+    body: Bytes,
+    sent: usize,
+    /// Why it did not get out: hyper's next error.
+    failed: Option<io::Error>,
+}
+
+impl<S> Clone for SharedStream<S> {
+    fn clone(&self) -> Self {
+        SharedStream(self.0.clone())
+    }
+}
+
+impl<S> SharedStream<S> {
+    /// Shares a stream.
+    pub fn new(stream: GuardedStream<S>) -> SharedStream<S> {
+        SharedStream(Rc::new(RefCell::new(Front {
+            stream,
+            is_awaited: true,
+            came: Vec::new(),
+            head: Vec::new(),
+            body: Bytes::new(),
+            sent: 0,
+            failed: None,
+        })))
+    }
+
+    /// The stream alone; `None` while somebody else has a share of it.
+    pub fn into_inner(self) -> Option<GuardedStream<S>> {
+        Rc::into_inner(self.0).map(|front| front.into_inner().stream)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
+    /// Reads requests and answers them by the shortcut as long as that can be done. Pending where nothing is left to be
+    /// done before more comes or goes out; ready where hyper has to be polled. `room` is where requests are read to.
+    pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
+        let front = &mut *self.0.borrow_mut();
+        loop {
+            match front.poll_unsent(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    front.failed = Some(error);
+                    return Poll::Ready(());
+                }
+            }
+            if !front.is_awaited || !front.came.is_empty() || !front.stream.guard.is_fresh() {
+                return Poll::Ready(());
+            }
+            let mut buffer = ReadBuf::new(room);
+            match Pin::new(&mut front.stream).poll_read(context, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    front.failed = Some(error);
+                    return Poll::Ready(());
+                }
+            }
+            let request = buffer.filled();
+            let is_whole = !request.is_empty() && front.stream.guard.is_fresh();
+            match is_whole.then(|| shortcut.answer(request, &mut front.head)).flatten() {
+                Some(body) => front.body = body,
+                None => {
+                    front.came.extend_from_slice(request);
+                    return Poll::Ready(());
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Front<S> {
+    /// Writes what the shortcut has answered; nothing else is read or written before it is out.
+    fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.head.is_empty() {
+            let head = &self.head[self.head.len().min(self.sent)..];
+            let body = &self.body[self.sent.saturating_sub(self.head.len())..];
+            if head.is_empty() && body.is_empty() {
+                self.head.clear();
+                self.body = Bytes::new();
+                self.sent = 0;
+                break;
+            }
+            let slices = [io::IoSlice::new(head), io::IoSlice::new(body)];
+            match Pin::new(&mut self.stream).poll_write_vectored(context, &slices) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => self.sent += count,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SharedStream<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let front = &mut *self.0.borrow_mut();
+        front.is_awaited = false;
+        if let Some(error) = front.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        if !front.came.is_empty() {
+            let count = front.came.len().min(buffer.remaining());
+            buffer.put_slice(&front.came[..count]);
+            if count < front.came.len() {
+                front.came.drain(..count);
+            } else {
+                front.came = Vec::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let polled = match front.poll_unsent(context) {
+            Poll::Ready(Ok(())) => Pin::new(&mut front.stream).poll_read(context, buffer),
+            other => other,
+        };
+        front.is_awaited = polled.is_pending();
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.borrow().stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let front = &mut *self.0.borrow_mut();
+        match front.poll_unsent(context) {
+            Poll::Ready(Ok(())) => Pin::new(&mut front.stream).poll_shutdown(context),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;
