@@ -51,8 +51,6 @@
 mod application;
 mod blocks;
 mod system;
-#[cfg(test)]
-mod tests;
 
 use hashbrown::HashTable;
 

@@ -2,11 +2,37 @@
 
 use super::*;
 
+/// A generator of references: xorshift, so that a seed replays.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// From 0 to less than 1.
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
 /// Reports of one stream over the blocks of `references`.
 fn reports(references: impl Iterator<Item = u64>) -> Vec<PeriodReport> {
     let mut detector = Detector::new(Parameters::default());
     let mut known = Known::new(1 << 20);
     references.filter_map(|id| detector.observe(known.refer(id)).copied()).collect()
+}
+
+/// The share of reports that say `verdict`.
+fn share(reports: &[PeriodReport], verdict: Verdict) -> f64 {
+    reports.iter().filter(|report| report.verdict == verdict).count() as f64 / reports.len() as f64
 }
 
 #[test]
@@ -18,5 +44,102 @@ fn a_scan_is_sequential_and_a_loop_looping_with_its_length() {
         assert_eq!(report.verdict, Verdict::Looping, "{report}");
         assert_eq!(report.loop_length, Some(1300));
         assert_eq!(report.tau_backward, -1.0);
+    }
+}
+
+#[test]
+fn a_scan_that_reads_each_block_thrice_is_sequential() {
+    let reports = reports((0..30_000).map(|reference| reference / 3));
+    // A period may begin within the three references to one block, which is then known; one block has no trend.
+    assert!(reports.iter().all(|report| report.known <= 1 && report.by_backward.is_empty()));
+    assert!(share(&reports, Verdict::Sequential) + share(&reports, Verdict::None) == 1.0);
+    assert!(share(&reports, Verdict::Sequential) > 0.3);
+}
+
+#[test]
+fn a_loop_smaller_than_a_period_is_looping() {
+    let reports = reports((0..100).flat_map(|_| 0..130));
+    assert!(reports[1..].iter().all(|report| report.verdict == Verdict::Looping && report.loop_length == Some(130)));
+}
+
+#[test]
+fn a_loop_with_a_tenth_of_noise_is_looping_and_its_length_is_about_right() {
+    let mut random = Random(11);
+    let noisy = (0..60_000_u64).map(|at| if random.below(10) == 0 { 5000 + random.below(2000) } else { at % 1300 });
+    let reports = reports(noisy);
+    assert!(share(&reports[6..], Verdict::Looping) > 0.9);
+    let lengths = reports[6..].iter().filter_map(|report| report.loop_length);
+    assert!(lengths.filter(|length| (1250..1350).contains(length)).count() > 90);
+}
+
+/// Numbers below `bound` at which n comes up about n times as rarely as 1: Zipf's law of exponent 1, near enough.
+fn zipf(random: &mut Random, bound: u32) -> usize {
+    (f64::from(bound).powf(random.fraction()) - 1.0) as usize
+}
+
+/// The share falls with the number of blocks, as fewer of a period's blocks are then referenced often enough to tell.
+#[test]
+fn references_by_zipfs_law_are_probabilistic() {
+    for (bound, share_min) in [(100, 0.85), (500, 0.75), (2000, 0.6)] {
+        let mut random = Random(12);
+        let reports = reports((0..100_000).map(|_| zipf(&mut random, bound) as u64));
+        let probabilistic = share(&reports, Verdict::Probabilistic);
+        assert!(probabilistic > share_min, "{probabilistic} of periods over {bound} blocks");
+    }
+}
+
+/// A stack: each reference goes to a depth that is mostly small, and the block comes to the top.
+#[test]
+fn references_skewed_to_the_recent_are_clustered() {
+    for bound in [100, 500, 2000] {
+        let mut random = Random(13);
+        let mut stack: Vec<u64> = (0..u64::from(bound)).collect();
+        let reports = reports((0..100_000).map(|_| {
+            let block = stack.remove(zipf(&mut random, bound));
+            stack.insert(0, block);
+            block
+        }));
+        let clustered = share(&reports, Verdict::Clustered);
+        // What stays near the top for a while is also referenced often, so some periods show that first.
+        let probabilistic = share(&reports, Verdict::Probabilistic);
+        assert!(
+            clustered > 0.55 && clustered > 2.5 * probabilistic,
+            "{clustered}, {probabilistic} over {bound} blocks"
+        );
+    }
+}
+
+#[test]
+fn uniform_random_references_have_no_more_verdicts_than_chance_gives() {
+    let mut random = Random(14);
+    let reports = reports((0..1_000_000).map(|_| random.below(2000)));
+    let none = share(&reports, Verdict::None);
+    println!("verdicts on uniform random references: {:.1} % of periods", 100.0 * (1.0 - none));
+    // 12 % a side by chance, three sides of two attributes that are nearly independent: about 31 %.
+    assert!((0.60..0.80).contains(&none), "{none}");
+}
+
+#[test]
+fn blocks_of_another_stream_are_known_but_have_no_distances() {
+    let mut detector = Detector::new(Parameters { period: 10, ..Parameters::default() });
+    let mut histories = [History::default(); 10];
+    let mut report = None;
+    for (index, history) in histories.iter_mut().enumerate() {
+        report = if index < 6 { detector.observe_foreign(history) } else { detector.observe(history) }.copied();
+    }
+    let report = report.expect("ten references");
+    assert_eq!((report.known, report.foreign, report.unknown), (0, 6, 4));
+    assert_eq!(report.verdict, Verdict::None);
+}
+
+#[test]
+fn parameters_out_of_range_are_brought_into_it() {
+    for (period, sublists) in [(0, 0), (u32::MAX, usize::MAX)] {
+        let mut detector = Detector::new(Parameters { period, sublists, tau_min: f64::NAN });
+        let mut known = Known::new(100);
+        for id in 0..200_000 {
+            detector.observe(known.refer(id % 100));
+        }
+        assert!(detector.last_report().is_some_and(|report| report.verdict != Verdict::Looping), "NaN is no trend");
     }
 }

@@ -1,13 +1,13 @@
 //! The trend of one attribute over one period: sublists, averages with equal values averaged, Kendall's tau.
 //!
 //! Owns: the arithmetic. Promises: averages of sublists that lie within one attribute value are equal to the last bit,
-//! as sums are fixed-point integers: a forward distance has 16 bits, an average 16 more for its fraction, and a sublist
-//! at most 2^16 of them. Leaves to others: what a trend means.
+//! as they are fixed-point integers until they are reported: a forward distance has 16 bits, an average 31 more for its
+//! fraction, and a sum at most 2^16 of them. Leaves to others: what a trend means.
 
 use super::{Averages, FORWARD_BITS, unpack};
 
 /// Bits of an average's fraction while it is summed.
-const FRACTION_BITS: u32 = 16;
+const FRACTION_BITS: u32 = 31;
 
 /// The averages of the sublists by one attribute, and their trend.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +36,8 @@ impl Trend {
                 sum += average * taken as u64;
                 position += taken;
                 if position == end {
-                    let length = end - cut(sublist);
-                    averages.push(sum as f64 / length as f64 / f64::from(1_u32 << FRACTION_BITS));
+                    let length = (end - cut(sublist)) as u64;
+                    averages.push((sum / length) as f64 / f64::from(1_u32 << FRACTION_BITS));
                     sublist += 1;
                     end = cut(sublist + 1);
                     sum = 0;

@@ -1,3 +1,0 @@
-//! What DEAR promises beyond what every policy promises.
-
-use super::*;

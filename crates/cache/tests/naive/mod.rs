@@ -1,0 +1,231 @@
+//! The detector as the paper's text has it, as naive as possible: it keeps every reference of the stream, and at the end
+//! of a period works out everything from that list. Bugs can be planted in it, to show that a comparison catches them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nectary_cache::detect::{Parameters, PeriodReport, Verdict};
+
+/// A mistake to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "not every test plants every bug")]
+pub enum Planted {
+    /// No mistake.
+    Nothing,
+    /// The forward distance from the block's last reference, not from the period's start.
+    ForwardFromReference,
+    /// The attributes as they are at the period's end.
+    AttributesAtEnd,
+    /// A trend must exceed the threshold.
+    StrictThreshold,
+    /// Equal attribute values in the order of their references.
+    TiesNotAveraged,
+    /// Blocks of their first reference in the sublists, as the most distant.
+    FirstTimeBlocks,
+    /// Clustered is tested before looping and probabilistic.
+    ClusteredFirst,
+}
+
+/// One reference: the block, and whether another stream's block it was.
+type Reference = (u64, bool);
+
+/// One stream's naive detector.
+#[derive(Debug)]
+pub struct NaiveDetector {
+    pub parameters: Parameters,
+    pub planted: Planted,
+    pub references: Vec<Reference>,
+    /// References that count as before, by block, from before it became known here: frequency.
+    pub inherited: HashMap<u64, u64>,
+    /// Positions from which a block's references count: it was forgotten before.
+    pub forgotten: HashMap<u64, usize>,
+    pub start: usize,
+    pub number: u64,
+}
+
+/// What the naive detector says, in the terms of the report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NaiveReport {
+    pub number: u64,
+    pub verdict: Verdict,
+    pub known: usize,
+    pub unknown: usize,
+    pub foreign: usize,
+    pub by_backward: Vec<f64>,
+    pub by_frequency: Vec<f64>,
+    pub loop_length: Option<u64>,
+}
+
+impl NaiveReport {
+    /// Whether a fast report says the same; averages to a millionth.
+    pub fn agrees(&self, fast: &PeriodReport) -> bool {
+        let near = |naive: &[f64], fast: &[f64]| {
+            naive.len() == fast.len() && naive.iter().zip(fast).all(|(naive, fast)| (naive - fast).abs() < 1e-6)
+        };
+        self.number == fast.number
+            && self.verdict == fast.verdict
+            && (self.known, self.unknown, self.foreign)
+                == (fast.known as usize, fast.unknown as usize, fast.foreign as usize)
+            && near(&self.by_backward, &fast.by_backward)
+            && near(&self.by_frequency, &fast.by_frequency)
+            && self.loop_length == fast.loop_length
+    }
+}
+
+impl NaiveDetector {
+    pub fn new(parameters: Parameters, planted: Planted) -> NaiveDetector {
+        NaiveDetector {
+            parameters,
+            planted,
+            references: Vec::new(),
+            inherited: HashMap::new(),
+            forgotten: HashMap::new(),
+            start: 0,
+            number: 0,
+        }
+    }
+
+    /// One reference; a report where it ends a period.
+    pub fn refer(&mut self, block: u64, foreign: bool) -> Option<NaiveReport> {
+        self.references.push((block, foreign));
+        if self.references.len() - self.start < self.parameters.period as usize {
+            return None;
+        }
+        let report = self.judge();
+        self.start = self.references.len();
+        Some(report)
+    }
+
+    /// The running period is dropped.
+    #[allow(dead_code, reason = "only streams that are handed over")]
+    pub fn begin_anew(&mut self) {
+        self.start = self.references.len();
+        self.number = 0;
+    }
+
+    /// Forgets what is known of a block.
+    #[allow(dead_code, reason = "only policies forget")]
+    pub fn forget(&mut self, block: u64) {
+        self.forgotten.insert(block, self.references.len());
+        self.inherited.remove(&block);
+    }
+
+    /// How often a block was referenced before a time, and when last; what was forgotten does not count.
+    pub fn before(&self, block: u64, time: usize) -> (u64, Option<usize>) {
+        let from = self.forgotten.get(&block).copied().unwrap_or(0);
+        let positions: Vec<usize> = (from..time).filter(|&position| self.references[position].0 == block).collect();
+        let inherited = self.inherited.get(&block).copied().unwrap_or(0);
+        (inherited + positions.len() as u64, positions.last().copied())
+    }
+
+    fn judge(&mut self) -> NaiveReport {
+        self.number += 1;
+        let (start, end) = (self.start, self.references.len());
+        let (mut by_backward, mut by_frequency, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut unknown, mut foreign) = (0, 0);
+        for position in start..end {
+            let (block, is_foreign) = self.references[position];
+            if is_foreign {
+                foreign += 1;
+                continue;
+            }
+            let (frequency, last) = self.before(block, position);
+            let at_end = self.planted == Planted::AttributesAtEnd;
+            let first = self.planted == Planted::FirstTimeBlocks;
+            let mut forward = position - start;
+            match last {
+                None if frequency > 0 => {}
+                None => {
+                    unknown += 1;
+                    if first {
+                        by_backward.push((u64::MAX, forward));
+                        by_frequency.push((0, forward));
+                    }
+                }
+                Some(last) if last >= start => {}
+                Some(last) => {
+                    let (mut frequency, mut backward) = (frequency, (start - last) as u64);
+                    sums.push(backward + forward as u64);
+                    if at_end {
+                        let (count, last) = self.before(block, end);
+                        frequency = count;
+                        backward = (end - last.unwrap_or(0)) as u64;
+                    }
+                    if self.planted == Planted::ForwardFromReference {
+                        forward = position - last;
+                    }
+                    by_backward.push((backward, forward));
+                    by_frequency.push((frequency, forward));
+                }
+            }
+        }
+        let known = sums.len();
+        let by_backward = self.averages(by_backward);
+        let by_frequency = self.averages(by_frequency);
+        let verdict = if known == 0 && foreign == 0 {
+            Verdict::Sequential
+        } else {
+            let clustered = self.rises(&by_backward, 1);
+            let looping = self.rises(&by_backward, -1);
+            let probabilistic = self.rises(&by_frequency, -1);
+            match (looping, probabilistic, clustered) {
+                (_, _, true) if self.planted == Planted::ClusteredFirst => Verdict::Clustered,
+                (true, _, _) => Verdict::Looping,
+                (_, true, _) => Verdict::Probabilistic,
+                (_, _, true) => Verdict::Clustered,
+                _ => Verdict::None,
+            }
+        };
+        sums.sort_unstable();
+        let loop_length = (verdict == Verdict::Looping).then(|| sums[sums.len() / 2]);
+        NaiveReport { number: self.number, verdict, known, unknown, foreign, by_backward, by_frequency, loop_length }
+    }
+
+    /// Sorts by attribute, gives equal attributes their common average, cuts and averages.
+    fn averages(&self, mut samples: Vec<(u64, usize)>) -> Vec<f64> {
+        let sublists = self.parameters.sublists;
+        if samples.len() < sublists {
+            return Vec::new();
+        }
+        samples.sort_by_key(|sample| sample.0);
+        let mut by_value: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for &(value, forward) in &samples {
+            by_value.entry(value).or_default().push(forward);
+        }
+        let forwards: Vec<f64> = samples
+            .iter()
+            .map(|(value, forward)| {
+                let equals = &by_value[value];
+                match self.planted {
+                    Planted::TiesNotAveraged => *forward as f64,
+                    _ => equals.iter().sum::<usize>() as f64 / equals.len() as f64,
+                }
+            })
+            .collect();
+        (0..sublists)
+            .map(|sublist| {
+                let cut = |sublist: usize| sublist * samples.len() / sublists;
+                let part = &forwards[cut(sublist)..cut(sublist + 1)];
+                part.iter().sum::<f64>() / part.len() as f64
+            })
+            .collect()
+    }
+
+    /// Whether averages rise (direction 1) or fall (-1) by Kendall's tau.
+    fn rises(&self, averages: &[f64], direction: i32) -> bool {
+        let (mut balance, mut pairs) = (0, 0);
+        for right in 0..averages.len() {
+            for left in 0..right {
+                pairs += 1;
+                let difference = averages[right] - averages[left];
+                if difference.abs() > 1e-8 {
+                    balance += if difference > 0.0 { 1 } else { -1 };
+                }
+            }
+        }
+        let tau = f64::from(balance * direction) / f64::from(pairs.max(1));
+        match self.planted {
+            Planted::StrictThreshold => tau > self.parameters.tau_min,
+            _ => tau > 0.0 && tau >= self.parameters.tau_min,
+        }
+    }
+}
