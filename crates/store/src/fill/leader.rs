@@ -1,31 +1,16 @@
-//! Fills: one fetch of a key, read by everybody who waits for it while it comes in.
+//! The leader's side of a fill: whoever fetches a key.
 //!
-//! Owns: who leads, what followers see, the window of bytes kept for them, and how a body becomes an entry (or fragments
-//! and a head). Leaves to others: where the bytes come from, and whether they may be stored.
-//!
-//! # States
-//! | state | entered by | followers see |
-//! |---|---|---|
-//! | waiting | `begin_fill` | nothing yet |
-//! | streaming | `start` | head, then bytes as they come |
-//! | done | `finish` | the rest, then the end |
-//! | object | `refresh` | a whole object |
-//! | declined | `decline`, or `start` over budget | they go on their own |
-//! | failed | the `Fill` dropped | an error, before or in the body |
-//!
-//! # The window
-//! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those. Where
-//! the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and
-//! `write` waits for it. Either way a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
+//! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: what is not
+//! finished is not stored.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
+use super::{FillReader, FillShared, Head, Phase, State, WINDOW_BYTES_MAX};
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
@@ -33,169 +18,8 @@ use crate::object::Object;
 use crate::shared::Shared;
 use crate::stat::{Counters, Sequence};
 
-/// How far a fill runs ahead of its slowest follower when it is not stored, in bytes.
-const WINDOW_BYTES_MAX: u64 = 2 << 20;
 /// How long a fill waits for room in the store before it goes on without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(200);
-
-/// The fills under way.
-pub(crate) struct FillTable {
-    fills: Mutex<HashMap<KeyHash, Arc<FillShared>>>,
-    /// Bytes that all fills hold.
-    bytes: AtomicU64,
-    bytes_max: u64,
-}
-
-impl FillTable {
-    pub fn new(bytes_max: u64) -> FillTable {
-        FillTable { fills: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
-    }
-
-    /// The generation of the oldest fill under way.
-    pub fn generation_min(&self) -> u64 {
-        self.lock().values().map(|fill| fill.generation).min().unwrap_or(u64::MAX)
-    }
-
-    /// Bytes that fills hold.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Whether a newer version of the key was committed after this generation's fill began.
-    pub fn is_superseded(&self, hash: KeyHash, generation: u64) -> bool {
-        self.lock()
-            .get(&hash)
-            .is_some_and(|fill| fill.generation == generation && fill.superseded.load(Ordering::Acquire))
-    }
-
-    /// Notes that a version of `generation` was committed: an older fill of the key must not replace it.
-    pub fn supersede_older(&self, hash: KeyHash, generation: u64) {
-        if let Some(fill) = self.lock().get(&hash).filter(|fill| fill.generation < generation) {
-            fill.superseded.store(true, Ordering::Release);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyHash, Arc<FillShared>>> {
-        self.fills.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn remove(&self, fill: &Arc<FillShared>) {
-        let mut fills = self.lock();
-        if fills.get(&fill.hash).is_some_and(|current| Arc::ptr_eq(current, fill)) {
-            fills.remove(&fill.hash);
-        }
-    }
-}
-
-struct FillShared {
-    hash: KeyHash,
-    generation: u64,
-    superseded: AtomicBool,
-    state: Mutex<State>,
-    changed: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    phase: Phase,
-    head: Option<Head>,
-    chunks: VecDeque<Bytes>,
-    /// Where the first chunk begins in the body.
-    base: u64,
-    received: u64,
-    /// Bytes from the start that the store has as fragments.
-    stored: u64,
-    /// The hash under which fragments stand.
-    stored_hash: Option<KeyHash>,
-    not_stored: bool,
-    followers: HashMap<u64, u64>,
-    follower_next: u64,
-}
-
-#[derive(Clone)]
-struct Head {
-    variant: Bytes,
-    metadata: Bytes,
-    body_bytes: Option<u64>,
-}
-
-#[derive(Default, Clone)]
-enum Phase {
-    #[default]
-    Waiting,
-    Streaming,
-    Done,
-    Object(Object),
-    Declined,
-    Failed,
-}
-
-impl FillShared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn enter(&self, phase: Phase) {
-        self.lock().phase = phase;
-        self.changed.notify_waiters();
-    }
-}
-
-/// What the caller of `begin_fill` is to do.
-pub enum FillRole {
-    /// Fetch it.
-    Leader(Fill),
-    /// Somebody does: read along.
-    Follower(FillReader),
-    /// Somebody just did.
-    Resident(Object),
-}
-
-/// What a follower sees first.
-#[derive(Debug)]
-pub enum FillHead {
-    /// The response is being stored: read its body along.
-    Streaming {
-        /// The variant part of the key under which it will be found.
-        variant: Bytes,
-        /// Its metadata.
-        metadata: Bytes,
-        /// Length of the body, where it is known.
-        body_bytes: Option<u64>,
-    },
-    /// What was stale has been confirmed.
-    Object(Object),
-    /// It is not storable: go on your own.
-    Declined,
-    /// The fetch failed: go on your own, or fail too.
-    Failed,
-}
-
-/// Joins or begins the fill of a key.
-pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
-    let (primary_hash, hash) = shared.hash(key);
-    let mut fills = shared.fills.lock();
-    if let Some(fill) = fills.get(&hash)
-        && !shared.purges.is_purged(primary_hash, fill.generation)
-        && let Some(reader) = FillReader::join(shared, fill)
-    {
-        return FillRole::Follower(reader);
-    }
-    if let Some(entry) =
-        shared.find_resident(key).filter(|entry| stale.is_none_or(|stale| stale.entry.sequence != entry.sequence))
-    {
-        return FillRole::Resident(Object::new(entry, shared));
-    }
-    let fill = Fill::new(shared, key, primary_hash, hash);
-    fills.insert(hash, Arc::clone(&fill.fill));
-    FillRole::Leader(fill)
-}
-
-/// Begins a fill that nobody joins: a put of a long body.
-pub(crate) fn begin_alone(shared: &Arc<Shared>, key: KeyRef<'_>) -> Fill {
-    let (primary_hash, hash) = shared.hash(key);
-    Fill::new(shared, key, primary_hash, hash)
-}
 
 struct Target {
     key: Key,
@@ -207,7 +31,7 @@ struct Target {
 /// The right and the duty to fetch a key. Dropped unfinished, it fails: nothing is stored.
 pub struct Fill {
     shared: Arc<Shared>,
-    fill: Arc<FillShared>,
+    pub(super) fill: Arc<FillShared>,
     primary: Bytes,
     primary_hash: PrimaryHash,
     target: Option<Target>,
@@ -216,12 +40,12 @@ pub struct Fill {
 }
 
 impl Fill {
-    fn new(shared: &Arc<Shared>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
+    pub(super) fn new(shared: &Arc<Shared>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
         let fill = FillShared {
             hash,
             generation: shared.draw(),
             superseded: AtomicBool::new(false),
-            state: Mutex::default(),
+            state: Mutex::new(State::default()),
             changed: Notify::new(),
         };
         Fill {
@@ -468,149 +292,4 @@ impl Drop for Fill {
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.shared.fills.bytes.fetch_sub(held, Ordering::Relaxed);
     }
-}
-
-/// Reads a fill along while it comes in.
-pub struct FillReader {
-    shared: Arc<Shared>,
-    fill: Arc<FillShared>,
-    id: u64,
-    position: u64,
-}
-
-impl FillReader {
-    /// Joins a fill from the start of its body, unless bytes of it are gone already.
-    fn join(shared: &Arc<Shared>, fill: &Arc<FillShared>) -> Option<FillReader> {
-        {
-            let state = fill.lock();
-            if (state.not_stored && state.base > 0) || matches!(state.phase, Phase::Failed | Phase::Declined) {
-                return None;
-            }
-        }
-        Some(FillReader::attach(shared, fill))
-    }
-
-    fn attach(shared: &Arc<Shared>, fill: &Arc<FillShared>) -> FillReader {
-        let mut state = fill.lock();
-        let id = state.follower_next;
-        state.follower_next += 1;
-        state.followers.insert(id, 0);
-        drop(state);
-        FillReader { shared: Arc::clone(shared), fill: Arc::clone(fill), id, position: 0 }
-    }
-
-    /// Waits for the head. *Cancel safety*: can be called again.
-    pub async fn head(&mut self) -> FillHead {
-        loop {
-            let changed = self.fill.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let state = self.fill.lock();
-                match (&state.phase, &state.head) {
-                    (Phase::Object(object), _) => return FillHead::Object(object.clone()),
-                    (Phase::Declined, _) => return FillHead::Declined,
-                    (Phase::Streaming | Phase::Done, Some(head)) => {
-                        return FillHead::Streaming {
-                            variant: head.variant.clone(),
-                            metadata: head.metadata.clone(),
-                            body_bytes: head.body_bytes,
-                        };
-                    }
-                    (Phase::Failed | Phase::Done, _) => return FillHead::Failed,
-                    (Phase::Waiting | Phase::Streaming, _) => {}
-                }
-            }
-            changed.await;
-        }
-    }
-
-    /// Leaves out the body up to `offset`; before the first [`next`](Self::next).
-    pub fn skip_to(&mut self, offset: u64) {
-        self.moved_to(offset);
-    }
-
-    /// The next piece of the body; `None` at its end.
-    ///
-    /// *Errors*: the fetch failed or bytes are gone; whoever passes the body on must break off. *Cancel safety*: nothing
-    /// is lost.
-    pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
-        loop {
-            let fill = Arc::clone(&self.fill);
-            let changed = fill.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let behind = {
-                let state = fill.lock();
-                if self.position < state.base {
-                    Some(state.stored_hash)
-                } else if let Some(piece) = piece_at(&state, self.position) {
-                    drop(state);
-                    self.moved_to(self.position + piece.len() as u64);
-                    return Some(Ok(piece));
-                } else {
-                    match &state.phase {
-                        Phase::Done => return None,
-                        Phase::Failed | Phase::Declined | Phase::Object(_) => return Some(Err(broken(self.position))),
-                        Phase::Waiting | Phase::Streaming => None,
-                    }
-                }
-            };
-            if let Some(hash) = behind {
-                return Some(self.next_stored(hash).await);
-            }
-            changed.await;
-        }
-    }
-
-    /// Reads what has left the window from the fragments that were stored.
-    async fn next_stored(&mut self, hash: Option<KeyHash>) -> Result<Bytes, Error> {
-        let fragment_bytes = self.shared.layout.fragment_bytes;
-        let (number, skip) = ((self.position / fragment_bytes) as u32, (self.position % fragment_bytes) as usize);
-        let Some(hash) = hash else { return Err(broken(self.position)) };
-        match self.shared.find_fragment(hash, self.fill.generation, number).await {
-            Some(entry) if entry.body.len() > skip => {
-                let piece = entry.body.slice(skip..);
-                self.moved_to(self.position + piece.len() as u64);
-                Ok(piece)
-            }
-            _ => Err(broken(self.position)),
-        }
-    }
-
-    fn moved_to(&mut self, position: u64) {
-        self.position = position;
-        let mut state = self.fill.lock();
-        state.followers.insert(self.id, position);
-        let wake = state.not_stored;
-        drop(state);
-        if wake {
-            self.fill.changed.notify_waiters();
-        }
-    }
-}
-
-impl Drop for FillReader {
-    fn drop(&mut self) {
-        let mut state = self.fill.lock();
-        state.followers.remove(&self.id);
-        drop(state);
-        self.fill.changed.notify_waiters();
-    }
-}
-
-fn piece_at(state: &State, position: u64) -> Option<Bytes> {
-    let mut start = state.base;
-    for chunk in &state.chunks {
-        let end = start + chunk.len() as u64;
-        if position < end {
-            return Some(chunk.slice((position - start) as usize..));
-        }
-        start = end;
-    }
-    None
-}
-
-fn broken(position: u64) -> Error {
-    Error::new(ErrorKind::Io, format!("the fetch broke off at byte {position} of the body"))
 }

@@ -1,0 +1,199 @@
+//! Fills: one fetch of a key, read by everybody who waits for it while it comes in.
+//!
+//! Owns: who leads, what followers see, and what both share. `leader` keeps the window of bytes and makes an entry (or
+//! fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and whether they may
+//! be stored.
+//!
+//! # States
+//! | state | entered by | followers see |
+//! |---|---|---|
+//! | waiting | `begin_fill` | nothing yet |
+//! | streaming | `start` | head, then bytes as they come |
+//! | done | `finish` | the rest, then the end |
+//! | object | `refresh` | a whole object |
+//! | declined | `decline`, or `start` over budget | they go on their own |
+//! | failed | the `Fill` dropped | an error, before or in the body |
+//!
+//! # The window
+//! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those. Where
+//! the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and
+//! `write` waits for it. Either way a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::key::{KeyHash, KeyRef};
+use crate::object::Object;
+use crate::shared::Shared;
+
+mod leader;
+mod reader;
+
+pub use leader::Fill;
+pub use reader::FillReader;
+
+/// How far a fill runs ahead of its slowest follower when it is not stored, in bytes.
+const WINDOW_BYTES_MAX: u64 = 2 << 20;
+
+/// The fills under way.
+pub(crate) struct FillTable {
+    fills: Mutex<HashMap<KeyHash, Arc<FillShared>>>,
+    /// Bytes that all fills hold.
+    bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+impl FillTable {
+    pub fn new(bytes_max: u64) -> FillTable {
+        FillTable { fills: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
+    }
+
+    /// The generation of the oldest fill under way.
+    pub fn generation_min(&self) -> u64 {
+        self.lock().values().map(|fill| fill.generation).min().unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that fills hold.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a newer version of the key was committed after this generation's fill began.
+    pub fn is_superseded(&self, hash: KeyHash, generation: u64) -> bool {
+        self.lock()
+            .get(&hash)
+            .is_some_and(|fill| fill.generation == generation && fill.superseded.load(Ordering::Acquire))
+    }
+
+    /// Notes that a version of `generation` was committed: an older fill of the key must not replace it.
+    pub fn supersede_older(&self, hash: KeyHash, generation: u64) {
+        if let Some(fill) = self.lock().get(&hash).filter(|fill| fill.generation < generation) {
+            fill.superseded.store(true, Ordering::Release);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyHash, Arc<FillShared>>> {
+        self.fills.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn remove(&self, fill: &Arc<FillShared>) {
+        let mut fills = self.lock();
+        if fills.get(&fill.hash).is_some_and(|current| Arc::ptr_eq(current, fill)) {
+            fills.remove(&fill.hash);
+        }
+    }
+}
+
+struct FillShared {
+    hash: KeyHash,
+    generation: u64,
+    superseded: AtomicBool,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    head: Option<Head>,
+    chunks: VecDeque<Bytes>,
+    /// Where the first chunk begins in the body.
+    base: u64,
+    received: u64,
+    /// Bytes from the start that the store has as fragments.
+    stored: u64,
+    /// The hash under which fragments stand.
+    stored_hash: Option<KeyHash>,
+    not_stored: bool,
+    followers: HashMap<u64, u64>,
+    follower_next: u64,
+}
+
+#[derive(Clone)]
+struct Head {
+    variant: Bytes,
+    metadata: Bytes,
+    body_bytes: Option<u64>,
+}
+
+#[derive(Default, Clone)]
+enum Phase {
+    #[default]
+    Waiting,
+    Streaming,
+    Done,
+    Object(Object),
+    Declined,
+    Failed,
+}
+
+impl FillShared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.lock().phase = phase;
+        self.changed.notify_waiters();
+    }
+}
+
+/// What the caller of `begin_fill` is to do.
+pub enum FillRole {
+    /// Fetch it.
+    Leader(Fill),
+    /// Somebody does: read along.
+    Follower(FillReader),
+    /// Somebody just did.
+    Resident(Object),
+}
+
+/// What a follower sees first.
+#[derive(Debug)]
+pub enum FillHead {
+    /// The response is being stored: read its body along.
+    Streaming {
+        /// The variant part of the key under which it will be found.
+        variant: Bytes,
+        /// Its metadata.
+        metadata: Bytes,
+        /// Length of the body, where it is known.
+        body_bytes: Option<u64>,
+    },
+    /// What was stale has been confirmed.
+    Object(Object),
+    /// It is not storable: go on your own.
+    Declined,
+    /// The fetch failed: go on your own, or fail too.
+    Failed,
+}
+
+/// Joins or begins the fill of a key.
+pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
+    let (primary_hash, hash) = shared.hash(key);
+    let mut fills = shared.fills.lock();
+    if let Some(fill) = fills.get(&hash)
+        && !shared.purges.is_purged(primary_hash, fill.generation)
+        && let Some(reader) = FillReader::join(shared, fill)
+    {
+        return FillRole::Follower(reader);
+    }
+    if let Some(entry) =
+        shared.find_resident(key).filter(|entry| stale.is_none_or(|stale| stale.entry.sequence != entry.sequence))
+    {
+        return FillRole::Resident(Object::new(entry, shared));
+    }
+    let fill = Fill::new(shared, key, primary_hash, hash);
+    fills.insert(hash, Arc::clone(&fill.fill));
+    FillRole::Leader(fill)
+}
+
+/// Begins a fill that nobody joins: a put of a long body.
+pub(crate) fn begin_alone(shared: &Arc<Shared>, key: KeyRef<'_>) -> Fill {
+    let (primary_hash, hash) = shared.hash(key);
+    Fill::new(shared, key, primary_hash, hash)
+}
