@@ -184,7 +184,8 @@ fn dear(singles: &BTreeMap<String, Workload>, options: &Options) -> Result<Vec<S
         return Ok(vec!["dear: there is no such policy".to_owned()]);
     }
     let rows: Vec<_> = DEAR.iter().filter(|row| singles.contains_key(row.0)).collect();
-    let run = |policy, row: &&(&str, u64, u64)| Run { workload: &singles[row.0], policy, size: row.1 };
+    let run =
+        |policy, row: &&(&str, u64, u64)| Run { workload: &singles[row.0], policy, size: row.1, is_explained: false };
     let runs: Vec<Run<'_>> = rows.iter().flat_map(|row| [run("dear", row), run("lru", row)]).collect();
     let results = run_all(&runs, options.threads, &|_| {})?;
     let mut short = Vec::new();
@@ -249,7 +250,7 @@ fn judge(judged: &[(Workload, Vec<u64>)], options: &Options) -> Result<Vec<Strin
     let mut runs = Vec::new();
     for (workload, sizes) in judged {
         for &size in sizes {
-            runs.extend(columns.iter().map(|policy| Run { workload, policy, size }));
+            runs.extend(columns.iter().map(|policy| Run { workload, policy, size, is_explained: false }));
         }
     }
     let rows = run_all(&runs, options.threads, &|_| {})?;

@@ -7,8 +7,10 @@ pub mod policies;
 mod run;
 mod runs;
 pub mod sizes;
+pub mod svg;
+pub mod table;
 mod workload;
 
 pub use run::misses;
-pub use runs::{Row, Run, run_all};
+pub use runs::{Period, Row, Run, run_all};
 pub use workload::{LoadOptions, REFERENCES_MAX, TRACES_MAX, Workload};

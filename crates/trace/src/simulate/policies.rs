@@ -3,7 +3,8 @@
 //! Owns: that order; MIN, which needs the future and so is no policy of the registry. Leaves to others: all other names
 //! (`nectary_cache::by_name`).
 
-use nectary_cache::Policy;
+use nectary_cache::detect::PeriodSink;
+use nectary_cache::{Dear, Policy};
 
 use super::workload::Workload;
 
@@ -31,4 +32,21 @@ pub fn order(name: &str) -> usize {
 pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Policy>> {
     let _ = workload;
     nectary_cache::by_name(name, capacity)
+}
+
+/// Whether a policy says of each period what it found.
+pub fn explains(name: &str) -> bool {
+    name == "dear"
+}
+
+/// Makes a policy that gives every period to `sink`; `None` where there is none of that name that explains itself.
+pub fn make_explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn Policy>> {
+    match name {
+        "dear" => {
+            let mut policy = Dear::new(capacity);
+            policy.explain_to(sink);
+            Some(Box::new(policy))
+        }
+        _ => None,
+    }
 }

@@ -3,10 +3,14 @@
 //! Owns: the threads, which live no longer than the call, and the order of the results, which is that of the runs. A run
 //! is single threaded and deterministic, so the results do not depend on how many threads there are.
 
-use std::sync::Mutex;
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nectary_cache::detect::{PeriodEvent, PeriodReport, PeriodSink};
+use nectary_cache::{Lru, Stream};
 
 use super::{Workload, misses, policies};
 use crate::error::{Error, Result};
@@ -20,10 +24,23 @@ pub struct Run<'a> {
     pub policy: &'static str,
     /// The capacity. *Units*: blocks.
     pub size: u64,
+    /// Whether a policy that detects patterns says of each period what it found.
+    pub is_explained: bool,
+}
+
+/// What a detecting policy found in one period of one stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Period {
+    /// Whose period it was.
+    pub stream: Stream,
+    /// What was found.
+    pub report: PeriodReport,
+    /// The replacement in force from there on.
+    pub replacement: &'static str,
 }
 
 /// What a run gave.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The workload's name.
     pub trace: String,
@@ -37,6 +54,8 @@ pub struct Row {
     pub misses: u64,
     /// How long the run took.
     pub elapsed: Duration,
+    /// Period by period, where that was asked for and the policy detects patterns.
+    pub periods: Vec<Period>,
 }
 
 impl Row {
@@ -80,13 +99,24 @@ pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usiz
 /// Makes one run.
 fn one(run: &Run<'_>) -> Option<Row> {
     let workload = run.workload;
+    let periods = Arc::new(Mutex::new(Vec::new()));
     let start = Instant::now();
-    let misses = if run.policy == "lru" {
-        misses(&mut nectary_cache::Lru::new(run.size), workload)
+    let misses = if run.is_explained && policies::explains(run.policy) {
+        let to = Arc::clone(&periods);
+        let sink: PeriodSink = Box::new(move |event| {
+            if let Ok(mut periods) = to.lock() {
+                let PeriodEvent { stream, report, replacement } = event;
+                periods.push(Period { stream, report: *report, replacement });
+            }
+        });
+        misses(&mut *policies::make_explaining(run.policy, run.size, sink)?, workload)
+    } else if run.policy == "lru" {
+        misses(&mut Lru::new(run.size), workload)
     } else {
         misses(&mut *policies::make(run.policy, run.size, workload)?, workload)
     };
     let elapsed = start.elapsed();
     let trace = workload.name().to_owned();
-    Some(Row { trace, policy: run.policy, size: run.size, references: workload.references(), misses, elapsed })
+    let periods = periods.lock().map(|mut periods| mem::take(&mut *periods)).unwrap_or_default();
+    Some(Row { trace, policy: run.policy, size: run.size, references: workload.references(), misses, elapsed, periods })
 }

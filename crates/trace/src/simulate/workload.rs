@@ -27,7 +27,13 @@ pub struct Workload {
     /// As many as there are blocks; none where there is one stream.
     streams: Vec<Stream>,
     distinct: u64,
+    /// What streams are called, the first [`NAMES_MAX`] of them that have names, by number.
+    names: Vec<(Stream, String)>,
+    warning: Option<String>,
 }
+
+/// How many streams are called by name.
+pub const NAMES_MAX: usize = 1024;
 
 /// How much of a trace is taken.
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,7 +73,12 @@ impl Workload {
         if builder.blocks.is_empty() {
             return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
         }
-        Ok(builder.finish(name_of(path)))
+        let mut workload = builder.finish(name_of(path));
+        workload.warning = reader.warning();
+        let last = workload.last_stream().0.min(NAMES_MAX as u32 - 1);
+        let named = (0..=last).filter_map(|number| Some((Stream(number), reader.stream_name(Stream(number))?)));
+        workload.names = named.collect();
+        Ok(workload)
     }
 
     /// A workload of references that are in memory already.
@@ -91,10 +102,17 @@ impl Workload {
         let mut blocks = Vec::with_capacity(total);
         let mut streams = Vec::with_capacity(total);
         let mut renamed: Vec<Renamed<'_>> = Vec::new();
-        let mut stream_base = 0;
+        let mut names = Vec::new();
+        let mut stream_base: u32 = 0;
         for (number, part) in parts.iter().enumerate() {
             renamed.push(Renamed::new(part, number as u64, stream_base));
-            stream_base += part.streams.iter().map(|stream| stream.0).max().unwrap_or(0) + 1;
+            let in_mix = |stream: Stream| Stream(stream_base.saturating_add(stream.0));
+            let own = part.names.iter().map(|(stream, name)| (in_mix(*stream), format!("{}: {name}", part.name)));
+            match part.names.is_empty() && part.streams.is_empty() {
+                true => names.push((in_mix(Stream(0)), part.name.clone())),
+                false => names.extend(own),
+            }
+            stream_base = stream_base.saturating_add(part.last_stream().0).saturating_add(1);
         }
         for _ in 0..total {
             let mut next: Option<usize> = None;
@@ -112,7 +130,9 @@ impl Workload {
         if stream_base == 1 {
             streams = Vec::new();
         }
-        Ok(Workload { name, blocks, streams, distinct: parts.iter().map(|part| part.distinct).sum() })
+        names.truncate(NAMES_MAX);
+        let distinct = parts.iter().map(|part| part.distinct).sum();
+        Ok(Workload { name, blocks, streams, distinct, names, warning: None })
     }
 
     /// Its name: its file's without endings, or the names of what was mixed, joined by `+`.
@@ -128,6 +148,21 @@ impl Workload {
     /// The streams of the references; empty where all are of stream 0.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// What a stream is called.
+    pub fn stream_name(&self, stream: Stream) -> Option<&str> {
+        let index = self.names.binary_search_by_key(&stream.0, |(known, _)| known.0).ok()?;
+        Some(&self.names[index].1)
+    }
+
+    /// What the user should know of a trace that was read and is none the less no error.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    fn last_stream(&self) -> Stream {
+        Stream(self.streams.iter().map(|stream| stream.0).max().unwrap_or(0))
     }
 
     /// How many references there are.
@@ -173,7 +208,8 @@ impl Builder {
     }
 
     fn finish(self, name: String) -> Workload {
-        Workload { name, blocks: self.blocks, streams: self.streams, distinct: self.seen.len() as u64 }
+        let distinct = self.seen.len() as u64;
+        Workload { name, blocks: self.blocks, streams: self.streams, distinct, names: Vec::new(), warning: None }
     }
 }
 
@@ -212,7 +248,7 @@ impl<'a> Renamed<'a> {
                 *numbers.entry(block).or_insert(next)
             }
         };
-        (number | self.trace << TRACE_SHIFT, Stream(self.stream_base + stream))
+        (number | self.trace << TRACE_SHIFT, Stream(self.stream_base.saturating_add(stream)))
     }
 }
 

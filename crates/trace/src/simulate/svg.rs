@@ -1,0 +1,278 @@
+//! Runs as curves: misses against size, one panel for each trace, in one SVG file without scripts or fonts of its own.
+//!
+//! Owns: the drawing. Curves are told apart by colour, by dashes and by a label at their right end, so that neither colour
+//! sight nor a legend is needed; labels are moved apart where ends are close. Names are escaped.
+
+use std::fmt::Write as _;
+
+use super::table::axes;
+use super::{Row, Workload};
+
+const WIDTH: f64 = 900.0;
+const PANEL: f64 = 460.0;
+const LEFT: f64 = 90.0;
+const RIGHT: f64 = 110.0;
+const TOP: f64 = 60.0;
+const BOTTOM: f64 = 70.0;
+const LABEL_HEIGHT: f64 = 15.0;
+
+/// The colours of Okabe and Ito, which people with any colour sight can tell apart; yellow is left out on white.
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+/// The next round of colours is drawn with the next dashes.
+const DASHES: [&str; 3] = ["", "7 3", "2 3"];
+
+/// How the curves are drawn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SvgOptions {
+    /// Whether sizes are on a logarithmic axis.
+    pub is_log: bool,
+    /// Whether misses are drawn as percent of references.
+    pub is_ratio: bool,
+}
+
+/// A picture of `rows`, a panel for each of `workloads`.
+pub fn svg(workloads: &[Workload], rows: &[Row], options: SvgOptions) -> String {
+    let height = PANEL * workloads.len() as f64;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    for (index, workload) in workloads.iter().enumerate() {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == workload.name()).collect();
+        let panel = Panel::new(&rows, options);
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "<g transform=\"translate(0 {})\">", PANEL * index as f64);
+        panel.draw(workload, &rows, &mut text);
+        text.push_str("</g>\n");
+    }
+    text.push_str("</svg>\n");
+    text
+}
+
+/// The axes of one panel.
+struct Panel {
+    options: SvgOptions,
+    /// The least and the greatest size, as they are on the axis.
+    first: f64,
+    last: f64,
+    /// The top of the axis of misses.
+    most: f64,
+    sizes: Vec<u64>,
+    names: Vec<&'static str>,
+}
+
+impl Panel {
+    fn new(rows: &[&Row], options: SvgOptions) -> Panel {
+        let (sizes, names) = axes(rows);
+        let on_axis = |size: Option<&u64>| {
+            let size = size.copied().unwrap_or(1) as f64;
+            if options.is_log { size.max(1.0).log10() } else { size }
+        };
+        let (mut first, mut last) = (on_axis(sizes.first()), on_axis(sizes.last()));
+        if !options.is_log {
+            first = 0.0;
+        }
+        if last - first < 1e-9 {
+            (first, last) = (first - 0.5, last + 0.5);
+        }
+        let most = rows.iter().map(|row| value(row, options)).fold(1e-9, f64::max);
+        let step = step(most);
+        Panel { options, first, last, most: (most / step).ceil() * step, sizes, names }
+    }
+
+    fn x(&self, size: u64) -> f64 {
+        let size = if self.options.is_log { (size.max(1) as f64).log10() } else { size as f64 };
+        LEFT + (size - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        PANEL - BOTTOM - value / self.most * (PANEL - TOP - BOTTOM)
+    }
+
+    fn draw(&self, workload: &Workload, rows: &[&Row], text: &mut String) {
+        let (right, bottom) = (WIDTH - RIGHT, PANEL - BOTTOM);
+        let title = escape(workload.name());
+        let (references, distinct) = (workload.references(), workload.distinct());
+        let _ = writeln!(
+            text,
+            "<text x=\"{LEFT}\" y=\"26\" font-size=\"16\" font-weight=\"bold\">{title}</text>\n\
+             <text x=\"{LEFT}\" y=\"44\" fill=\"#555555\">{references} references, {distinct} distinct blocks</text>"
+        );
+        self.draw_axes(text);
+        let mut ends: Vec<(f64, &str, usize)> = Vec::new();
+        for (index, name) in self.names.iter().enumerate() {
+            let of_policy = |&size: &u64| rows.iter().find(|row| row.size == size && row.policy == *name);
+            let points: Vec<(f64, f64)> = self
+                .sizes
+                .iter()
+                .filter_map(of_policy)
+                .map(|row| (self.x(row.size), self.y(value(row, self.options))))
+                .collect();
+            let colour = COLOURS[index % COLOURS.len()];
+            let dashes = DASHES[index / COLOURS.len() % DASHES.len()];
+            let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let _ = writeln!(
+                text,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
+                 stroke-dasharray=\"{dashes}\"><title>{}</title></polyline>",
+                path.join(" "),
+                escape(name)
+            );
+            if points.len() <= 40 {
+                for (x, y) in &points {
+                    let _ = writeln!(text, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
+                }
+            }
+            if let Some((_, y)) = points.last() {
+                ends.push((*y, name, index));
+            }
+        }
+        for (place, (end, name, index)) in apart(&mut ends, TOP, bottom).into_iter().zip(&ends) {
+            let colour = COLOURS[index % COLOURS.len()];
+            let dashes = DASHES[index / COLOURS.len() % DASHES.len()];
+            let _ = writeln!(
+                text,
+                "<path d=\"M{right} {end:.1}L{:.1} {place:.1}H{:.1}\" fill=\"none\" stroke=\"{colour}\" \
+                 stroke-dasharray=\"{dashes}\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{}</text>",
+                right + 12.0,
+                right + 28.0,
+                right + 32.0,
+                place + 4.0,
+                escape(name)
+            );
+        }
+    }
+
+    /// Grid lines with their values, and what the axes are.
+    fn draw_axes(&self, text: &mut String) {
+        let (right, bottom) = (WIDTH - RIGHT, PANEL - BOTTOM);
+        let step_y = step(self.most);
+        for line in 0..=(self.most / step_y).round() as u64 {
+            let value = line as f64 * step_y;
+            let y = self.y(value);
+            let _ = writeln!(
+                text,
+                "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#dddddd\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 8.0,
+                y + 4.0,
+                short(value)
+            );
+        }
+        for size in self.ticks() {
+            let x = self.x(size);
+            let _ = writeln!(
+                text,
+                "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#eeeeee\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{size}</text>",
+                bottom + 18.0
+            );
+        }
+        let what = if self.options.is_ratio { "misses, % of references" } else { "misses" };
+        let scale = if self.options.is_log { ", logarithmic" } else { "" };
+        let (middle, half) = ((LEFT + right) / 2.0, (TOP + bottom) / 2.0);
+        let _ = writeln!(
+            text,
+            "<path d=\"M{LEFT} {TOP}V{bottom}H{right}\" fill=\"none\" stroke=\"#333333\"/>\n\
+             <text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">cache size, blocks{scale}</text>\n\
+             <text transform=\"translate(22 {half}) rotate(-90)\" text-anchor=\"middle\">{what}</text>",
+            bottom + 42.0
+        );
+    }
+
+    /// Sizes that are marked on their axis.
+    fn ticks(&self) -> Vec<u64> {
+        if self.sizes.len() == 1 {
+            return self.sizes.clone();
+        }
+        if !self.options.is_log {
+            let step = step(self.last).max(1.0);
+            return (0..=(self.last / step) as u64).map(|line| (line as f64 * step) as u64).collect();
+        }
+        let all = (0..20).flat_map(|power| [1, 2, 5].map(|factor| factor * 10_u64.saturating_pow(power)));
+        let within = |size: &u64| {
+            let on_axis = (*size as f64).log10();
+            on_axis >= self.first - 1e-9 && on_axis <= self.last + 1e-9
+        };
+        all.filter(within).collect()
+    }
+}
+
+fn value(row: &Row, options: SvgOptions) -> f64 {
+    if options.is_ratio { 100.0 * row.miss_ratio() } else { row.misses as f64 }
+}
+
+/// A round step that cuts `most` into four to ten.
+fn step(most: f64) -> f64 {
+    let power = 10_f64.powf((most / 4.0).log10().floor());
+    [5.0, 2.0, 1.0].into_iter().map(|factor| factor * power).find(|step| most / step >= 4.0).unwrap_or(power)
+}
+
+/// A number without digits that say nothing.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Sorts the ends of curves by height and gives places for their labels that do not overlap, as far as there is room.
+fn apart(ends: &mut [(f64, &str, usize)], top: f64, bottom: f64) -> Vec<f64> {
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)));
+    let mut places: Vec<f64> = ends.iter().map(|end| end.0).collect();
+    for index in 1..places.len() {
+        places[index] = places[index].max(places[index - 1] + LABEL_HEIGHT);
+    }
+    let mut limit = bottom.max(top + LABEL_HEIGHT * places.len() as f64);
+    for place in places.iter_mut().rev() {
+        *place = place.min(limit);
+        limit = *place - LABEL_HEIGHT;
+    }
+    places
+}
+
+fn escape(text: &str) -> String {
+    let clean = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>();
+    clean.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nectary_cache::Stream;
+    use std::time::Duration;
+
+    fn row(policy: &'static str, size: u64, misses: u64) -> Row {
+        let elapsed = Duration::ZERO;
+        Row { trace: "a<b".to_owned(), policy, size, references: 100, misses, elapsed, periods: Vec::new() }
+    }
+
+    #[test]
+    fn each_policy_has_a_curve_and_a_label_and_names_are_escaped() {
+        let workload = Workload::new("a<b", [(1, Stream(0))]);
+        let rows = [row("lru", 1, 90), row("lru", 1000, 10), row("fifo", 1, 95), row("fifo", 1000, 10)];
+        for is_log in [false, true] {
+            let text = svg(std::slice::from_ref(&workload), &rows, SvgOptions { is_log, is_ratio: false });
+            assert_eq!(text.matches("<polyline").count(), 2);
+            assert!(text.contains(">lru</text>") && text.contains(">a&lt;b</text>"));
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_size_and_no_misses_are_drawn_too() {
+        let workload = Workload::new("a<b", [(1, Stream(0))]);
+        for is_log in [false, true] {
+            let text = svg(std::slice::from_ref(&workload), &[row("lru", 1, 0)], SvgOptions { is_log, is_ratio: true });
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+
+    #[test]
+    fn labels_do_not_overlap_and_steps_are_round() {
+        let mut ends = [(50.0, "a", 0), (51.0, "b", 1), (49.0, "c", 2)];
+        let places = apart(&mut ends, 0.0, 60.0);
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LABEL_HEIGHT - 1e-9), "{places:?}");
+        assert!(places.iter().all(|&place| place <= 60.0), "{places:?}");
+        assert_eq!((step(9000.0), step(100.0), step(7.0)), (2000.0, 20.0, 1.0));
+    }
+}
