@@ -4,10 +4,13 @@
 //! (`nectary-cache`), options and output (`nectary`).
 #![deny(unsafe_code)]
 
+pub mod convert;
 mod error;
 pub mod formats;
 pub mod record;
 pub mod simulate;
+pub mod stat;
 
 pub use error::{Error, Place, Result};
 pub use formats::Reference;
+pub use stat::Stat;

@@ -1,0 +1,294 @@
+//! Converting a trace into another format.
+//!
+//! Owns: the writers of text and oracleGeneral, and how streams and blocks of any trace become processes and files of
+//! Nectary's format. Promises: what is left out is told; a conversion that fails leaves no file of the output's name.
+//!
+//! | into | kept | left out |
+//! |---|---|---|
+//! | `nectary` | blocks, streams, reads and writes | sizes other than the trace's block size |
+//! | `text` | blocks | streams, writes, sizes |
+//! | `oracleGeneral` | blocks, sizes | streams, writes |
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use hashbrown::HashMap;
+use nectary_cache::Stream;
+
+use crate::error::{Error, Place, Result};
+use crate::formats::nectary::{self, FileEntry, FileKind, Header, Outcome, Process};
+use crate::formats::oracle_general::RECORD_BYTES;
+use crate::formats::{Format, Reader, Reference};
+
+/// The formats that can be written.
+pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
+
+/// How many distinct blocks oracleGeneral is written for: it needs their last places.
+const DISTINCT_MAX: usize = 1 << 27;
+
+/// How many streams Nectary's format is written for.
+const STREAMS_MAX: usize = 1 << 16;
+
+/// What a conversion did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Converted {
+    /// References written.
+    pub references: u64,
+    /// Whether there were several streams and the format has none.
+    pub streams_are_lost: bool,
+    /// Whether there were writes and the format has none.
+    pub writes_are_lost: bool,
+}
+
+/// Reads `reader` to its end and writes it to the file `to`, which is replaced where it exists. `identity` should be
+/// random; Nectary's format has it.
+///
+/// *Errors*: those of the reader; the file cannot be written; the format cannot hold the trace.
+pub fn convert(
+    reader: &mut dyn Reader,
+    from: &Path,
+    to: &Path,
+    format: Format,
+    identity: [u8; 16],
+    progress: &dyn Fn(u64),
+) -> Result<Converted> {
+    let part = part_of(to)?;
+    let file = File::create(&part).map_err(|error| Error::io(&part, error))?;
+    let result = write(reader, from, file, &part, format, identity, progress)
+        .and_then(|converted| fs::rename(&part, to).map(|()| converted).map_err(|error| Error::io(to, error)));
+    if result.is_err() {
+        // What matters is the first failure; a part that stays is overwritten by the next attempt.
+        let _ = fs::remove_file(&part);
+    }
+    result
+}
+
+/// A name beside the output for what is not yet whole.
+fn part_of(to: &Path) -> Result<PathBuf> {
+    let name = to.file_name().ok_or_else(|| Error::Usage(format!("{}: this names no file", to.display())))?;
+    if fs::metadata(to).is_ok_and(|found| !found.is_file()) {
+        return Err(Error::Usage(format!("{}: this is there and is no regular file", to.display())));
+    }
+    let mut name = name.to_owned();
+    name.push(".part");
+    Ok(to.with_file_name(name))
+}
+
+fn write(
+    reader: &mut dyn Reader,
+    from: &Path,
+    file: File,
+    part: &Path,
+    format: Format,
+    identity: [u8; 16],
+    progress: &dyn Fn(u64),
+) -> Result<Converted> {
+    let mut target = match format {
+        Format::Text => Target::Text(BufWriter::new(file)),
+        Format::OracleGeneral => Target::OracleGeneral(Oracle::new(file)),
+        Format::Nectary => Target::Nectary(Box::new(Recorded::new(file, identity, from))),
+        _ => {
+            let names: Vec<&str> = WRITTEN.iter().map(|format| format.name()).collect();
+            let message = format!("{} is only read; traces are written as {}", format.name(), names.join(", "));
+            return Err(Error::Usage(message));
+        }
+    };
+    let has_streams = matches!(format, Format::Nectary);
+    let mut converted = Converted { references: 0, streams_are_lost: false, writes_are_lost: false };
+    let mut batch = Vec::new();
+    let mut first = None;
+    loop {
+        batch.clear();
+        if !reader.read(&mut batch)? {
+            break;
+        }
+        for reference in &batch {
+            target.reference(reference, part, from)?;
+            converted.streams_are_lost |= *first.get_or_insert(reference.stream) != reference.stream && !has_streams;
+            converted.writes_are_lost |= reference.is_write && !has_streams;
+        }
+        converted.references += batch.len() as u64;
+        progress(converted.references);
+    }
+    if converted.references == 0 {
+        return Err(Error::malformed(&from.into(), Place::Whole, "at least one reference", "none"));
+    }
+    target.finish(part)?;
+    Ok(converted)
+}
+
+/// A trace being written.
+enum Target {
+    Text(BufWriter<File>),
+    OracleGeneral(Oracle),
+    Nectary(Box<Recorded>),
+}
+
+impl Target {
+    fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
+        match self {
+            Target::Text(output) => writeln!(output, "{}", reference.block).map_err(|error| Error::io(to, error)),
+            Target::OracleGeneral(oracle) => oracle.reference(reference, to, from),
+            Target::Nectary(recorded) => recorded.reference(reference, to, from),
+        }
+    }
+
+    fn finish(self, to: &Path) -> Result<()> {
+        let result = match self {
+            Target::Text(mut output) => output.flush(),
+            Target::OracleGeneral(oracle) => oracle.finish(),
+            Target::Nectary(recorded) => recorded.finish(),
+        };
+        result.map_err(|error| Error::io(to, error))
+    }
+}
+
+/// oracleGeneral: each record holds the place of the next reference, so records are mended when it comes.
+///
+/// Records of a window are kept in memory; those that left it are mended in the file.
+struct Oracle {
+    output: File,
+    window: Vec<u8>,
+    /// How many records are in the file already.
+    written: u64,
+    last: HashMap<u64, u64>,
+}
+
+/// *Units*: records.
+const WINDOW_RECORDS: usize = 1 << 18;
+
+impl Oracle {
+    fn new(output: File) -> Oracle {
+        Oracle { output, window: Vec::new(), written: 0, last: HashMap::new() }
+    }
+
+    fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
+        let now = self.written + (self.window.len() / RECORD_BYTES) as u64;
+        if let Some(last) = self.last.insert(reference.block, now) {
+            self.mend(last, now).map_err(|error| Error::io(to, error))?;
+        }
+        if self.last.len() > DISTINCT_MAX {
+            let what = format!("more than {DISTINCT_MAX} distinct blocks, too many for oracleGeneral");
+            return Err(Error::TooLarge { path: from.to_owned(), place: Place::Whole, what });
+        }
+        self.window.extend((u32::try_from(now).unwrap_or(u32::MAX)).to_le_bytes());
+        self.window.extend(reference.block.to_le_bytes());
+        self.window.extend(reference.bytes.max(1).to_le_bytes());
+        self.window.extend((-1_i64).to_le_bytes());
+        if self.window.len() >= WINDOW_RECORDS * RECORD_BYTES {
+            self.spill().map_err(|error| Error::io(to, error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes `next` into record `record`.
+    fn mend(&mut self, record: u64, next: u64) -> std::io::Result<()> {
+        let bytes = i64::try_from(next).unwrap_or(-1).to_le_bytes();
+        if let Some(inside) = record.checked_sub(self.written) {
+            let at = inside as usize * RECORD_BYTES + 16;
+            self.window[at..at + 8].copy_from_slice(&bytes);
+            return Ok(());
+        }
+        self.output.seek(SeekFrom::Start(record * RECORD_BYTES as u64 + 16))?;
+        self.output.write_all(&bytes)
+    }
+
+    fn spill(&mut self) -> std::io::Result<()> {
+        self.output.seek(SeekFrom::End(0))?;
+        self.output.write_all(&self.window)?;
+        self.written += (self.window.len() / RECORD_BYTES) as u64;
+        self.window.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> std::io::Result<()> {
+        self.spill()
+    }
+}
+
+/// Nectary's format: a stream becomes a process, and each 2^40 blocks become a file.
+struct Recorded {
+    /// Taken until the first reference says how large blocks are.
+    start: Option<(File, [u8; 16])>,
+    writer: Option<nectary::Writer<BufWriter<File>>>,
+    name: String,
+    processes: HashMap<Stream, u32>,
+    files: HashMap<u64, u32>,
+    streams: HashMap<(Stream, u64), u32>,
+}
+
+impl Recorded {
+    fn new(output: File, identity: [u8; 16], from: &Path) -> Recorded {
+        let name = from.file_name().unwrap_or(from.as_os_str()).to_string_lossy().chars().take(200).collect();
+        Recorded {
+            start: Some((output, identity)),
+            writer: None,
+            name,
+            processes: HashMap::new(),
+            files: HashMap::new(),
+            streams: HashMap::new(),
+        }
+    }
+
+    fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
+        let too_many = |what: &str| Error::TooLarge {
+            path: from.to_owned(),
+            place: Place::Whole,
+            what: format!("more {what} than nectary's format has room for"),
+        };
+        let io = |error| Error::io(to, error);
+        if let Some((output, identity)) = self.start.take() {
+            let block_bytes = reference.bytes.clamp(nectary::BLOCK_BYTES_MIN, nectary::BLOCK_BYTES_MAX);
+            let block_bytes = if reference.bytes == 0 { 8192 } else { block_bytes.next_power_of_two() };
+            let header = Header { block_bytes, is_collapsed: false, is_reads_only: false };
+            self.writer = Some(nectary::Writer::new(BufWriter::new(output), identity, &header).map_err(io)?);
+        }
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let area = reference.block / nectary::BLOCKS_MAX;
+        let known = self.streams.get(&(reference.stream, area)).copied();
+        let stream = match known {
+            Some(stream) => stream,
+            None => {
+                if self.streams.len() >= STREAMS_MAX {
+                    return Err(too_many("streams"));
+                }
+                let process = match self.processes.get(&reference.stream).copied() {
+                    Some(process) => process,
+                    None => {
+                        let name = format!("stream {}", reference.stream.0);
+                        let process = Process { pid: reference.stream.0, parent: None, name };
+                        let number = writer.process(&process).map_err(io)?.ok_or_else(|| too_many("streams"))?;
+                        self.processes.insert(reference.stream, number);
+                        number
+                    }
+                };
+                let file = match self.files.get(&area).copied() {
+                    Some(file) => file,
+                    None => {
+                        let (name, kind) = (self.name.clone(), FileKind::Regular);
+                        let file = FileEntry { kind, device: 0, inode: area, size_bytes: 0, name };
+                        let number = writer.file(&file).map_err(io)?.ok_or_else(|| too_many("areas of blocks"))?;
+                        self.files.insert(area, number);
+                        number
+                    }
+                };
+                let number = writer.stream(process, file).map_err(io)?.ok_or_else(|| too_many("streams"))?;
+                self.streams.insert((reference.stream, area), number);
+                number
+            }
+        };
+        let block = reference.block % nectary::BLOCKS_MAX;
+        if !writer.references(stream, block, 1, reference.is_write).map_err(io)? {
+            return Err(too_many("references"));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> std::io::Result<()> {
+        match self.writer.take() {
+            Some(writer) => writer.finish(Outcome::Exited(0))?.flush(),
+            None => Ok(()),
+        }
+    }
+}

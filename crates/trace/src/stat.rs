@@ -1,0 +1,153 @@
+//! What is in a trace: counts of references, blocks, streams, reads and writes, and how far apart reuses are.
+//!
+//! Owns: the figures and their definitions. Promises: one pass; memory for each distinct block (32 bytes) and nothing for
+//! references, so a trace may be longer than a simulation takes; the number of distinct blocks is bounded.
+
+use std::path::Path;
+
+use hashbrown::{HashMap, HashSet};
+use nectary_cache::Stream;
+
+use crate::error::{Error, Place, Result};
+use crate::formats::{Reader, Reference};
+
+/// How many distinct blocks are counted: 4 GiB of memory at most.
+pub const DISTINCT_MAX: usize = 1 << 27;
+
+/// What is in a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stat {
+    /// References to blocks; a request for several blocks is several.
+    pub references: u64,
+    /// Blocks referenced at least once.
+    pub distinct: u64,
+    /// Streams with at least one reference.
+    pub streams: u64,
+    /// References that write.
+    pub writes: u64,
+    /// Blocks referenced exactly once.
+    pub once: u64,
+    /// References to the block that was referenced just before: a cache of one block hits them.
+    pub repeats: u64,
+    /// Half of all reuses come at most so many references after the use before, rounded up to a power of two; 0 where
+    /// there are none.
+    pub reuse_median: u64,
+    /// The sum of the sizes of distinct blocks, as far as the trace says. *Units*: bytes.
+    pub distinct_bytes: u64,
+    /// The least and the greatest block number.
+    pub range: (u64, u64),
+}
+
+impl Stat {
+    /// References to blocks that were referenced before.
+    pub fn reuses(&self) -> u64 {
+        self.references - self.distinct
+    }
+
+    /// Counts all references of a trace; `path` stands in messages, `progress` hears the number of references now and
+    /// then.
+    ///
+    /// *Errors*: those of the reader; a trace without a reference; more than [`DISTINCT_MAX`] blocks.
+    pub fn count(path: &Path, reader: &mut dyn Reader, progress: &dyn Fn(u64)) -> Result<Stat> {
+        let mut counter = Counter::new();
+        let mut batch = Vec::new();
+        loop {
+            batch.clear();
+            if !reader.read(&mut batch)? {
+                break;
+            }
+            for reference in &batch {
+                counter.add(reference);
+            }
+            if counter.blocks.len() > DISTINCT_MAX {
+                let what = format!("more than {DISTINCT_MAX} distinct blocks; use larger ones with --block");
+                return Err(Error::TooLarge { path: path.to_owned(), place: Place::Whole, what });
+            }
+            progress(counter.references);
+        }
+        if counter.references == 0 {
+            return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
+        }
+        Ok(counter.finish())
+    }
+}
+
+struct Counter {
+    /// When each block was last referenced, how often (1 or more), and its size.
+    blocks: HashMap<u64, (u64, u32, u32)>,
+    streams: HashSet<Stream>,
+    references: u64,
+    writes: u64,
+    repeats: u64,
+    last: Option<u64>,
+    /// Reuses by the logarithm of their distance.
+    reuses: [u64; 65],
+}
+
+impl Counter {
+    fn new() -> Counter {
+        Counter {
+            blocks: HashMap::new(),
+            streams: HashSet::new(),
+            references: 0,
+            writes: 0,
+            repeats: 0,
+            last: None,
+            reuses: [0; 65],
+        }
+    }
+
+    fn add(&mut self, reference: &Reference) {
+        let now = self.references;
+        self.references += 1;
+        self.writes += u64::from(reference.is_write);
+        self.repeats += u64::from(self.last == Some(reference.block));
+        self.last = Some(reference.block);
+        self.streams.insert(reference.stream);
+        let block = self.blocks.entry(reference.block).or_insert((now, 0, reference.bytes));
+        if block.1 > 0 {
+            self.reuses[(now - block.0).next_power_of_two().trailing_zeros() as usize] += 1;
+        }
+        *block = (now, block.1.saturating_add(1), block.2.max(reference.bytes));
+    }
+
+    fn finish(self) -> Stat {
+        let distinct = self.blocks.len() as u64;
+        let half = (self.references - distinct).div_ceil(2);
+        let mut below = 0;
+        let median = self.reuses.iter().position(|&count| {
+            below += count;
+            half > 0 && below >= half
+        });
+        let range = self.blocks.keys().fold((u64::MAX, 0), |range, &block| (block.min(range.0), block.max(range.1)));
+        Stat {
+            references: self.references,
+            distinct,
+            streams: self.streams.len() as u64,
+            writes: self.writes,
+            once: self.blocks.values().filter(|block| block.1 == 1).count() as u64,
+            repeats: self.repeats,
+            reuse_median: median.map_or(0, |power| 1_u64.checked_shl(power as u32).unwrap_or(u64::MAX)),
+            distinct_bytes: self.blocks.values().map(|block| u64::from(block.2)).sum(),
+            range,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::input::Input;
+    use crate::formats::{ReadOptions, from_input};
+
+    #[test]
+    fn counts_are_those_of_the_trace() {
+        let path = Path::new("t.txt");
+        let input = Input::from_reader(path, Box::new(&b"5\n5\n*\n7\n9\n5\n"[..])).expect("text");
+        let mut reader = from_input(input, &ReadOptions::default()).expect("text");
+        let stat = Stat::count(path, &mut *reader, &|_| {}).expect("five references");
+        assert_eq!((stat.references, stat.distinct, stat.streams, stat.writes), (5, 3, 1, 0));
+        assert_eq!((stat.once, stat.repeats, stat.reuses(), stat.range), (2, 1, 2, (5, 9)));
+        assert_eq!(stat.reuse_median, 1);
+    }
+}
