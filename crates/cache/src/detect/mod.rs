@@ -47,7 +47,7 @@
 //! # Invariants
 //! 1. A block gives at most one sample a period: at its first reference in it.
 //! 2. A sample is taken only of a block whose last reference is before the period's start *in this stream's time*.
-//! 3. Averages of sublists that lie within one attribute value are equal to the last bit (fixed-point integers).
+//! 3. Averages that are equal as fractions have no order, so sublists within one attribute value have no trend.
 //!
 //! # Cost
 //! A reference: O(1), no look-up. A period of p references: two sorts of at most p words. Memory: 24 bytes a reference of

@@ -1,10 +1,12 @@
 //! The trend of one attribute over one period: sublists, averages with equal values averaged, Kendall's tau.
 //!
-//! Owns: the arithmetic. Promises: averages of sublists that lie within one attribute value are equal to the last bit,
-//! as they are fixed-point integers until they are reported: a forward distance has 16 bits, an average 31 more for its
-//! fraction, and a sum at most 2^16 of them. Leaves to others: what a trend means.
+//! Owns: the arithmetic. Promises: averages that are equal as fractions count as equal. They are fixed-point integers
+//! until they are reported: a forward distance has 16 bits, an average 31 more for its fraction, and a sum at most 2^16 of
+//! them. An average is rounded down twice, by less than a unit each time, so that equal fractions differ by one unit at
+//! most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
+//! others: what a trend means.
 
-use super::{Averages, FORWARD_BITS, unpack};
+use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
 /// Bits of an average's fraction while it is summed.
 const FRACTION_BITS: u32 = 31;
@@ -25,6 +27,7 @@ impl Trend {
         if sorted.len() < sublists {
             return Trend { averages, tau: 0.0 };
         }
+        let mut fixed = [0; SUBLISTS_MAX];
         let cut = |index: usize| index * sorted.len() / sublists;
         let (mut sublist, mut end, mut sum) = (0, cut(1), 0_u64);
         let mut position = 0;
@@ -37,14 +40,15 @@ impl Trend {
                 position += taken;
                 if position == end {
                     let length = (end - cut(sublist)) as u64;
-                    averages.push((sum / length) as f64 / f64::from(1_u32 << FRACTION_BITS));
+                    fixed[sublist] = sum / length;
+                    averages.push(fixed[sublist] as f64 / f64::from(1_u32 << FRACTION_BITS));
                     sublist += 1;
                     end = cut(sublist + 1);
                     sum = 0;
                 }
             }
         }
-        Trend { averages, tau: kendall_tau(&averages) }
+        Trend { averages, tau: kendall_tau(&fixed[..sublists]) }
     }
 }
 
@@ -54,12 +58,14 @@ fn average_forward(samples: &[u64]) -> u64 {
     (sum << FRACTION_BITS) / samples.len() as u64
 }
 
-/// Concordant minus discordant pairs over all pairs; equal values are neither.
-fn kendall_tau(averages: &[f64]) -> f64 {
+/// Concordant minus discordant pairs over all pairs; equal values, to one unit, are neither.
+fn kendall_tau(averages: &[u64]) -> f64 {
     let (mut balance, mut pairs) = (0_i32, 0_i32);
     for (index, left) in averages.iter().enumerate() {
         for right in &averages[index + 1..] {
-            balance += i32::from(left < right) - i32::from(left > right);
+            if left.abs_diff(*right) > 1 {
+                balance += if left < right { 1 } else { -1 };
+            }
             pairs += 1;
         }
     }
@@ -107,6 +113,18 @@ mod tests {
     }
 
     #[test]
+    fn averages_that_are_equal_as_fractions_have_no_trend() {
+        // The first sublist averages 4 and three times 16/3, the second four times 5.
+        let value_of_3 = [(2, 5), (2, 5), (2, 6)];
+        let first: Vec<(u64, u64)> = [(1, 4)].into_iter().chain(value_of_3).collect();
+        for shift in 0..100 {
+            let mut samples: Vec<(u64, u64)> = first.iter().map(|(value, forward)| (*value, forward + shift)).collect();
+            samples.extend([(3, 5 + shift), (4, 5 + shift), (5, 5 + shift), (6, 5 + shift)]);
+            assert_eq!(Trend::of(&words(&samples), 2).tau, 0.0, "20 quarters each, moved by {shift}");
+        }
+    }
+
+    #[test]
     fn fewer_samples_than_sublists_have_no_averages() {
         let trend = Trend::of(&words(&[(1, 1), (2, 2), (3, 3), (4, 4)]), 5);
         assert!(trend.averages.is_empty());
@@ -115,8 +133,8 @@ mod tests {
 
     #[test]
     fn tau_counts_pairs() {
-        assert_eq!(kendall_tau(&[5.0, 4.0, 3.0, 2.0, 1.0]), -1.0);
-        assert_eq!(kendall_tau(&[1.0, 3.0, 2.0, 5.0, 4.0]), 0.6);
-        assert_eq!(kendall_tau(&[1.0, 1.0, 1.0, 1.0, 2.0]), 0.4);
+        assert_eq!(kendall_tau(&[50, 40, 30, 20, 10]), -1.0);
+        assert_eq!(kendall_tau(&[10, 30, 20, 50, 40]), 0.6);
+        assert_eq!(kendall_tau(&[10, 10, 11, 10, 20]), 0.4);
     }
 }

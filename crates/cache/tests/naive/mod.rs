@@ -34,10 +34,9 @@ pub struct NaiveDetector {
     pub parameters: Parameters,
     pub planted: Planted,
     pub references: Vec<Reference>,
-    /// References that count as before, by block, from before it became known here: frequency.
-    pub inherited: HashMap<u64, u64>,
-    /// Positions from which a block's references count: it was forgotten before.
-    pub forgotten: HashMap<u64, usize>,
+    /// By block the positions from which its references count anew, and the frequency with which it starts there: it was
+    /// forgotten, or came from another stream.
+    pub restarts: HashMap<u64, Vec<(usize, u64)>>,
     pub start: usize,
     pub number: u64,
 }
@@ -73,15 +72,7 @@ impl NaiveReport {
 
 impl NaiveDetector {
     pub fn new(parameters: Parameters, planted: Planted) -> NaiveDetector {
-        NaiveDetector {
-            parameters,
-            planted,
-            references: Vec::new(),
-            inherited: HashMap::new(),
-            forgotten: HashMap::new(),
-            start: 0,
-            number: 0,
-        }
+        NaiveDetector { parameters, planted, references: Vec::new(), restarts: HashMap::new(), start: 0, number: 0 }
     }
 
     /// One reference; a report where it ends a period.
@@ -102,18 +93,17 @@ impl NaiveDetector {
         self.number = 0;
     }
 
-    /// Forgets what is known of a block.
+    /// From here on a block counts as referenced `frequency` times and never here.
     #[allow(dead_code, reason = "only policies forget")]
-    pub fn forget(&mut self, block: u64) {
-        self.forgotten.insert(block, self.references.len());
-        self.inherited.remove(&block);
+    pub fn restart(&mut self, block: u64, frequency: u64) {
+        self.restarts.entry(block).or_default().push((self.references.len(), frequency));
     }
 
-    /// How often a block was referenced before a time, and when last; what was forgotten does not count.
+    /// How often a block was referenced before a time, and when last.
     pub fn before(&self, block: u64, time: usize) -> (u64, Option<usize>) {
-        let from = self.forgotten.get(&block).copied().unwrap_or(0);
+        let restarts = self.restarts.get(&block).into_iter().flatten();
+        let (from, inherited) = restarts.copied().rfind(|restart| restart.0 <= time).unwrap_or((0, 0));
         let positions: Vec<usize> = (from..time).filter(|&position| self.references[position].0 == block).collect();
-        let inherited = self.inherited.get(&block).copied().unwrap_or(0);
         (inherited + positions.len() as u64, positions.last().copied())
     }
 
