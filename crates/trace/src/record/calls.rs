@@ -1,0 +1,177 @@
+//! Which system calls refer to blocks, and how: the one table behind the filter and the decoder.
+//!
+//! Owns: the calls' numbers and the meaning of their arguments. Promises: [`decode`] is a pure function. Leaves to others:
+//! looking into the process (descriptors, addresses).
+#![forbid(unsafe_code)]
+
+/// How many bytes one call moves at most; Linux cuts longer ones.
+pub(super) const CALL_BYTES_MAX: u64 = 0x7fff_f000;
+
+/// What the kernel calls this machine in a filter's data.
+#[cfg(target_arch = "x86_64")]
+pub(super) const MACHINE: Option<u32> = Some(0xc000_003e);
+/// What the kernel calls this machine in a filter's data.
+#[cfg(target_arch = "aarch64")]
+pub(super) const MACHINE: Option<u32> = Some(0xc000_00b7);
+/// What the kernel calls this machine in a filter's data.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) const MACHINE: Option<u32> = None;
+
+/// The 32-bit interface of the same machine, and those of its calls that refer to blocks: read, write, readv, writev,
+/// pread64, pwrite64, sendfile, mmap, mmap2, sendfile64, splice, preadv, pwritev, io_submit, copy_file_range, preadv2, pwritev2.
+#[cfg(target_arch = "x86_64")]
+pub(super) const MACHINE_32: (u32, &[u32]) =
+    (0x4000_0003, &[3, 4, 145, 146, 180, 181, 187, 90, 192, 239, 313, 333, 334, 248, 377, 378, 379]);
+/// The same for 32-bit ARM.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const MACHINE_32: (u32, &[u32]) =
+    (0x4000_0028, &[3, 4, 145, 146, 180, 181, 187, 192, 239, 340, 361, 362, 246, 391, 392, 393]);
+
+/// Calls of the x32 interface carry this bit; all that are named here by the same number are taken for 32-bit ones.
+pub(super) const X32_BIT: u32 = 0x4000_0000;
+
+/// Where a transfer begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offset {
+    /// At the descriptor's position.
+    Position,
+    /// Here.
+    At(u64),
+    /// At the number that this address holds; at the descriptor's position where the address is 0.
+    Pointer(u64),
+}
+
+/// How many bytes are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    /// So many.
+    Bytes(u64),
+    /// The sum of a vector's lengths.
+    Vector {
+        /// Where it is.
+        address: u64,
+        /// How many entries it has.
+        count: u64,
+    },
+}
+
+/// One side of a transfer: a descriptor that is read or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Side {
+    pub(super) fd: i32,
+    pub(super) offset: Offset,
+    pub(super) is_write: bool,
+}
+
+/// What a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// Bytes from or to a descriptor.
+    Transfer(Side, Length),
+    /// Bytes from one descriptor to another.
+    Copy(Side, Side, u64),
+    /// A file is mapped.
+    Map { fd: i32, bytes: u64, offset: u64, is_executable: bool, is_written: bool },
+    /// A program is about to take the process over.
+    Exec,
+    /// A ring is made.
+    IoUring,
+    /// Requests are handed over whose ends are seen elsewhere.
+    IoSubmit,
+    /// A call of the 32-bit interface.
+    Call32,
+}
+
+/// Calls that read.
+pub(super) const READS: &[i64] =
+    &[libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_preadv, libc::SYS_preadv2];
+
+/// Calls that write and do not read.
+pub(super) const WRITES: &[i64] =
+    &[libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
+
+/// Calls that read from one descriptor and write to another, and the other ones that are asked about.
+pub(super) const OTHERS: &[i64] = &[
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_submit,
+];
+
+/// What the call `number` of the interface `machine` with these arguments is.
+pub(super) fn decode(machine: u32, number: i32, arguments: &[u64; 6]) -> Option<Call> {
+    if Some(machine) != MACHINE || number as u32 & X32_BIT != 0 {
+        return Some(Call::Call32);
+    }
+    let a = arguments;
+    let fd = |index: usize| a[index] as i32;
+    let side = |index: usize, offset: Offset, is_write: bool| Side { fd: fd(index), offset, is_write };
+    let bytes = |index: usize| Length::Bytes(a[index].min(CALL_BYTES_MAX));
+    let vector = Length::Vector { address: a[1], count: a[2] };
+    // The second half of a 64-bit offset is for 32-bit machines; -1 is the position for the calls with flags.
+    let at_or_position = |offset: u64| if offset == u64::MAX { Offset::Position } else { Offset::At(offset) };
+    Some(match i64::from(number) {
+        libc::SYS_read => Call::Transfer(side(0, Offset::Position, false), bytes(2)),
+        libc::SYS_write => Call::Transfer(side(0, Offset::Position, true), bytes(2)),
+        libc::SYS_pread64 => Call::Transfer(side(0, Offset::At(a[3]), false), bytes(2)),
+        libc::SYS_pwrite64 => Call::Transfer(side(0, Offset::At(a[3]), true), bytes(2)),
+        libc::SYS_readv => Call::Transfer(side(0, Offset::Position, false), vector),
+        libc::SYS_writev => Call::Transfer(side(0, Offset::Position, true), vector),
+        libc::SYS_preadv => Call::Transfer(side(0, Offset::At(a[3]), false), vector),
+        libc::SYS_pwritev => Call::Transfer(side(0, Offset::At(a[3]), true), vector),
+        libc::SYS_preadv2 => Call::Transfer(side(0, at_or_position(a[3]), false), vector),
+        libc::SYS_pwritev2 => Call::Transfer(side(0, at_or_position(a[3]), true), vector),
+        libc::SYS_copy_file_range | libc::SYS_splice => Call::Copy(
+            side(0, Offset::Pointer(a[1]), false),
+            side(2, Offset::Pointer(a[3]), true),
+            a[4].min(CALL_BYTES_MAX),
+        ),
+        libc::SYS_sendfile => {
+            Call::Copy(side(1, Offset::Pointer(a[2]), false), side(0, Offset::Position, true), a[3].min(CALL_BYTES_MAX))
+        }
+        libc::SYS_mmap => Call::Map {
+            fd: fd(4),
+            bytes: a[1],
+            offset: a[5],
+            is_executable: a[2] as i32 & libc::PROT_EXEC != 0,
+            is_written: a[2] as i32 & libc::PROT_WRITE != 0 && a[3] as i32 & libc::MAP_TYPE != libc::MAP_PRIVATE,
+        },
+        libc::SYS_execve | libc::SYS_execveat => Call::Exec,
+        libc::SYS_io_uring_setup => Call::IoUring,
+        libc::SYS_io_submit => Call::IoSubmit,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_what_their_manual_pages_say() {
+        let machine = MACHINE.unwrap();
+        let decoded = |number: i64, arguments: [u64; 6]| decode(machine, number as i32, &arguments);
+        let read = |fd, offset| Side { fd, offset, is_write: false };
+        let write = |fd, offset| Side { fd, offset, is_write: true };
+        let expected = Call::Transfer(read(3, Offset::Position), Length::Bytes(10));
+        assert_eq!(decoded(libc::SYS_read, [3, 1, 10, 9, 9, 9]), Some(expected));
+        let expected = Call::Transfer(write(3, Offset::At(77)), Length::Bytes(CALL_BYTES_MAX));
+        assert_eq!(decoded(libc::SYS_pwrite64, [3, 1, u64::MAX, 77, 9, 9]), Some(expected));
+        let expected = Call::Transfer(read(3, Offset::Position), Length::Vector { address: 1, count: 2 });
+        assert_eq!(decoded(libc::SYS_preadv2, [3, 1, 2, u64::MAX, 9, 9]), Some(expected));
+        let expected = Call::Copy(read(4, Offset::Pointer(5)), write(3, Offset::Position), 6);
+        assert_eq!(decoded(libc::SYS_sendfile, [3, 4, 5, 6, 9, 9]), Some(expected));
+        let expected = Call::Copy(read(3, Offset::Pointer(4)), write(5, Offset::Pointer(6)), 7);
+        assert_eq!(decoded(libc::SYS_copy_file_range, [3, 4, 5, 6, 7, 9]), Some(expected));
+        let shared = Call::Map { fd: -1, bytes: 2, offset: 6, is_executable: false, is_written: true };
+        let flags = libc::MAP_SHARED as u64;
+        assert_eq!(decoded(libc::SYS_mmap, [1, 2, 3, flags, u64::MAX, 6]), Some(shared));
+        assert_eq!(decoded(libc::SYS_execveat, [0; 6]), Some(Call::Exec));
+        assert_eq!(decoded(libc::SYS_getpid, [0; 6]), None);
+        assert_eq!(decode(MACHINE_32.0, 3, &[0; 6]), Some(Call::Call32));
+        assert_eq!(decode(machine, 3 | X32_BIT as i32, &[0; 6]), Some(Call::Call32));
+    }
+}

@@ -1,0 +1,80 @@
+//! What can keep a recording from beginning, or from being whole.
+//!
+//! Owns: the error type of the recorder. Kinds differ because what to do about them differs; [`Error::remedy`] says what.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A failure of a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The options make no sense together.
+    #[error("{0}")]
+    Usage(String),
+    /// The trace's file is there already.
+    #[error("{}: there is such a file already", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The trace cannot be written. The command was not begun, or ran on to its end unrecorded from there.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The command cannot be begun.
+    #[error("{}: {source}", program.display())]
+    Command {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refuses what the recorder needs.
+    #[error("{what}: {source}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody else listens to the calls of this process and its children already.
+    #[error("another program watches the system calls of this one already (seccomp allows one at a time)")]
+    Watched,
+    /// This kind of machine is not known to the recorder.
+    #[error("recording works on Linux on x86-64 and on 64-bit ARM alone")]
+    Machine,
+    /// Something failed underneath.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What the recorder's functions give.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// What the user can do about it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Error::Usage(_) | Error::Io { .. } | Error::Machine => None,
+            Error::Exists { .. } => Some("remove it, give another one with -o, or overwrite it with --force"),
+            Error::Write { .. } => Some("free space there, or write elsewhere with -o"),
+            Error::Command { .. } => Some("check its name and its permissions"),
+            Error::Refused { .. } => Some(
+                "recording needs Linux 5.9 or later with seccomp and its user notification; in a container, allow the \
+                 calls seccomp, pidfd_open and pidfd_getfd (with Docker: --security-opt seccomp=unconfined)",
+            ),
+            Error::Watched => Some(
+                "record outside of it: this happens inside `nectary trace record` and in some containers; it cannot be nested",
+            ),
+        }
+    }
+}

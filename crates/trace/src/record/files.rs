@@ -1,0 +1,206 @@
+//! Which file a descriptor is open on, and what of it a transfer refers to.
+//!
+//! Owns: the table of files, the sum of distinct blocks. Promises: files are told apart by device, inode and time of birth,
+//! so that an inode that is used again is another file; what is not on a disk (`/proc`, pipes, sockets) is not counted.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use super::sys::{self, Status};
+use crate::formats::nectary::{FILES_MAX, FileEntry, FileKind};
+
+/// File systems whose files are made when they are read: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs,
+/// bpf, binfmt_misc, configfs, devpts, nsfs.
+const MADE_UP: [i64; 12] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0xcafe_4a11,
+    0x4249_4e4d,
+    0x6265_6570,
+    0x1cd1,
+    0x6e73_6673,
+];
+
+/// What tells a file from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Identity {
+    is_block_device: bool,
+    device: u64,
+    inode: u64,
+    born_ns: u64,
+}
+
+/// What the table says of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Number(u32),
+    MadeUp,
+    BeyondBounds,
+}
+
+/// An open file, as one call finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Its number in the trace; `None` beyond the bounds.
+    pub(super) number: Option<u32>,
+    /// Its size now.
+    pub(super) size_bytes: u64,
+}
+
+/// The table of files.
+#[derive(Debug)]
+pub(super) struct Files {
+    known: HashMap<Identity, Known>,
+    /// Paths below it are shown relative to it.
+    folder: PathBuf,
+}
+
+impl Files {
+    /// An empty table; paths below `folder` are shown relative to it.
+    pub(super) fn new(folder: PathBuf) -> Files {
+        Files { known: HashMap::new(), folder }
+    }
+
+    /// The file that `fd` is open on, by its number, which `add` gives to new ones; `None` where it is not counted.
+    pub(super) fn find(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        add: impl FnOnce(&FileEntry) -> io::Result<Option<u32>>,
+    ) -> io::Result<Option<Found>> {
+        let status = sys::status(fd)?;
+        if !status.is_regular && !status.is_block_device {
+            return Ok(None);
+        }
+        let Status { is_block_device, device, inode, born_ns, .. } = status;
+        let size_bytes = if is_block_device { sys::device_bytes(fd)? } else { status.size_bytes };
+        let identity = Identity { is_block_device, device, inode, born_ns };
+        let known = match self.known.get(&identity) {
+            Some(&known) => known,
+            None if self.known.len() >= FILES_MAX as usize => Known::BeyondBounds,
+            None => {
+                let known = if !is_block_device && MADE_UP.contains(&sys::file_system(fd)?) {
+                    Known::MadeUp
+                } else {
+                    let kind = if is_block_device { FileKind::BlockDevice } else { FileKind::Regular };
+                    let entry = FileEntry { kind, device, inode, size_bytes, name: self.name(fd) };
+                    add(&entry)?.map_or(Known::BeyondBounds, Known::Number)
+                };
+                self.known.insert(identity, known);
+                known
+            }
+        };
+        Ok(match known {
+            Known::Number(number) => Some(Found { number: Some(number), size_bytes }),
+            Known::BeyondBounds => Some(Found { number: None, size_bytes }),
+            Known::MadeUp => None,
+        })
+    }
+
+    /// The path of an open file, as it is shown.
+    pub(super) fn name(&self, fd: BorrowedFd<'_>) -> String {
+        let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).unwrap_or_default();
+        let shown = path.strip_prefix(&self.folder).ok().filter(|rest| *rest != Path::new("")).unwrap_or(&path);
+        shown.to_string_lossy().into_owned()
+    }
+}
+
+/// The blocks of `bytes` bytes at `offset`: the first, and how many.
+pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
+    let block_bytes = u64::from(block_bytes);
+    let first = offset / block_bytes;
+    if bytes == 0 {
+        return (first, 0);
+    }
+    (first, offset.saturating_add(bytes - 1) / block_bytes - first + 1)
+}
+
+/// Blocks that one entry of [`Distinct`] stands for.
+const GROUP_BLOCKS: u64 = 512;
+/// Entries that are kept: so about 200 MB at most, for a terabyte of blocks of 8 KiB in one file, or a million files.
+const GROUPS_MAX: usize = 1 << 20;
+
+/// How many distinct blocks were referred to.
+#[derive(Debug, Default)]
+pub(super) struct Distinct {
+    groups: HashMap<(u32, u64), [u64; 8]>,
+    count: u64,
+    is_full: bool,
+}
+
+impl Distinct {
+    /// Adds `count` blocks of a file from `first`.
+    pub(super) fn add(&mut self, file: u32, first: u64, count: u64) {
+        for block in first..first + count {
+            let group = (file, block / GROUP_BLOCKS);
+            if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&group) {
+                self.is_full = true;
+                return;
+            }
+            let bits = self.groups.entry(group).or_default();
+            let (word, bit) = ((block % GROUP_BLOCKS / 64) as usize, 1 << (block % 64));
+            self.count += u64::from(bits[word] & bit == 0);
+            bits[word] |= bit;
+        }
+    }
+
+    /// How many there were, and whether that is a lower bound only.
+    pub(super) fn count(&self) -> (u64, bool) {
+        (self.count, self.is_full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_refers_to_every_block_it_touches() {
+        assert_eq!(blocks(0, 0, 8192), (0, 0));
+        assert_eq!(blocks(0, 1, 8192), (0, 1));
+        assert_eq!(blocks(8191, 1, 8192), (0, 1));
+        assert_eq!(blocks(8191, 2, 8192), (0, 2));
+        assert_eq!(blocks(8192, 16384, 8192), (1, 2));
+        assert_eq!(blocks(u64::MAX, 5, 512), (u64::MAX / 512, 1));
+    }
+
+    #[test]
+    fn distinct_blocks_are_counted_once_in_their_file() {
+        let mut distinct = Distinct::default();
+        distinct.add(1, 0, 1000);
+        distinct.add(1, 500, 1000);
+        distinct.add(2, 0, 3);
+        assert_eq!(distinct.count(), (1503, false));
+    }
+
+    #[test]
+    fn files_are_counted_and_what_the_kernel_makes_up_is_not() {
+        let mut files = Files::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+        let mut entries = Vec::new();
+        let mut find = |path: &str| {
+            let file = fs::File::open(path).unwrap();
+            let found = files.find(file.as_fd(), |entry| {
+                entries.push(entry.clone());
+                Ok(Some(entries.len() as u32 - 1))
+            });
+            found.unwrap()
+        };
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let size_bytes = fs::metadata(path).unwrap().len();
+        assert_eq!(find(path), Some(Found { number: Some(0), size_bytes }));
+        assert_eq!(find(path), Some(Found { number: Some(0), size_bytes }));
+        assert_eq!(find("/proc/self/status"), None);
+        assert_eq!(find("/"), None);
+        assert_eq!(find("/dev/null"), None);
+        assert_eq!(entries.len(), 1);
+        assert_eq!((entries[0].name.as_str(), entries[0].kind), ("Cargo.toml", FileKind::Regular));
+    }
+}

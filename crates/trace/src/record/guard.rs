@@ -1,0 +1,145 @@
+//! The guard: a small process that lets recorded programs go on where the recorder is gone.
+//!
+//! Why: once nobody listens, every call of the filter fails with "function not implemented", for good, and a program whose
+//! writes fail may lose data. So a child holds the listener too. It sleeps until the recorder ends; where programs still
+//! run then (the recorder was killed, or stopped by its user) it answers their calls, unrecorded, until the last has ended.
+//!
+//! Promises: a call that the recorder took and did not answer is answered. The numbers of calls follow one another and
+//! the recorder takes one at a time, so the number of the last one, kept in a page that both see, is enough to find it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::sys;
+
+/// How many numbers after the last known one are tried. Calls that ended before they were taken have used some up.
+const TRIED: u64 = 4096;
+
+/// The guard, as the recorder sees it.
+#[derive(Debug)]
+pub(super) struct Guard {
+    pid: i32,
+    /// The guard sleeps until this end of a pipe is closed.
+    wire: Option<io::PipeWriter>,
+    page: Page,
+}
+
+/// A number that this process and the guard share.
+#[derive(Debug)]
+struct Page(*const AtomicU64);
+
+// SAFETY: it points to an atomic number in a mapping that lives as long as this value.
+unsafe impl Send for Page {}
+
+const PAGE_BYTES: usize = 4096;
+
+impl Page {
+    fn new() -> io::Result<Page> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping anywhere.
+        let address = unsafe {
+            libc::mmap(std::ptr::null_mut(), PAGE_BYTES, protection, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Page(address.cast())) }
+    }
+
+    fn number(&self) -> &AtomicU64 {
+        // SAFETY: the mapping is of zeroes at first, aligned, and lives as long as `self`.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.cast_mut().cast(), PAGE_BYTES) };
+    }
+}
+
+impl Guard {
+    /// Begins the guard of a listener; to be called by a thread without the filter.
+    pub(super) fn begin(listener: BorrowedFd<'_>) -> io::Result<Guard> {
+        let page = Page::new()?;
+        let (reader, writer) = io::pipe()?;
+        // SAFETY: the child calls only what is safe after the fork of a process with threads, and never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => watch(listener.as_raw_fd(), reader.as_raw_fd(), &page),
+            pid => Ok(Guard { pid, wire: Some(writer), page }),
+        }
+    }
+
+    /// Notes the number of a call that was taken.
+    pub(super) fn note(&self, id: u64) {
+        self.page.number().store(id, Ordering::Release);
+    }
+
+    /// Lets the guard take over; waits for its end where nothing is left to guard.
+    pub(super) fn end(mut self, is_nothing_left: bool) {
+        drop(self.wire.take());
+        if is_nothing_left {
+            let mut status = 0;
+            // SAFETY: the number lives through the call; the guard ends at once, as its listener has hung up.
+            while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0
+                && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+            {}
+        }
+    }
+}
+
+/// The guard's life. No allocation, no lock, no panic: this is a fork of a process with threads.
+fn watch(listener: RawFd, wire: RawFd, page: &Page) -> ! {
+    // SAFETY: numbers, and memory of this function; every call is safe in a signal handler, and so after this fork.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        libc::setsid();
+        libc::chdir(c"/".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, c"nectary-guard".as_ptr());
+        // Whatever else was open is not held open: pipes end, disks can be unmounted.
+        let listener = libc::fcntl(listener, libc::F_DUPFD_CLOEXEC, 10);
+        let wire = libc::fcntl(wire, libc::F_DUPFD_CLOEXEC, 10);
+        if listener < 0 || wire < 0 {
+            libc::_exit(1);
+        }
+        let (low, high) = (listener.min(wire), listener.max(wire));
+        close_all(0, low - 1);
+        close_all(low + 1, high - 1);
+        close_all(high + 1, i32::MAX);
+        let mut byte = 0_u8;
+        while libc::read(wire, (&raw mut byte).cast(), 1) > 0 {}
+        libc::close(wire);
+        answer(BorrowedFd::borrow_raw(listener), page.number().load(Ordering::Acquire));
+        libc::_exit(0);
+    }
+}
+
+fn close_all(first: i32, last: i32) {
+    if first <= last {
+        // SAFETY: takes numbers only; the descriptors belong to nobody in this process.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+}
+
+/// Answers the call that was left, and then every call until the last process has ended.
+fn answer(listener: BorrowedFd<'_>, taken: u64) {
+    for distance in 0..TRIED {
+        let _ = sys::proceed(listener, taken.wrapping_add(distance));
+    }
+    loop {
+        match sys::wait_for([listener.as_raw_fd()], -1) {
+            Ok([events]) if events & libc::POLLIN != 0 => match sys::receive(listener) {
+                Ok(Some(notification)) => {
+                    let _ = sys::proceed(listener, notification.id);
+                }
+                Ok(None) => {}
+                Err(_) => return,
+            },
+            Ok([0]) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The file that a recording goes to: plain or gzip, by its name.
+//!
+//! Promises: what was flushed can be read from the file, also where it is compressed. An existing file is kept unless the
+//! caller says otherwise.
+#![forbid(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// A file being written.
+#[derive(Debug)]
+pub(super) enum Output {
+    /// As it is.
+    Plain(File),
+    /// As one gzip stream.
+    Gzip(GzEncoder<File>),
+}
+
+impl Output {
+    /// Makes the file.
+    pub(super) fn create(path: &Path, is_overwriting: bool) -> io::Result<Output> {
+        let mut options = OpenOptions::new();
+        options.write(true);
+        let file = match is_overwriting {
+            true => options.create(true).truncate(true).open(path)?,
+            false => options.create_new(true).open(path)?,
+        };
+        let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
+        Ok(if is_gzip { Output::Gzip(GzEncoder::new(file, Compression::default())) } else { Output::Plain(file) })
+    }
+
+    /// Ends the file; gives its size.
+    pub(super) fn finish(self) -> io::Result<u64> {
+        let file = match self {
+            Output::Plain(file) => file,
+            Output::Gzip(encoder) => encoder.finish()?,
+        };
+        Ok(file.metadata()?.len())
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Output::Plain(file) => file.write(bytes),
+            Output::Gzip(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Output::Plain(file) => file.flush(),
+            Output::Gzip(encoder) => encoder.flush(),
+        }
+    }
+}
+
+/// Draws the identity of a new file.
+pub(super) fn random_identity() -> io::Result<[u8; 16]> {
+    let mut identity = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut identity)?;
+    Ok(identity)
+}

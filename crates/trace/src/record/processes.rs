@@ -1,0 +1,208 @@
+//! Which program of which process a thread belongs to, and a handle to look into it.
+//!
+//! Owns: the tables of threads and processes. Promises: an id that the kernel gave out again is a new process: handles on
+//! ended threads fail and are renewed, and a process is known by its id and its start. An exec makes a new program.
+//!
+//! Cost: nothing but a table look-up for a thread that is known; a few files of `/proc` for a new one, and after an exec.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use super::sys;
+
+/// How many handles are open at once; programs may have few descriptors, and so may the recorder.
+const HANDLES_MAX: usize = 256;
+
+/// A thread that called.
+#[derive(Debug, Clone)]
+pub(super) struct Thread {
+    /// Its process.
+    pub(super) pid: u32,
+    handle: Rc<OwnedFd>,
+    /// Whether the handle fails once the thread's id is free; otherwise it is not kept.
+    is_exact: bool,
+}
+
+impl Thread {
+    /// The handle to borrow its descriptors by.
+    pub(super) fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+struct Process {
+    /// When it began, in clock ticks since boot.
+    start: u64,
+    /// The number of its program in the trace, once it had to be named.
+    number: Option<u32>,
+    /// The number of its nearest ancestor, or of its program before an exec.
+    ancestor: Option<u32>,
+    /// Whether it came to its program by exec while it was recorded.
+    is_fresh: bool,
+    /// It asked for an exec, which may have failed; where its stack began before.
+    exec_from: Option<u64>,
+}
+
+/// A program that the trace does not name yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unnamed {
+    pub(super) parent: Option<u32>,
+    pub(super) name: String,
+    /// Whether an exec brought it, so that its file was mapped by the kernel.
+    pub(super) is_fresh: bool,
+}
+
+/// The tables.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    threads: HashMap<u32, Thread>,
+    processes: HashMap<u32, Process>,
+}
+
+impl Processes {
+    /// The thread, from the table where it is there.
+    pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
+        match self.threads.get(&thread) {
+            Some(known) => Ok(known.clone()),
+            None => self.look_up(thread),
+        }
+    }
+
+    /// The thread, looked up anew.
+    pub(super) fn look_up(&mut self, thread: u32) -> io::Result<Thread> {
+        self.threads.remove(&thread);
+        let pid = process_of(thread)?;
+        let (handle, is_exact) = if pid == thread {
+            (sys::open_process(pid)?, true)
+        } else {
+            match sys::open_thread(thread) {
+                Ok(handle) => (handle, true),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (sys::open_process(pid)?, false),
+                Err(error) => return Err(error),
+            }
+        };
+        let found = Thread { pid, handle: Rc::new(handle), is_exact };
+        let start = Stat::read(pid)?;
+        if self.processes.get(&pid).is_none_or(|process| process.start != start.start) {
+            let parent = self.processes.get(&start.parent);
+            let ancestor = parent.and_then(|parent| parent.number.or(parent.ancestor));
+            self.processes.insert(pid, Process { start: start.start, ancestor, ..Process::default() });
+        }
+        if self.threads.len() >= HANDLES_MAX {
+            self.threads.clear();
+        }
+        if found.is_exact {
+            self.threads.insert(thread, found.clone());
+        }
+        Ok(found)
+    }
+
+    /// Notes that a process asks for an exec.
+    pub(super) fn exec_begins(&mut self, thread: u32) -> io::Result<()> {
+        let pid = self.look_up(thread)?.pid;
+        // The exec ends all threads but one, whose id becomes the process's.
+        self.threads.retain(|_, known| known.pid != pid);
+        if let Some(process) = self.processes.get_mut(&pid)
+            && process.exec_from.is_none()
+        {
+            process.exec_from = Some(Stat::read(pid)?.stack);
+        }
+        Ok(())
+    }
+
+    /// The number of a process's program, or what is to be named.
+    pub(super) fn program(&mut self, pid: u32) -> io::Result<std::result::Result<u32, Unnamed>> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Err(io::Error::other("a process that was not looked up"));
+        };
+        if let Some(before) = process.exec_from
+            && Stat::read(pid)?.stack != before
+        {
+            process.exec_from = None;
+            process.ancestor = process.number.take().or(process.ancestor);
+            process.is_fresh = true;
+        }
+        Ok(match process.number {
+            Some(number) => Ok(number),
+            None => Err(Unnamed { parent: process.ancestor, name: name(pid), is_fresh: process.is_fresh }),
+        })
+    }
+
+    /// Keeps the number under which a process's program was named.
+    pub(super) fn named(&mut self, pid: u32, number: u32) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.number = Some(number);
+        }
+    }
+}
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    parent: u32,
+    start: u64,
+    /// Where the stack begins, which is drawn anew at each exec; 0 where this may not be known.
+    stack: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> io::Result<Stat> {
+        Stat::parse(&fs::read(format!("/proc/{pid}/stat"))?)
+            .ok_or_else(|| io::Error::other("/proc/PID/stat: unknown form"))
+    }
+
+    fn parse(text: &[u8]) -> Option<Stat> {
+        // The name, in parentheses, may hold anything; fields are counted after its end, from the third.
+        let end = text.iter().rposition(|&byte| byte == b')')?;
+        let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Stat { parent: u32::try_from(field(4)?).ok()?, start: field(22)?, stack: field(28)? })
+    }
+}
+
+/// The process of a thread.
+fn process_of(thread: u32) -> io::Result<u32> {
+    let text = fs::read_to_string(format!("/proc/{thread}/status"))?;
+    let found = text.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    found.ok_or_else(|| io::Error::other("/proc/PID/status: no Tgid"))
+}
+
+/// The name of a process's program: of a script its own and not its interpreter's.
+fn name(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_does_not_confuse_the_fields() {
+        let fields: Vec<String> = (4..60).map(|number| number.to_string()).collect();
+        let text = format!("77 (a) b (c)) S {}", fields.join(" "));
+        assert_eq!(Stat::parse(text.as_bytes()), Some(Stat { parent: 4, start: 22, stack: 28 }));
+        for wrong in ["", "77", "77 (a", "77 (a) S 1", "77 (a) S x y"] {
+            assert_eq!(Stat::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_known_by_its_threads() {
+        let pid = std::process::id();
+        let mut processes = Processes::default();
+        assert_eq!(processes.thread(pid).unwrap().pid, pid);
+        let unnamed = processes.program(pid).unwrap().unwrap_err();
+        assert!(!unnamed.is_fresh && unnamed.parent.is_none() && !unnamed.name.is_empty(), "{unnamed:?}");
+        processes.named(pid, 5);
+        assert_eq!(processes.program(pid).unwrap(), Ok(5));
+        assert!(processes.thread(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,432 @@
+//! From calls to references: what each call that waits is about to do, and the trace of it.
+//!
+//! Owns: the tables of a recording and its writer. Promises: whatever a process does or is, a call of it can be described
+//! or counted as unseen; a trace that cannot be written any more stops being written and nothing else. Leaves to others:
+//! taking and answering calls.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::calls::{self, Call, Length, Offset, Side};
+use super::files::{self, Distinct, Files, Found};
+use super::processes::{Processes, Thread};
+use super::sys::{self, Notification};
+use super::{MapSummary, Options, Summary};
+use crate::formats::nectary::{Map, Outcome, Process, Unseen, Writer};
+
+/// How long a reference may wait in memory before it is written.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// How many mapped files a summary lists by name.
+const MAPPED_FILES_MAX: usize = 1 << 16;
+/// How many entries the vector of one call has at most (`UIO_MAXIOV`).
+const VECTOR_MAX: u64 = 1024;
+
+/// The tables of a recording.
+pub(super) struct Session<W: Write> {
+    writer: Writer<W>,
+    options: Options,
+    processes: Processes,
+    files: Files,
+    /// The number of each stream; `None` beyond the bound.
+    streams: HashMap<(u32, u32), Option<u32>>,
+    /// The last reference of each stream: block, and whether it was written.
+    last: Vec<Option<(u64, bool)>>,
+    distinct: Distinct,
+    maps: HashMap<u32, MapSummary>,
+    /// Names of files, while they are wanted for maps.
+    maps_unnamed: u64,
+    unseen: [u64; Unseen::ALL.len()],
+    /// What is still to be written of it.
+    unseen_since: HashMap<(u32, Unseen), u64>,
+    /// The process that stands for those that cannot be told.
+    unknown: Option<u32>,
+    page_bytes: u64,
+    flushed: Instant,
+}
+
+/// What a call will refer to, if it goes on.
+#[derive(Debug, Default)]
+pub(super) struct Prepared {
+    transfers: [Option<Transfer>; 2],
+    map: Option<Map>,
+    /// The process's number and why nothing more is known.
+    unseen: Option<(Option<u32>, Unseen)>,
+}
+
+/// Bytes of a file that a process refers to.
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    process: u32,
+    file: Option<u32>,
+    offset: u64,
+    bytes: u64,
+    is_write: bool,
+}
+
+/// Why a call could not be described.
+enum Obstacle {
+    /// It will fail, or its process is gone: it refers to nothing.
+    Nothing,
+    /// It may refer to something.
+    Unseen(Unseen),
+    /// The trace cannot be written.
+    Write(io::Error),
+}
+
+type Described<T> = std::result::Result<T, Obstacle>;
+
+/// An error while looking into a process.
+fn looking(error: io::Error) -> Obstacle {
+    match error.raw_os_error() {
+        Some(libc::EBADF | libc::ESRCH | libc::ENOENT | libc::EFAULT | libc::ESPIPE | libc::EIO) => Obstacle::Nothing,
+        _ => Obstacle::Unseen(Unseen::NotPermitted),
+    }
+}
+
+impl<W: Write> Session<W> {
+    /// A recording that writes to `writer`.
+    pub(super) fn new(writer: Writer<W>, options: &Options) -> Session<W> {
+        Session {
+            writer,
+            options: options.clone(),
+            processes: Processes::default(),
+            files: Files::new(options.folder.clone()),
+            streams: HashMap::new(),
+            last: Vec::new(),
+            distinct: Distinct::default(),
+            maps: HashMap::new(),
+            maps_unnamed: 0,
+            unseen: [0; Unseen::ALL.len()],
+            unseen_since: HashMap::new(),
+            unknown: None,
+            page_bytes: sys::page_bytes(),
+            flushed: Instant::now(),
+        }
+    }
+
+    /// Finds out what a call will refer to. It must be waiting.
+    ///
+    /// *Errors*: the trace cannot be written.
+    pub(super) fn prepare(&mut self, notification: &Notification) -> io::Result<Prepared> {
+        let Some(call) = calls::decode(notification.machine, notification.number, &notification.arguments) else {
+            return Ok(Prepared::default());
+        };
+        match self.describe(notification.thread, call) {
+            Ok(prepared) => Ok(prepared),
+            Err(Obstacle::Nothing) => Ok(Prepared::default()),
+            Err(Obstacle::Unseen(unseen)) => {
+                let process = match self.processes.thread(notification.thread) {
+                    Ok(thread) => self.program(thread.pid).ok(),
+                    Err(_) => None,
+                };
+                Ok(Prepared { unseen: Some((process, unseen)), ..Prepared::default() })
+            }
+            Err(Obstacle::Write(error)) => Err(error),
+        }
+    }
+
+    fn describe(&mut self, thread: u32, call: Call) -> Described<Prepared> {
+        let mut prepared = Prepared::default();
+        match call {
+            Call::Exec => self.processes.exec_begins(thread).map_err(looking)?,
+            Call::Call32 => return Err(Obstacle::Unseen(Unseen::Call32)),
+            Call::IoUring => return Err(Obstacle::Unseen(Unseen::IoUring)),
+            Call::IoSubmit => return Err(Obstacle::Unseen(Unseen::IoSubmit)),
+            Call::Transfer(side, length) => {
+                let (from, fd) = self.open(thread, side.fd)?;
+                if let Some(found) = self.find(fd.as_fd())? {
+                    let bytes = match length {
+                        Length::Bytes(bytes) => bytes,
+                        Length::Vector { address, count } => vector_bytes(thread, address, count)?,
+                    };
+                    prepared.transfers[0] = self.transfer(thread, &from, fd.as_fd(), &found, &side, bytes)?;
+                }
+            }
+            Call::Copy(input, output, bytes) => {
+                let (from, source) = self.open(thread, input.fd)?;
+                let (_, target) = self.open(thread, output.fd)?;
+                let mut bytes = bytes;
+                if let Some(found) = self.find(source.as_fd())? {
+                    bytes = bytes.min(sys::room_bytes(target.as_fd()).unwrap_or(bytes));
+                    prepared.transfers[0] = self.transfer(thread, &from, source.as_fd(), &found, &input, bytes)?;
+                    bytes = prepared.transfers[0].map_or(0, |transfer| transfer.bytes);
+                } else {
+                    // What comes is not known where nothing waits; at least a byte, or the call refers to nothing.
+                    bytes = bytes.min(sys::waiting_bytes(source.as_fd()).max(1));
+                }
+                if !self.options.is_reads_only
+                    && let Some(found) = self.find(target.as_fd())?
+                {
+                    prepared.transfers[1] = self.transfer(thread, &from, target.as_fd(), &found, &output, bytes)?;
+                }
+            }
+            Call::Map { fd, bytes, offset, is_executable, is_written } => {
+                let (from, fd) = self.open(thread, fd)?;
+                if let Some(Found { number: Some(file), size_bytes }) = self.find(fd.as_fd())? {
+                    let process = self.program(from.pid)?;
+                    self.note_name(file, fd.as_fd());
+                    let bytes = bytes.min(size_bytes.saturating_sub(offset));
+                    let is_program = false;
+                    prepared.map = Some(Map { process, file, is_executable, is_written, is_program, offset, bytes });
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Borrows a descriptor of a thread's process.
+    fn open(&mut self, thread: u32, fd: i32) -> Described<(Thread, OwnedFd)> {
+        let known = self.processes.thread(thread).map_err(looking)?;
+        match sys::borrow_descriptor(known.handle(), fd) {
+            Ok(borrowed) => Ok((known, borrowed)),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                let known = self.processes.look_up(thread).map_err(looking)?;
+                let borrowed = sys::borrow_descriptor(known.handle(), fd).map_err(looking)?;
+                Ok((known, borrowed))
+            }
+            Err(error) => Err(looking(error)),
+        }
+    }
+
+    fn find(&mut self, fd: BorrowedFd<'_>) -> Described<Option<Found>> {
+        let writer = &mut self.writer;
+        let mut failed = None;
+        let found = self.files.find(fd, |entry| {
+            writer.file(entry).or_else(|error| {
+                failed = Some(error);
+                Ok(None)
+            })
+        });
+        match failed {
+            Some(error) => Err(Obstacle::Write(error)),
+            None => found.map_err(looking),
+        }
+    }
+
+    fn transfer(
+        &mut self,
+        thread: u32,
+        from: &Thread,
+        fd: BorrowedFd<'_>,
+        found: &Found,
+        side: &Side,
+        bytes: u64,
+    ) -> Described<Option<Transfer>> {
+        let mut offset = match side.offset {
+            Offset::Position | Offset::Pointer(0) => sys::position(fd).map_err(looking)?,
+            Offset::At(offset) => offset,
+            Offset::Pointer(address) => {
+                let mut number = [0; 8];
+                match sys::read_memory(thread, address, &mut number).map_err(looking)? {
+                    8 => u64::from_ne_bytes(number),
+                    _ => return Err(Obstacle::Nothing),
+                }
+            }
+        };
+        if i64::try_from(offset).is_err() {
+            return Err(Obstacle::Nothing);
+        }
+        let mut bytes = bytes.min(calls::CALL_BYTES_MAX);
+        if side.is_write {
+            if sys::is_append(fd) {
+                offset = found.size_bytes;
+            }
+        } else {
+            bytes = bytes.min(found.size_bytes.saturating_sub(offset));
+        }
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let process = self.program(from.pid)?;
+        Ok(Some(Transfer { process, file: found.number, offset, bytes, is_write: side.is_write }))
+    }
+
+    /// The number of a process's program, which is named where it is new.
+    fn program(&mut self, pid: u32) -> Described<u32> {
+        let unnamed = match self.processes.program(pid).map_err(looking)? {
+            Ok(number) => return Ok(number),
+            Err(unnamed) => unnamed,
+        };
+        let process = Process { pid, parent: unnamed.parent, name: unnamed.name };
+        let number = self.writer.process(&process).map_err(Obstacle::Write)?;
+        let number = number.ok_or(Obstacle::Unseen(Unseen::BeyondBounds))?;
+        self.processes.named(pid, number);
+        if unnamed.is_fresh {
+            self.map_program(pid, number)?;
+        }
+        Ok(number)
+    }
+
+    /// The kernel maps a program's own file at its exec, without a call.
+    fn map_program(&mut self, pid: u32, process: u32) -> Described<()> {
+        // Opened without permission to read: what it is and how large is all that is wanted.
+        let Ok(program) = open_path(&format!("/proc/{pid}/exe")) else { return Ok(()) };
+        let Some(Found { number: Some(file), size_bytes: bytes }) = self.find(program.as_fd())? else { return Ok(()) };
+        self.note_name(file, program.as_fd());
+        let map = Map { process, file, is_executable: true, is_written: false, is_program: true, offset: 0, bytes };
+        self.add_map(&map).map_err(Obstacle::Write)
+    }
+
+    /// Writes what a call refers to, now that it went on.
+    ///
+    /// *Errors*: the trace cannot be written.
+    pub(super) fn commit(&mut self, prepared: Prepared) -> io::Result<()> {
+        if let Some((process, unseen)) = prepared.unseen {
+            self.add_unseen(process, unseen)?;
+        }
+        if let Some(map) = prepared.map {
+            self.add_map(&map)?;
+        }
+        for transfer in prepared.transfers.into_iter().flatten() {
+            self.add(transfer)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, transfer: Transfer) -> io::Result<()> {
+        let Transfer { process, file, offset, bytes, is_write } = transfer;
+        let (mut first, mut count) = files::blocks(offset, bytes, self.options.block_bytes);
+        let stream = match file {
+            Some(file) => match self.streams.get(&(process, file)) {
+                Some(&known) => known,
+                None => {
+                    let stream = self.writer.stream(process, file)?;
+                    if stream.is_some() {
+                        self.last.push(None);
+                        self.streams.insert((process, file), stream);
+                    }
+                    stream
+                }
+            },
+            None => None,
+        };
+        let (Some(file), Some(stream)) = (file, stream) else {
+            self.writer.lost(count);
+            return self.add_unseen(Some(process), Unseen::BeyondBounds);
+        };
+        let last = &mut self.last[stream as usize];
+        if self.options.is_collapsed && *last == Some((first, is_write)) {
+            (first, count) = (first + 1, count - 1);
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        if !self.writer.references(stream, first, count, is_write)? {
+            return self.add_unseen(Some(process), Unseen::BeyondBounds);
+        }
+        *last = Some((first + count - 1, is_write));
+        self.distinct.add(file, first, count);
+        Ok(())
+    }
+
+    fn add_map(&mut self, map: &Map) -> io::Result<()> {
+        match self.maps.get_mut(&map.file) {
+            Some(known) => {
+                known.maps += 1;
+                known.pages += map.bytes.div_ceil(self.page_bytes);
+                known.is_executable |= map.is_executable;
+            }
+            None => self.maps_unnamed += 1,
+        }
+        self.writer.map(map)
+    }
+
+    /// Keeps the name of a file that is mapped, for the summary.
+    fn note_name(&mut self, file: u32, fd: BorrowedFd<'_>) {
+        if !self.maps.contains_key(&file) && self.maps.len() < MAPPED_FILES_MAX {
+            let name = self.files.name(fd);
+            self.maps.insert(file, MapSummary { name, maps: 0, pages: 0, is_executable: false });
+        }
+    }
+
+    fn add_unseen(&mut self, process: Option<u32>, unseen: Unseen) -> io::Result<()> {
+        let process = match process.or(self.unknown) {
+            Some(process) => Some(process),
+            None => {
+                let unknown = Process { pid: 0, parent: None, name: "(unknown)".to_owned() };
+                self.unknown = self.writer.process(&unknown)?;
+                self.unknown
+            }
+        };
+        if let Some(index) = Unseen::ALL.iter().position(|&known| known == unseen) {
+            self.unseen[index] += 1;
+        }
+        if let Some(process) = process {
+            *self.unseen_since.entry((process, unseen)).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes what has waited long enough; to be called now and then.
+    pub(super) fn tick(&mut self, now: Instant) -> io::Result<()> {
+        if now.duration_since(self.flushed) < FLUSH_EVERY {
+            return Ok(());
+        }
+        self.flushed = now;
+        self.write_unseen()?;
+        self.writer.flush()
+    }
+
+    fn write_unseen(&mut self) -> io::Result<()> {
+        let mut since: Vec<_> = self.unseen_since.drain().collect();
+        since.sort_unstable();
+        for ((process, unseen), calls) in since {
+            self.writer.unseen(process, unseen, calls)?;
+        }
+        Ok(())
+    }
+
+    /// How many references and blocks there are so far.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.writer.totals().references, self.distinct.count().0)
+    }
+
+    /// Writes the end; gives the output and the summary.
+    pub(super) fn finish(mut self, outcome: Outcome, seconds: f64) -> io::Result<(W, Summary)> {
+        self.write_unseen()?;
+        let mut maps: Vec<MapSummary> = self.maps.into_values().filter(|map| map.maps > 0).collect();
+        maps.sort_by(|a, b| b.pages.cmp(&a.pages).then_with(|| a.name.cmp(&b.name)));
+        let (blocks, is_lower_bound) = self.distinct.count();
+        let summary = Summary {
+            outcome,
+            totals: *self.writer.totals(),
+            blocks,
+            is_lower_bound,
+            unseen: Unseen::ALL.into_iter().zip(self.unseen).filter(|&(_, calls)| calls > 0).collect(),
+            maps,
+            maps_unnamed: self.maps_unnamed,
+            page_bytes: self.page_bytes,
+            seconds,
+        };
+        Ok((self.writer.finish(outcome)?, summary))
+    }
+}
+
+/// The sum of the lengths of a call's vector.
+fn vector_bytes(thread: u32, address: u64, count: u64) -> Described<u64> {
+    if count == 0 || count > VECTOR_MAX {
+        return Err(Obstacle::Nothing);
+    }
+    const ENTRY_BYTES: usize = 16;
+    let mut entries = vec![0; count as usize * ENTRY_BYTES];
+    if sys::read_memory(thread, address, &mut entries).map_err(looking)? != entries.len() {
+        return Err(Obstacle::Nothing);
+    }
+    let mut sum = 0_u64;
+    for entry in entries.chunks_exact(ENTRY_BYTES) {
+        let mut length = [0; 8];
+        length.copy_from_slice(&entry[8..]);
+        sum = sum.saturating_add(u64::from_ne_bytes(length));
+    }
+    Ok(sum)
+}
+
+/// Opens a path without a right to its contents.
+fn open_path(path: &str) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)
+}

@@ -1,0 +1,136 @@
+//! Signals while a command is recorded, and the processes it leaves behind.
+//!
+//! Owns: taking signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches the
+//! command once, from the terminal; what was sent to the recorder alone is passed on.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// What is taken: whatever usually ends a program or is left to it, and the end of children.
+const TAKEN: [i32; 7] =
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD];
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Signal {
+    pub(super) number: i32,
+    /// The terminal or the kernel sent it, to all of the foreground.
+    pub(super) is_for_all: bool,
+}
+
+/// Signals taken as events, from the calling thread on; the former mask comes back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Signals {
+    fd: OwnedFd,
+    former: Mask,
+}
+
+/// A mask of signals.
+#[derive(Clone, Copy)]
+pub(super) struct Mask(libc::sigset_t);
+
+impl std::fmt::Debug for Mask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mask")
+    }
+}
+
+impl Mask {
+    /// Gives the command this mask, since a mask passes through an exec.
+    pub(super) fn give(self, command: &mut Command) {
+        // SAFETY: after the fork only one call is made, which is safe there, on memory that was copied.
+        unsafe { command.pre_exec(move || change(libc::SIG_SETMASK, Some(&self)).map(drop)) };
+    }
+}
+
+/// Changes the calling thread's mask; gives the former one.
+fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
+    // SAFETY: all zeroes is a value of this struct of bits.
+    let mut former: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let new = mask.map_or(std::ptr::null(), |mask| &raw const mask.0);
+    // SAFETY: `new` is null or a mask that lives through the call, and so is `former`.
+    match unsafe { libc::pthread_sigmask(how, new, &raw mut former) } {
+        0 => Ok(Mask(former)),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+impl Signals {
+    /// Takes signals from now on; to be called before there are other threads.
+    pub(super) fn take() -> io::Result<Signals> {
+        // SAFETY: all zeroes is a value of this struct of bits, and each function only changes it.
+        let mask = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in TAKEN {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            Mask(set)
+        };
+        let former = change(libc::SIG_BLOCK, Some(&mask))?;
+        // SAFETY: the mask lives through the call.
+        let fd = unsafe { libc::signalfd(-1, &raw const mask.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel gave this descriptor to nobody else.
+        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
+    }
+
+    /// What was blocked before.
+    pub(super) fn former(&self) -> Mask {
+        self.former
+    }
+
+    /// The next signal that came, if there is one.
+    pub(super) fn next(&self) -> Option<Signal> {
+        // SAFETY: all zeroes is a value of this struct of numbers.
+        let mut raw: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the kernel writes at most `size` bytes to the struct, which lives through the call.
+        let count = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut raw).cast(), size) };
+        let is_for_all = raw.ssi_code > 0;
+        (count == size as isize).then_some(Signal { number: raw.ssi_signo as i32, is_for_all })
+    }
+}
+
+impl AsRawFd for Signals {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // What came meanwhile was meant for the recording.
+        while self.next().is_some() {}
+        let _ = change(libc::SIG_SETMASK, Some(&self.former));
+    }
+}
+
+/// Sends a signal to a child that was not waited for yet.
+pub(super) fn send(child: u32, signal: i32) {
+    // SAFETY: takes numbers only.
+    unsafe { libc::kill(child as i32, signal) };
+}
+
+/// Has children whose parents end become children of this process, as far as they descend from it.
+pub(super) fn adopt_orphans(is_wanted: bool) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_wanted), 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Lets an ended child go: `child`, or any where that is 0. Gives its process id and how it ended, as `wait` says.
+pub(super) fn reap(child: u32) -> Option<(u32, i32)> {
+    let mut status = 0;
+    let which = if child == 0 { -1 } else { child as i32 };
+    // SAFETY: the number lives through the call.
+    let pid = unsafe { libc::waitpid(which, &raw mut status, libc::WNOHANG) };
+    (pid > 0).then_some((pid as u32, status))
+}

@@ -1,0 +1,293 @@
+//! Running a command under the filter: beginning it, taking each of its calls and letting it go on.
+//!
+//! Owns: the order of the beginning and of the end, and the loop between. Promises: no call waits longer than it takes to
+//! describe it; the loop ends when the last process under the filter has ended, however it ended.
+//!
+//! How it begins: a thread of its own, the gate, puts the filter on itself, and so on every child it makes; it is the only
+//! thread of this process under the filter and ends once the command runs. So the listener needs no passing between
+//! processes, and no code of ours runs between fork and exec.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::guard::Guard;
+use super::output::{self, Output};
+use super::session::{Prepared, Session};
+use super::signals::{self, Signals};
+use super::{Error, Options, Progress, Result, Summary, calls, filter, sys};
+use crate::formats::nectary::{Header, Outcome, Writer};
+
+/// How often the caller hears of progress, and what waits is written.
+const TICK: Duration = Duration::from_millis(200);
+const TICK_MS: i32 = 200;
+
+/// A command that is being begun.
+struct Gate {
+    listener: OwnedFd,
+    /// Tells the gate to begin the command.
+    go: mpsc::Sender<()>,
+    thread: JoinHandle<io::Result<u32>>,
+    /// Hangs up when the command was begun, or was not.
+    begun: io::PipeReader,
+}
+
+/// See [`super::record`].
+pub(super) fn run(command: Command, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
+    let machine = calls::MACHINE.ok_or(Error::Machine)?;
+    let write_error = |source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => Error::Exists { path: options.output.clone() },
+        _ => Error::Write { path: options.output.clone(), source },
+    };
+    let output = Output::create(&options.output, options.is_overwriting).map_err(write_error)?;
+    let header = Header {
+        block_bytes: options.block_bytes,
+        is_collapsed: options.is_collapsed,
+        is_reads_only: options.is_reads_only,
+    };
+    let begin = || {
+        let identity = output::random_identity().map_err(write_error)?;
+        let writer = Writer::new(output, identity, &header).map_err(write_error)?;
+        Watch::begin(command, machine, options, writer)
+    };
+    // A file without a recording is of no use to anybody.
+    let remove = |error| {
+        let _ = fs::remove_file(&options.output);
+        error
+    };
+    begin().map_err(remove)?.watch(progress).map_err(|error| match error {
+        Error::Write { .. } => error,
+        error => remove(error),
+    })
+}
+
+/// A command under the filter.
+struct Watch {
+    path: PathBuf,
+    program: PathBuf,
+    listener: OwnedFd,
+    guard: Guard,
+    signals: Option<Signals>,
+    /// The gate, until it has begun the command.
+    gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
+    /// The command's process, and a handle on it until it has ended.
+    child: Option<u32>,
+    child_handle: Option<OwnedFd>,
+    outcome: Option<Outcome>,
+    /// Why the command did not begin.
+    failure: Option<Error>,
+    /// The trace, until it cannot be written any more.
+    session: std::result::Result<Session<Output>, io::Error>,
+    began: Instant,
+    ticked: Instant,
+    is_adopting: bool,
+}
+
+impl Watch {
+    fn begin(mut command: Command, machine: u32, options: &Options, writer: Writer<Output>) -> Result<Watch> {
+        let io_error = |what: &'static str| move |source: io::Error| Error::Io { what, source };
+        let program = PathBuf::from(command.get_program());
+        let mut signals = None;
+        if options.is_whole_program {
+            let taken = Signals::take().map_err(io_error("taking signals"))?;
+            taken.former().give(&mut command);
+            signals = Some(taken);
+            signals::adopt_orphans(true).map_err(io_error("adopting orphans"))?;
+        }
+        let gate = gate(command, filter::build(machine, options.is_reads_only))?;
+        sys::prefer_same_processor(gate.listener.as_fd());
+        let guard = Guard::begin(gate.listener.as_fd()).map_err(io_error("beginning the guard"))?;
+        // The gate waits for this; where it is gone, joining it says why.
+        let _ = gate.go.send(());
+        let now = Instant::now();
+        Ok(Watch {
+            path: options.output.clone(),
+            program,
+            listener: gate.listener,
+            guard,
+            signals,
+            gate: Some((gate.thread, gate.begun)),
+            child: None,
+            child_handle: None,
+            outcome: None,
+            failure: None,
+            session: Ok(Session::new(writer, options)),
+            began: now,
+            ticked: now,
+            is_adopting: options.is_whole_program,
+        })
+    }
+
+    /// Takes calls until nobody is left who could make one.
+    fn watch(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
+        let is_nothing_left = loop {
+            let descriptors = [
+                self.listener.as_raw_fd(),
+                self.gate.as_ref().map_or(-1, |(_, begun)| begun.as_raw_fd()),
+                self.child_handle.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+                self.signals.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+            ];
+            let waited = sys::wait_for(descriptors, TICK_MS);
+            let [calls, begun, child, signals] =
+                waited.map_err(|source| Error::Io { what: "waiting for calls", source })?;
+            if calls & libc::POLLIN != 0 {
+                self.take_call()?;
+            }
+            if begun != 0 {
+                self.gate_ends()?;
+            }
+            if child != 0 {
+                self.reap();
+            }
+            if signals != 0 && self.take_signals() {
+                break false;
+            }
+            self.tick(progress);
+            if calls & libc::POLLIN == 0 && calls != 0 && self.gate.is_none() && self.child_handle.is_none() {
+                break true;
+            }
+        };
+        self.end(is_nothing_left)
+    }
+
+    fn take_call(&mut self) -> Result<()> {
+        let listening = |source| Error::Io { what: "taking a call", source };
+        let Some(notification) = sys::receive(self.listener.as_fd()).map_err(listening)? else { return Ok(()) };
+        self.guard.note(notification.id);
+        let prepared = match &mut self.session {
+            Ok(session) => session.prepare(&notification),
+            Err(_) => Ok(Prepared::default()),
+        };
+        // The call goes on first: what is left to do can be done beside it.
+        let went_on = sys::proceed(self.listener.as_fd(), notification.id).map_err(listening)?;
+        let written = match (prepared, &mut self.session) {
+            (Ok(prepared), Ok(session)) if went_on => session.commit(prepared),
+            (Err(error), _) => Err(error),
+            _ => Ok(()),
+        };
+        if let Err(error) = written {
+            self.session = Err(error);
+        }
+        Ok(())
+    }
+
+    /// The gate has begun the command, or could not.
+    fn gate_ends(&mut self) -> Result<()> {
+        let Some((thread, _)) = self.gate.take() else { return Ok(()) };
+        let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that begins it failed")));
+        let child = match ended {
+            Ok(child) => child,
+            Err(source) => {
+                // The listener will hang up now.
+                self.failure = Some(Error::Command { program: self.program.clone(), source });
+                return Ok(());
+            }
+        };
+        // It is not waited for by anybody else, so its id is its own, ended or not.
+        let handle = sys::open_process(child).map_err(|source| Error::Io { what: "watching the command", source })?;
+        self.child = Some(child);
+        self.child_handle = Some(handle);
+        Ok(())
+    }
+
+    /// Lets ended children go, and keeps how the command ended.
+    fn reap(&mut self) {
+        let Some(child) = self.child else { return };
+        while let Some((pid, status)) = signals::reap(if self.is_adopting { 0 } else { child }) {
+            if pid == child {
+                self.child_handle = None;
+                self.outcome = Some(match status & 0x7f {
+                    0 => Outcome::Exited((status >> 8) as u8),
+                    signal => Outcome::Killed(signal as u8),
+                });
+            }
+            if !self.is_adopting {
+                break;
+            }
+        }
+    }
+
+    /// Passes signals on; `true` where they end the recording.
+    fn take_signals(&mut self) -> bool {
+        while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
+            match (signal.number, self.child, self.outcome) {
+                (libc::SIGCHLD, ..) => self.reap(),
+                (number, Some(child), None) if !signal.is_for_all => signals::send(child, number),
+                (libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT, _, Some(_)) => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn tick(&mut self, progress: &mut dyn FnMut(&Progress)) {
+        let now = Instant::now();
+        if now.duration_since(self.ticked) < TICK {
+            return;
+        }
+        self.ticked = now;
+        if let Ok(session) = &mut self.session {
+            let (references, blocks) = session.counts();
+            let is_command_over = self.outcome.is_some();
+            progress(&Progress { references, blocks, elapsed: now.duration_since(self.began), is_command_over });
+            if let Err(error) = session.tick(now) {
+                self.session = Err(error);
+            }
+        }
+    }
+
+    fn end(self, is_nothing_left: bool) -> Result<Summary> {
+        let path = self.path;
+        let outcome = if is_nothing_left { self.outcome } else { None };
+        let seconds = self.began.elapsed().as_secs_f64();
+        let finished = self.session.and_then(|session| {
+            let (output, summary) = session.finish(outcome.unwrap_or(Outcome::Stopped), seconds)?;
+            output.finish()?;
+            Ok(summary)
+        });
+        drop(self.listener);
+        self.guard.end(is_nothing_left);
+        if self.is_adopting {
+            // What was adopted stays a child until this program ends; nothing new is adopted.
+            let _ = signals::adopt_orphans(false);
+        }
+        match self.failure {
+            Some(failure) => Err(failure),
+            None => finished.map_err(|source| Error::Write { path, source }),
+        }
+    }
+}
+
+/// Makes the thread that begins the command; it has the filter and waits for leave.
+fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
+    let (listener_sender, listener) = mpsc::channel();
+    let (go, wait) = mpsc::channel();
+    let piped = io::pipe().map_err(|source| Error::Io { what: "making a pipe", source })?;
+    let (begun, hang_up) = piped;
+    let body = move || -> io::Result<u32> {
+        let installed = sys::install_filter(&program);
+        let is_installed = installed.is_ok();
+        // Without a receiver there is no leave either.
+        let _ = listener_sender.send(installed);
+        let child = match is_installed && wait.recv().is_ok() {
+            true => command.spawn().map(|child| child.id()),
+            false => Err(io::Error::other("not begun")),
+        };
+        drop(hang_up);
+        child
+    };
+    let spawned = thread::Builder::new().name("gate".to_owned()).spawn(body);
+    let thread = spawned.map_err(|source| Error::Io { what: "making a thread", source })?;
+    match listener.recv() {
+        Ok(Ok(listener)) => Ok(Gate { listener, go, thread, begun }),
+        Ok(Err(source)) if source.raw_os_error() == Some(libc::EBUSY) => Err(Error::Watched),
+        Ok(Err(source)) => Err(Error::Refused { what: "watching system calls (seccomp)", source }),
+        Err(_) => Err(Error::Io { what: "making a thread", source: io::Error::other("it ended at once") }),
+    }
+}

@@ -1,0 +1,129 @@
+//! What the tests of the recorder share: folders, recordings, and traces read back.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use flate2::read::MultiGzDecoder;
+use nectary_trace::formats::nectary::{BLOCKS_MAX, End, FileEntry, Nectary, Process};
+use nectary_trace::record::{Options, record};
+
+/// A folder that is removed at the end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes a folder for the test `name`.
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("nectary-record-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path.canonicalize().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Makes a file of `bytes` bytes.
+    pub fn file(&self, name: &str, bytes: u64) {
+        let text: Vec<u8> =
+            (0..bytes).map(|at| if at % 61 == 60 { b'\n' } else { b'a' + (at * 7 % 23) as u8 }).collect();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Options whose paths are relative to the folder.
+    pub fn options(&self) -> Options {
+        let mut options = Options::new(self.path("trace.gz"));
+        options.folder.clone_from(&self.0);
+        options.is_overwriting = true;
+        options
+    }
+
+    /// A command that runs in the folder, without input and output.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(&self.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Records a command and reads the trace.
+    pub fn record(&self, words: &[&str]) -> Trace {
+        self.record_with(self.command(words), &self.options())
+    }
+
+    pub fn record_with(&self, command: Command, options: &Options) -> Trace {
+        let summary = record(command, options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+        let trace = Trace::read(&options.output);
+        assert_eq!(trace.end.map(|end| end.totals), Some(summary.totals));
+        trace
+    }
+
+    /// Records a script, where there is a python.
+    pub fn python(&self, script: &str) -> Option<Trace> {
+        fs::write(self.path("script.py"), script).unwrap();
+        // Not one that a wrapper script chooses.
+        let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
+        let Some(python) = python else {
+            println!("NOT RUN: no python3");
+            return None;
+        };
+        Some(self.record(&[python, "-S", "-E", "script.py"]))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A trace that was read.
+pub struct Trace {
+    pub processes: Vec<Process>,
+    pub files: Vec<FileEntry>,
+    /// Process, file, block, whether it was written.
+    pub references: Vec<(u32, u32, u64, bool)>,
+    pub end: Option<End>,
+    pub is_truncated: bool,
+    pub mapped: Vec<u64>,
+}
+
+impl Trace {
+    pub fn read(path: &Path) -> Trace {
+        let file = BufReader::new(File::open(path).unwrap());
+        let mut reader = Nectary::new(path, MultiGzDecoder::new(file)).unwrap();
+        let mut references = Vec::new();
+        while let Some(reference) = reader.next_reference().unwrap() {
+            let (process, file) = reader.stream(reference.stream).unwrap();
+            assert_eq!(reference.block / BLOCKS_MAX, u64::from(file));
+            references.push((process, file, reference.block % BLOCKS_MAX, reference.is_write));
+        }
+        Trace {
+            processes: reader.processes().to_vec(),
+            files: reader.files().to_vec(),
+            references,
+            end: reader.end().copied(),
+            is_truncated: reader.is_truncated(),
+            mapped: (0..reader.files().len()).map(|file| reader.mapped_bytes(file as u32)).collect(),
+        }
+    }
+
+    /// The blocks of the file `name` that were read or written, in order.
+    pub fn blocks(&self, name: &str, is_write: bool) -> Vec<u64> {
+        let is_it = |file: u32| self.files[file as usize].name == name;
+        let wanted = self.references.iter().filter(|reference| is_it(reference.1) && reference.3 == is_write);
+        wanted.map(|reference| reference.2).collect()
+    }
+
+    /// The same, each once, in ascending order.
+    pub fn distinct(&self, name: &str, is_write: bool) -> Vec<u64> {
+        self.blocks(name, is_write).into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+/// `count` blocks, each `step` after the one before, modulo `modulus`.
+pub fn pattern(count: u64, step: u64, modulus: u64) -> Vec<u64> {
+    (0..count).map(|index| index * step % modulus).collect()
+}
