@@ -3,6 +3,9 @@
 //! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: what the
 //! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
 
+mod cache;
+mod trace;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -12,6 +15,11 @@ use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
 
 use crate::exit;
+
+pub use cache::{CacheCommand, SimulateArguments};
+pub use trace::{
+    ConvertArguments, ReadArguments as TraceReadArguments, StatArguments as TraceStatArguments, TraceCommand,
+};
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -27,7 +35,8 @@ const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usag
   nectary proxy --listen 127.0.0.1:8080 --store /var/cache/nectary --size 10G --memory 512M
   nectary proxy --listen :80 --origin https://example.org --store /var/cache/nectary --size 10G
   nectary status
-  nectary store stat /var/cache/nectary --json",
+  nectary store stat /var/cache/nectary --json
+  nectary cache simulate programs.trace.gz --size 6MiB",
     after_help = exit::HELP,
     subcommand_required = true,
     arg_required_else_help = true
@@ -65,6 +74,17 @@ pub enum Command {
   nectary store get ./cache greeting > copy.txt
   nectary store stat ./cache --json", after_help = exit::HELP)]
     Store(StoreCommand),
+    /// Simulate replacement policies
+    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
+  nectary cache simulate cs.trace.gz --size 6MiB
+  nectary cache simulate --mix cs.trace.gz cpp.trace.gz --policy lru,dear,min --size 10%..60%:10% --svg mix.svg
+  nectary cache simulate cs.trace.gz --policy dear --size 768 --explain", after_help = exit::HELP)]
+    Cache(CacheCommand),
+    /// Look into traces of block references, and convert them
+    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
+  nectary trace stat cs.trace.gz
+  nectary trace convert w01.vscsi w01.txt", after_help = exit::HELP)]
+    Trace(TraceCommand),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary status
@@ -288,6 +308,13 @@ mod tests {
             "nectary proxy --listen :80 --store ./a --io fast",
             "nectary store",
             "nectary store get ./a",
+            "nectary cache simulate",
+            "nectary cache simulate a --limit 0",
+            "nectary cache simulate a --log",
+            "nectary cache simulate a --block 0",
+            "nectary trace stat a --format fast",
+            "nectary trace stat a --columns size=2",
+            "nectary trace convert a",
         ] {
             assert_eq!(parse(wrong).map(|_| ()).map_err(|error| error.exit_code()), Err(2), "{wrong}");
         }

@@ -8,16 +8,17 @@ use std::process::ExitCode;
 use nectary_block as block;
 use nectary_host as host;
 use nectary_store as store;
+use nectary_trace as trace;
 
 /// Everything went well; a part is healthy.
 pub const GOOD: u8 = 0;
 /// Something failed; a part is broken.
 pub const FAILED: u8 = 1;
-/// The command line is wrong.
+/// The command line is wrong, or a trace that it names.
 pub const USAGE: u8 = 2;
 /// A store has damaged records, or a part is degraded.
 pub const DEGRADED: u8 = 3;
-/// There is no such key, store, device or part.
+/// There is no such key, store, device, part or trace.
 pub const NOT_FOUND: u8 = 4;
 /// Another process has it open.
 pub const BUSY: u8 = 5;
@@ -25,9 +26,9 @@ pub const BUSY: u8 = 5;
 /// The table as help texts show it.
 pub const HELP: &str = "\
 Exit codes:
-  0  done; every part is healthy       3  a part is degraded
-  1  failed; a part is broken          4  no such key, store, device or part
-  2  the command line is wrong         5  another process has it open";
+  0  done; every part is healthy           3  a part is degraded
+  1  failed; a part is broken              4  no such key, store, device, part or trace
+  2  the command line or a trace is wrong  5  another process has it open";
 
 /// A failure of a command: the exit code and what to do, beside the error itself.
 #[derive(Debug)]
@@ -88,6 +89,19 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         Some(host::Error::Busy { .. }) => return Some((BUSY, Some(REMEDY_PART_BUSY))),
         Some(host::Error::Absent { .. }) => return Some((NOT_FOUND, None)),
         _ => {}
+    }
+    match cause.downcast_ref::<trace::Error>() {
+        Some(trace::Error::Absent { .. }) => return Some((NOT_FOUND, None)),
+        Some(trace::Error::Malformed { .. } | trace::Error::TooLarge { .. } | trace::Error::Usage(_)) => {
+            return Some((USAGE, None));
+        }
+        Some(trace::Error::Io { source, .. }) => {
+            // A decoder's word for damage; and a directory is no trace.
+            use std::io::ErrorKind::{InvalidData, InvalidInput, IsADirectory, UnexpectedEof};
+            let is_usage = matches!(source.kind(), InvalidData | InvalidInput | IsADirectory | UnexpectedEof);
+            return Some((if is_usage { USAGE } else { FAILED }, None));
+        }
+        None => {}
     }
     let error = cause.downcast_ref::<store::Error>()?;
     Some(match error.kind {

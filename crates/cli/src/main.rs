@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod cache;
 mod device;
 mod exit;
 mod health;
@@ -12,6 +13,7 @@ mod progress;
 mod proxy;
 mod status;
 mod store;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Proxy(arguments) => runtime()?.block_on(proxy::run(arguments)),
         Command::Store(command) => runtime()?.block_on(store::run(command)),
+        Command::Cache(command) => cache::run(command),
+        Command::Trace(command) => trace::run(command),
         Command::Status(arguments) => status::run(arguments),
     }
 }

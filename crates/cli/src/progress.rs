@@ -32,3 +32,23 @@ pub fn entries(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     bar.set_message(what);
     bar
 }
+
+/// Progress over a known number of runs of a simulation.
+pub fn runs(count: u64) -> ProgressBar {
+    let bar = ProgressBar::new(count);
+    if let Ok(style) = ProgressStyle::with_template("simulating [{elapsed}] {wide_bar} {pos} of {len} runs, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Progress over references of which nobody knows how many there are.
+pub fn references(what: impl Into<Cow<'static, str>>) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {human_pos} references, {per_sec}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}

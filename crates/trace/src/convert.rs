@@ -70,6 +70,10 @@ fn part_of(to: &Path) -> Result<PathBuf> {
     if fs::metadata(to).is_ok_and(|found| !found.is_file()) {
         return Err(Error::Usage(format!("{}: this is there and is no regular file", to.display())));
     }
+    if [".gz", ".zst", ".zstd"].iter().any(|end| name.to_string_lossy().ends_with(end)) {
+        let message = "traces are written plain; leave this ending out and compress the file afterwards";
+        return Err(Error::Usage(format!("{}: {message}", to.display())));
+    }
     let mut name = name.to_owned();
     name.push(".part");
     Ok(to.with_file_name(name))

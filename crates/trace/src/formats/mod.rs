@@ -140,12 +140,17 @@ impl Format {
         FORMATS.iter().find(|entry| entry.format == self).map_or("", |entry| entry.names[0])
     }
 
+    /// The format whose files have names that end like `path`, before `.gz` or `.zst`.
+    pub fn by_ending(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        let entry = FORMATS.iter().find(|entry| entry.endings.iter().any(|end| name.ends_with(end)))?;
+        Some(entry.format)
+    }
+
     /// Guesses the format of a file: names of binary formats decide, then the first bytes, then other names.
     fn guess(path: &Path, head: &[u8]) -> Option<Format> {
-        let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-        let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
-        let by_name = FORMATS.iter().find(|entry| entry.endings.iter().any(|end| name.ends_with(end)));
-        let by_name = by_name.map(|entry| entry.format);
+        let by_name = Format::by_ending(path);
         if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral | Format::Nectary)) {
             return by_name;
         }

@@ -3,6 +3,7 @@
 //! Owns: the threads, which live no longer than the call, and the order of the results, which is that of the runs. A run
 //! is single threaded and deterministic, so the results do not depend on how many threads there are.
 
+use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -37,6 +38,13 @@ pub struct Period {
     pub report: PeriodReport,
     /// The replacement in force from there on.
     pub replacement: &'static str,
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Period { stream, report, replacement } = self;
+        PeriodEvent { stream: *stream, report, replacement }.fmt(formatter)
+    }
 }
 
 /// What a run gave.

@@ -140,6 +140,11 @@ impl Workload {
         &self.name
     }
 
+    /// Calls it by another name.
+    pub fn rename(&mut self, name: &str) {
+        self.name = name.to_owned();
+    }
+
     /// The blocks in the order of their references.
     pub fn blocks(&self) -> &[u64] {
         &self.blocks

@@ -1,0 +1,75 @@
+//! `nectary cache`: its commands and options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::TEMPLATE;
+use super::trace::ReadArguments;
+use crate::exit;
+
+/// The commands on caches.
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// Simulate replacement policies over traces: misses by policy and size
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  Every policy at 6 MiB of 8 KiB blocks:
+    nectary cache simulate cs.trace.gz --size 6MiB
+  Three policies at 10, 20, … 60 % of the distinct blocks, with a picture:
+    nectary cache simulate cs.trace.gz --policy lru,dear,min --size 10%..60%:10% --svg cs.svg
+  Two programs at once, each a stream of its own:
+    nectary cache simulate --mix cs.trace.gz cpp.trace.gz --size 768
+  What was detected, period by period, and on which evidence:
+    nectary cache simulate cs.trace.gz --policy dear --size 768 --explain
+  A volume of the MSR Cambridge traces, 4 KiB blocks:
+    nectary cache simulate prxy_0.csv.gz --block 4K --size 1G --json | jq '.rows[] | {policy, misses}'",
+        after_help = exit::HELP
+    )]
+    Simulate(SimulateArguments),
+}
+
+/// `cache simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateArguments {
+    /// The traces, plain, gzip or zstd; - is the standard input
+    #[arg(value_name = "TRACE", required = true)]
+    pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub read: ReadArguments,
+    /// Policies, separated by commas, or all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
+    pub policy: Vec<String>,
+    /// Sizes of the cache: blocks (768), bytes (6MiB), percent of distinct blocks (10%), lists (512,768) and ranges
+    /// (100..1000:100)
+    #[arg(long, value_name = "SIZES", default_value = "5%,10%,20%,40%,60%")]
+    pub size: String,
+    /// Simulate the traces together, in proportion to their lengths, each with streams and blocks of its own
+    #[arg(long)]
+    pub mix: bool,
+    /// Take only the first N references of each trace
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Show misses in percent of references
+    #[arg(long)]
+    pub ratio: bool,
+    /// Print each stream's verdicts period by period, with the averages behind them (dear, adaptive)
+    #[arg(long)]
+    pub explain: bool,
+    /// Show how fast each run was, beside its misses; use --threads 1 for figures
+    #[arg(long)]
+    pub timing: bool,
+    /// Draw misses against size into an SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Draw sizes on a logarithmic axis
+    #[arg(long, requires = "svg")]
+    pub log: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Runs at a time [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}

@@ -1,0 +1,97 @@
+//! `nectary trace`: its commands and options, and how traces are read, which `nectary cache` shares.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use nectary_block::parse_size;
+use nectary_trace::formats::csv::Columns;
+use nectary_trace::formats::{FORMATS, Format, ReadOptions};
+
+use super::TEMPLATE;
+use crate::exit;
+
+/// The commands on traces.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Count what is in traces: references, blocks, streams, reads and writes, reuse
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary trace stat cs.trace.gz
+  nectary trace stat *.lis --json | jq '.traces[] | {trace, distinct}'
+  nectary trace stat io.csv --columns 'offset=1,size=2,op=3,stream=4'", after_help = exit::HELP)]
+    Stat(StatArguments),
+    /// Convert a trace into another format
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary trace convert w01.vscsi w01.txt
+  nectary trace convert prxy_0.csv.gz prxy_0.nectrace --block 4K
+  nectary trace convert cs.trace.gz cs.oracleGeneral.bin", after_help = exit::HELP)]
+    Convert(ConvertArguments),
+}
+
+/// How traces are read.
+#[derive(Debug, Args)]
+pub struct ReadArguments {
+    /// Format of the traces [default: guessed by name and content]
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
+    pub format: Option<Format>,
+    /// Columns of CSV, from 1: offset=N or block=N, and size, op, stream, volume, sep; several as 2+3 [default: those of
+    /// MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
+    #[arg(long, value_name = "COLUMNS", value_parser = Columns::parse)]
+    pub columns: Option<Columns>,
+    /// Size of a block, for sizes of caches in bytes and for traces whose requests have offsets in bytes
+    #[arg(long, value_name = "SIZE", value_parser = parse_block, default_value = "8K")]
+    pub block: u64,
+}
+
+impl ReadArguments {
+    /// As the reader takes them.
+    pub fn options(&self) -> ReadOptions {
+        let columns = self.columns.clone().unwrap_or_else(Columns::msr);
+        ReadOptions { format: self.format, block_bytes: self.block, columns }
+    }
+}
+
+/// `trace stat`.
+#[derive(Debug, Args)]
+pub struct StatArguments {
+    /// The traces, plain, gzip or zstd; - is the standard input
+    #[arg(value_name = "TRACE", required = true)]
+    pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub read: ReadArguments,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `trace convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArguments {
+    /// The trace, plain, gzip or zstd; - is the standard input
+    #[arg(value_name = "IN")]
+    pub from: PathBuf,
+    /// The file to be written, in place of what is there
+    #[arg(value_name = "OUT")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub read: ReadArguments,
+    /// Format of OUT: nectary, text or oracleGeneral [default: by its name]
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
+    pub into: Option<Format>,
+}
+
+/// Reads the name of a format.
+fn parse_format(text: &str) -> Result<Format, String> {
+    Format::by_name(text).ok_or_else(|| {
+        let names: Vec<&str> = FORMATS.iter().flat_map(|entry| entry.names).copied().collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// Reads the size of a block.
+fn parse_block(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("a block has at least 1 byte".to_owned()),
+        bytes if bytes > 1 << 30 => Err("a block has at most 1G".to_owned()),
+        bytes => Ok(bytes),
+    }
+}

@@ -1,0 +1,179 @@
+//! `nectary cache`: simulations.
+//!
+//! Owns: which runs a command line asks for, and what is printed of them. Leaves to others: reading, running, drawing
+//! (`nectary-trace`).
+
+use std::fmt::Write as _;
+
+use nectary_trace::Error;
+use nectary_trace::simulate::svg::{SvgOptions, svg};
+use nectary_trace::simulate::table::{Cell, table};
+use nectary_trace::simulate::{LoadOptions, Period, Row, Run, Workload, policies, run_all, sizes};
+use serde_json::{Value, json};
+
+use crate::arguments::{CacheCommand, SimulateArguments};
+use crate::exit::{Failure, GOOD};
+use crate::{output, progress};
+
+/// Runs a command.
+pub fn run(command: &CacheCommand) -> Result<u8, Failure> {
+    match command {
+        CacheCommand::Simulate(arguments) => simulate(arguments),
+    }
+}
+
+fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
+    let names = policy_names(&arguments.policy)?;
+    let sizes = sizes::parse_list(&arguments.size).map_err(|error| Error::Usage(format!("--size: {error}")))?;
+    let workloads = load(arguments)?;
+    let mut runs = Vec::new();
+    for workload in &workloads {
+        let mut blocks = Vec::new();
+        for size in &sizes {
+            let size = size.blocks(workload.distinct(), arguments.read.block);
+            blocks.push(size.map_err(|error| Error::Usage(format!("--size: {error}")))?);
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        let is_explained = arguments.explain;
+        for size in blocks {
+            runs.extend(names.iter().map(|policy| Run { workload, policy, size, is_explained }));
+        }
+    }
+    let bar = progress::runs(runs.len() as u64);
+    let threads = arguments.threads.map(usize::from);
+    let rows = run_all(&runs, threads, &|done| bar.set_position(done as u64))?;
+    bar.finish_and_clear();
+    if let Some(path) = &arguments.svg {
+        let picture = svg(&workloads, &rows, SvgOptions { is_log: arguments.log, is_ratio: arguments.ratio });
+        std::fs::write(path, picture).map_err(|error| Error::io(path, error))?;
+    }
+    if arguments.json {
+        let rows: Vec<Value> = rows.iter().map(row).collect();
+        output::json(&json!({ "rows": rows }))?;
+    } else {
+        output::text(&text(&workloads, &rows, arguments))?;
+    }
+    Ok(GOOD)
+}
+
+/// The policies that are asked for, each once, in the order of tables.
+fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
+    let known = policies::names();
+    let mut names = Vec::new();
+    for asked in asked.iter().map(|asked| asked.trim()) {
+        if asked == "all" {
+            names.extend(&known);
+        } else if let Some(name) = known.iter().find(|name| **name == asked) {
+            names.push(*name);
+        } else {
+            let known = known.join(", ");
+            return Err(Error::Usage(format!("--policy: no policy is called \"{asked}\"; there are: {known}")).into());
+        }
+    }
+    names.sort_by_key(|name| policies::order(name));
+    names.dedup();
+    Ok(names)
+}
+
+/// The traces as they are to be simulated: each by itself, or all in one.
+fn load(arguments: &SimulateArguments) -> Result<Vec<Workload>, Failure> {
+    let limit = arguments.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let read = arguments.read.options();
+    let mut workloads: Vec<Workload> = Vec::new();
+    for path in &arguments.traces {
+        let workload = Workload::load(path, &read, &LoadOptions { limit })?;
+        if let Some(warning) = workload.warning() {
+            eprintln!("nectary: {}: {warning}", path.display());
+        }
+        workloads.push(workload);
+    }
+    if arguments.mix {
+        return Ok(vec![Workload::mix(&workloads.iter().collect::<Vec<_>>())?]);
+    }
+    // Rows are told apart by the names of their traces.
+    for index in 1..workloads.len() {
+        let (before, rest) = workloads.split_at_mut(index);
+        let same = before.iter().filter(|workload| workload.name() == rest[0].name()).count();
+        if same > 0 {
+            rest[0].rename(&arguments.traces[index].display().to_string());
+        }
+    }
+    Ok(workloads)
+}
+
+fn row(row: &Row) -> Value {
+    let mut value = json!({
+        "trace": row.trace,
+        "policy": row.policy,
+        "size": row.size,
+        "references": row.references,
+        "misses": row.misses,
+        "miss_ratio": row.miss_ratio(),
+        "elapsed_us": u64::try_from(row.elapsed.as_micros()).unwrap_or(u64::MAX),
+    });
+    if !row.periods.is_empty() {
+        value["periods"] = row.periods.iter().map(period).collect();
+    }
+    value
+}
+
+fn period(period: &Period) -> Value {
+    let report = &period.report;
+    json!({
+        "stream": period.stream.0,
+        "number": report.number,
+        "end": report.end,
+        "verdict": report.verdict.name(),
+        "unknown": report.unknown,
+        "known": report.known,
+        "foreign": report.foreign,
+        "by_backward": *report.by_backward,
+        "by_frequency": *report.by_frequency,
+        "tau_backward": report.tau_backward,
+        "tau_frequency": report.tau_frequency,
+        "loop_length": report.loop_length,
+        "replacement": period.replacement,
+    })
+}
+
+fn text(workloads: &[Workload], rows: &[Row], arguments: &SimulateArguments) -> String {
+    let mut cells = vec![if arguments.ratio { Cell::Ratio } else { Cell::Misses }];
+    if arguments.timing {
+        cells.push(Cell::Speed);
+    }
+    let mut text = String::new();
+    for workload in workloads {
+        for cell in &cells {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text += &table(workload, rows, *cell);
+        }
+        let explained = |row: &&Row| row.trace == workload.name() && policies::explains(row.policy);
+        if arguments.explain {
+            rows.iter().filter(explained).for_each(|row| text += &explanation(workload, row));
+        }
+    }
+    text
+}
+
+/// The periods of a run, a line each.
+fn explanation(workload: &Workload, row: &Row) -> String {
+    let mut text = format!("\n{} on {} at {} blocks, period by period\n", row.policy, row.trace, row.size);
+    let mut named: Vec<u32> = Vec::new();
+    for period in &row.periods {
+        if !named.contains(&period.stream.0) && named.len() < 64 {
+            named.push(period.stream.0);
+            if let Some(name) = workload.stream_name(period.stream) {
+                // Writing to a String does not fail.
+                let _ = writeln!(text, "  stream {} is {name}", period.stream.0);
+            }
+        }
+        let _ = writeln!(text, "  {period}");
+    }
+    if row.periods.is_empty() {
+        text += "  no stream was referenced for a whole period\n";
+    }
+    text
+}
