@@ -34,7 +34,7 @@ pub use filter::record::{Event, RECORDING_BYTES_MAX, RecordFilter, Recorder, Rec
 pub use filter::stats::{Count, Stats, StatsFilter};
 pub use memory::MemoryDevice;
 pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
-pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX};
+pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX, Request};
 pub use size::{format_size, parse_duration, parse_share, parse_size};
 pub use snapshot::Snapshot;
 pub use spec::{Argument, Form, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, Spec, SpecError};

@@ -141,7 +141,7 @@ impl MemoryDevice {
     }
 
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
-        let request = Request { operation, offset, length, deadline: context.deadline };
+        let request = Request::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())
     }
 }

@@ -1,6 +1,6 @@
 //! What every device checks before it touches anything, and the limits of one request.
 //!
-//! Owns: the checks that the contract's second clause and the deadline ask for, so that each device refuses the same
+//! Owns: [`Request`], and the checks that the contract's second clause and the deadline ask for, so that each device refuses the same
 //! requests with the same words.
 
 use std::time::Instant;
@@ -15,18 +15,29 @@ pub const BUFFERS_MAX: usize = 1024;
 /// The most bytes one read or write may carry.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
-/// A range that an operation is about, before it is checked.
+/// What an operation is about, before it is checked.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Request {
+pub struct Request {
+    /// The kind of operation.
     pub operation: Operation,
+    /// Where it begins, in bytes; 0 for a flush and a growth.
     pub offset: u64,
+    /// How many bytes it is about: 0 for a flush, the new size for a growth.
     pub length: u64,
+    /// Whether its end says that it is durable ([`WriteFlags::fua`](crate::WriteFlags::fua)).
+    pub fua: bool,
+    /// When the caller gives up.
     pub deadline: Option<Instant>,
 }
 
 impl Request {
+    /// Describes an operation that is not forced.
+    pub(crate) fn new(operation: Operation, offset: u64, length: u64, context: Context) -> Request {
+        Request { operation, offset, length, fua: false, deadline: context.deadline }
+    }
+
     /// Checks alignment, bounds and deadline of a range.
-    pub fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
+    pub(crate) fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
         let block = u64::from(geometry.block_bytes);
         let detail = if !self.offset.is_multiple_of(block) || !self.length.is_multiple_of(block) {
             format!("offset and length must be multiples of {block} bytes")
@@ -41,7 +52,7 @@ impl Request {
     }
 
     /// Checks a vectored request and gives back what it is about.
-    pub fn vectored(
+    pub(crate) fn vectored(
         operation: Operation,
         offset: u64,
         buffers: &[Buffer],
@@ -49,14 +60,13 @@ impl Request {
         spec: impl Fn() -> String,
         geometry: &Geometry,
     ) -> Result<Request, Error> {
-        let length = buffers.iter().fold(0u64, |sum, buffer| sum.saturating_add(buffer.len() as u64));
-        let request = Request { operation, offset, length, deadline: context.deadline };
+        let request = Request::new(operation, offset, total(buffers), context);
         let block = geometry.block_bytes as usize;
         if buffers.len() > BUFFERS_MAX {
             let detail = format!("{} buffers, at most {BUFFERS_MAX} are taken", buffers.len());
             return Err(request.error(ErrorKind::Invalid, spec, detail));
         }
-        if length > OPERATION_BYTES_MAX {
+        if request.length > OPERATION_BYTES_MAX {
             let detail = format!("more than {OPERATION_BYTES_MAX} bytes in one operation");
             return Err(request.error(ErrorKind::Invalid, spec, detail));
         }
@@ -69,9 +79,14 @@ impl Request {
     }
 
     /// Makes an error about this request.
-    pub fn error(&self, kind: ErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
+    pub(crate) fn error(&self, kind: ErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
         Error::new(kind, &spec(), self.operation, detail).at(self.offset, self.length)
     }
+}
+
+/// The bytes of all buffers together.
+pub(crate) fn total(buffers: &[Buffer]) -> u64 {
+    buffers.iter().fold(0, |sum, buffer| sum.saturating_add(buffer.len() as u64))
 }
 
 /// A future that is ready with `result`.

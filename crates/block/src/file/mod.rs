@@ -123,7 +123,7 @@ impl FileDevice {
         let Ok(handle) = Handle::try_current() else {
             return ready(Err(outside(&self.shared.spec, request.operation)));
         };
-        let Request { operation, offset, length, deadline } = request;
+        let Request { operation, offset, length, deadline, .. } = request;
         let shared = self.shared.clone();
         let transfer = Transfer { shared: shared.clone(), operation, offset, length, buffers, fua, done: 0 };
         let work = match self.engine {
@@ -154,7 +154,7 @@ impl FileDevice {
     }
 
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
-        let request = Request { operation, offset, length, deadline: context.deadline };
+        let request = Request::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())?;
         if !matches!(operation, Operation::Allocation) {
             self.shared.check_latch(operation, offset, length)?;
@@ -239,7 +239,7 @@ impl BlockDevice for FileDevice {
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         let now = self.geometry();
-        let request = Request { operation: Operation::Grow, offset: 0, length: size_bytes, deadline: None };
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         if size_bytes < now.size_bytes || !size_bytes.is_multiple_of(u64::from(now.block_bytes)) {
             let detail =
                 format!("it has {} bytes and grows only, by blocks of {} bytes", now.size_bytes, now.block_bytes);

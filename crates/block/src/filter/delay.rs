@@ -4,10 +4,12 @@
 
 use std::time::Duration;
 
-use super::{Filter, options_text, total};
-use crate::buffer::Buffer;
-use crate::device::{Context, IoFuture, SharedDevice, WriteFlags};
-use crate::error::{Error, ErrorKind, Operation};
+use tokio::time::Instant;
+
+use super::{Filter, options_text, wait_until};
+use crate::device::{IoFuture, SharedDevice};
+use crate::error::Operation;
+use crate::request::Request;
 
 /// How long each kind of operation waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,33 +34,14 @@ impl DelayFilter {
         DelayFilter { inner, options }
     }
 
-    fn later<T: Send + 'static>(
-        &self,
-        delay: Duration,
-        context: Context,
-        place: (Operation, u64, u64),
-        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
-    ) -> IoFuture<T> {
-        if delay.is_zero() {
-            return operation(&self.inner);
+    /// How long an operation waits.
+    fn delay(&self, operation: Operation) -> Duration {
+        match operation {
+            Operation::Read => self.options.read,
+            Operation::Write | Operation::WriteZeroes | Operation::Discard => self.options.write,
+            Operation::Flush => self.options.flush,
+            Operation::Open | Operation::Allocation | Operation::Grow => Duration::ZERO,
         }
-        let inner = self.inner.clone();
-        let spec = Filter::spec(self);
-        Box::pin(async move {
-            let end = tokio::time::Instant::now() + delay;
-            match context.deadline {
-                Some(deadline) if end > deadline.into() => {
-                    tokio::time::sleep_until(deadline.into()).await;
-                    let (name, offset, length) = place;
-                    let detail = format!("the deadline passed during the delay of {delay:?}; it did not happen");
-                    Err(Error::new(ErrorKind::TimedOut, &spec, name, detail).at(offset, length))
-                }
-                _ => {
-                    tokio::time::sleep_until(end).await;
-                    operation(&inner).await
-                }
-            }
-        })
     }
 }
 
@@ -72,30 +55,21 @@ impl Filter for DelayFilter {
         let options = options_text([("read", text(read)), ("write", text(write)), ("flush", text(flush))]);
         format!("delay({}{options})", self.inner.spec())
     }
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let place = (Operation::Read, offset, total(&buffers));
-        self.later(self.options.read, context, place, move |inner| inner.read_at(offset, buffers, context))
-    }
-    fn write_at(
+    fn around<T: Send + 'static>(
         &self,
-        offset: u64,
-        buffers: Vec<Buffer>,
-        flags: WriteFlags,
-        context: Context,
-    ) -> IoFuture<Vec<Buffer>> {
-        let place = (Operation::Write, offset, total(&buffers));
-        self.later(self.options.write, context, place, move |inner| inner.write_at(offset, buffers, flags, context))
-    }
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        self.later(self.options.flush, context, (Operation::Flush, 0, 0), move |inner| inner.flush(context))
-    }
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let place = (Operation::Discard, offset, length);
-        self.later(self.options.write, context, place, move |inner| inner.discard(offset, length, context))
-    }
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        let place = (Operation::WriteZeroes, offset, length);
-        self.later(self.options.write, context, place, move |inner| inner.write_zeroes(offset, length, context))
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let delay = self.delay(request.operation);
+        if delay.is_zero() {
+            return operation(&self.inner);
+        }
+        let (inner, spec) = (self.inner.clone(), Filter::spec(self));
+        Box::pin(async move {
+            let end = Instant::now() + delay;
+            wait_until(end, &request, || (spec, format!("the delay of {delay:?}"))).await?;
+            operation(&inner).await
+        })
     }
 }
 
@@ -104,7 +78,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::{BlockDevice, OpenOptions, open, read};
+    use crate::{BlockDevice, Context, ErrorKind, OpenOptions, open, read};
 
     #[tokio::test]
     async fn operations_take_at_least_their_delay() {

@@ -5,11 +5,10 @@
 
 use std::path::PathBuf;
 
-use super::{Chance, Filter, Trigger, options_text, total};
-use crate::buffer::Buffer;
-use crate::device::{Context, IoFuture, SharedDevice, WriteFlags};
-use crate::error::{Error, ErrorKind, Operation};
-use crate::request::ready;
+use super::{Chance, Filter, Trigger, options_text};
+use crate::device::{IoFuture, SharedDevice};
+use crate::error::{ErrorKind, Operation};
+use crate::request::{Request, ready};
 use crate::spec::quoted;
 
 /// Which operations can fail.
@@ -82,12 +81,15 @@ impl ErrorFilter {
         ErrorFilter { inner, options, chance, trigger }
     }
 
-    fn fails(&self, is_chosen: bool, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
-        if !is_chosen || !self.trigger.is_on() || self.chance.draw().is_none() {
-            return Ok(());
-        }
-        let detail = "the error filter failed it on purpose";
-        Err(Error::new(self.options.kind, &Filter::spec(self), operation, detail).at(offset, length))
+    fn fails(&self, operation: Operation) -> bool {
+        let On { read, write, flush } = self.options.on;
+        let is_chosen = match operation {
+            Operation::Read => read,
+            Operation::Write | Operation::WriteZeroes | Operation::Discard => write,
+            Operation::Flush => flush,
+            Operation::Open | Operation::Allocation | Operation::Grow => false,
+        };
+        is_chosen && self.trigger.is_on() && self.chance.draw().is_some()
     }
 }
 
@@ -106,48 +108,23 @@ impl Filter for ErrorFilter {
         ]);
         format!("error({}{options})", self.inner.spec())
     }
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        match self.fails(self.options.on.read, Operation::Read, offset, total(&buffers)) {
-            Ok(()) => self.inner.read_at(offset, buffers, context),
-            Err(error) => ready(Err(error)),
-        }
-    }
-    fn write_at(
+    fn around<T: Send + 'static>(
         &self,
-        offset: u64,
-        buffers: Vec<Buffer>,
-        flags: WriteFlags,
-        context: Context,
-    ) -> IoFuture<Vec<Buffer>> {
-        match self.fails(self.options.on.write, Operation::Write, offset, total(&buffers)) {
-            Ok(()) => self.inner.write_at(offset, buffers, flags, context),
-            Err(error) => ready(Err(error)),
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        if self.fails(request.operation) {
+            let detail = "the error filter failed it on purpose".to_owned();
+            return ready(Err(request.error(self.options.kind, || Filter::spec(self), detail)));
         }
-    }
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        match self.fails(self.options.on.flush, Operation::Flush, 0, 0) {
-            Ok(()) => self.inner.flush(context),
-            Err(error) => ready(Err(error)),
-        }
-    }
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.fails(self.options.on.write, Operation::Discard, offset, length) {
-            Ok(()) => self.inner.discard(offset, length, context),
-            Err(error) => ready(Err(error)),
-        }
-    }
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        match self.fails(self.options.on.write, Operation::WriteZeroes, offset, length) {
-            Ok(()) => self.inner.write_zeroes(offset, length, context),
-            Err(error) => ready(Err(error)),
-        }
+        operation(&self.inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockDevice, OpenOptions, open, read, write};
+    use crate::{BlockDevice, Buffer, Context, OpenOptions, open, read, write};
 
     #[tokio::test]
     async fn chosen_operations_fail_at_the_rate_and_others_pass() {

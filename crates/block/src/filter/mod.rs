@@ -12,11 +12,18 @@ pub mod stats;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::time::Instant;
+
 use crate::buffer::Buffer;
 use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, WriteFlags};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::request::{Request, total};
 
 /// A device that stands on one other device; every operation goes there unless the filter says otherwise.
-pub trait Filter: Send + Sync + 'static {
+///
+/// A filter that does the same with every kind of operation says it once, in [`around`](Filter::around); one that means a
+/// single kind overrides that method, which then does not pass through `around`.
+pub trait Filter: Send + Sync + Sized + 'static {
     /// The device below.
     fn inner(&self) -> &SharedDevice;
 
@@ -28,9 +35,21 @@ pub trait Filter: Send + Sync + 'static {
         self.inner().geometry()
     }
 
+    /// Does what this filter does with an operation; `operation` hands it to the device that it is given.
+    ///
+    /// The request is not checked yet: the device below refuses what no device takes.
+    fn around<T: Send + 'static>(
+        &self,
+        _request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        operation(self.inner())
+    }
+
     /// See [`BlockDevice::read_at`].
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        self.inner().read_at(offset, buffers, context)
+        let request = Request::new(Operation::Read, offset, total(&buffers), context);
+        self.around(request, move |inner| inner.read_at(offset, buffers, context))
     }
 
     /// See [`BlockDevice::write_at`].
@@ -41,32 +60,38 @@ pub trait Filter: Send + Sync + 'static {
         flags: WriteFlags,
         context: Context,
     ) -> IoFuture<Vec<Buffer>> {
-        self.inner().write_at(offset, buffers, flags, context)
+        let request = Request::new(Operation::Write, offset, total(&buffers), context);
+        let request = Request { fua: flags.fua, ..request };
+        self.around(request, move |inner| inner.write_at(offset, buffers, flags, context))
     }
 
     /// See [`BlockDevice::flush`].
     fn flush(&self, context: Context) -> IoFuture<()> {
-        self.inner().flush(context)
+        self.around(Request::new(Operation::Flush, 0, 0, context), move |inner| inner.flush(context))
     }
 
     /// See [`BlockDevice::discard`].
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.inner().discard(offset, length, context)
+        let request = Request::new(Operation::Discard, offset, length, context);
+        self.around(request, move |inner| inner.discard(offset, length, context))
     }
 
     /// See [`BlockDevice::write_zeroes`].
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        self.inner().write_zeroes(offset, length, context)
+        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+        self.around(request, move |inner| inner.write_zeroes(offset, length, context))
     }
 
     /// See [`BlockDevice::allocation`].
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        self.inner().allocation(offset, length, context)
+        let request = Request::new(Operation::Allocation, offset, length, context);
+        self.around(request, move |inner| inner.allocation(offset, length, context))
     }
 
     /// See [`BlockDevice::grow`].
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        self.inner().grow(size_bytes)
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        self.around(request, move |inner| inner.grow(size_bytes))
     }
 }
 
@@ -145,15 +170,32 @@ impl Trigger {
     }
 }
 
+/// Waits until `end`, or until the request's deadline where that comes first: then it did not happen.
+///
+/// `why` gives the filter's SPEC and what it was that made it wait.
+pub(crate) async fn wait_until(
+    end: Instant,
+    request: &Request,
+    why: impl FnOnce() -> (String, String),
+) -> Result<(), Error> {
+    match request.deadline {
+        Some(deadline) if end > deadline.into() => {
+            tokio::time::sleep_until(deadline.into()).await;
+            let (spec, reason) = why();
+            let detail = format!("the deadline passed during {reason}; it did not happen");
+            Err(request.error(ErrorKind::TimedOut, || spec, detail))
+        }
+        _ => {
+            tokio::time::sleep_until(end).await;
+            Ok(())
+        }
+    }
+}
+
 /// Writes `,key=value` for every option that is there.
 pub(crate) fn options_text<const N: usize>(options: [(&str, Option<String>); N]) -> String {
     let given = options.into_iter().filter_map(|(key, value)| Some(format!(",{key}={}", value?)));
     given.collect()
-}
-
-/// The bytes of all buffers together.
-pub(crate) fn total(buffers: &[Buffer]) -> u64 {
-    buffers.iter().fold(0, |sum, buffer| sum.saturating_add(buffer.len() as u64))
 }
 
 #[cfg(test)]

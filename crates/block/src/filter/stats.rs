@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::{Filter, total};
-use crate::buffer::Buffer;
-use crate::device::{Context, IoFuture, SharedDevice, WriteFlags};
-use crate::error::Error;
+use super::Filter;
+use crate::device::{IoFuture, SharedDevice};
+use crate::error::Operation;
+use crate::request::Request;
 
 /// What has passed of one kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,9 +96,8 @@ impl Drop for Pending {
     }
 }
 
-/// The `stats` filter; see the file's head.
-pub struct StatsFilter {
-    inner: SharedDevice,
+#[derive(Default)]
+struct Counters {
     reads: Arc<Counter>,
     writes: Arc<Counter>,
     flushes: Arc<Counter>,
@@ -106,40 +105,40 @@ pub struct StatsFilter {
     zeroes: Arc<Counter>,
 }
 
+/// The `stats` filter; see the file's head.
+pub struct StatsFilter {
+    inner: SharedDevice,
+    counters: Counters,
+}
+
 impl StatsFilter {
     /// Counts what passes to `inner`.
     pub fn new(inner: SharedDevice) -> StatsFilter {
-        let counter = Arc::<Counter>::default;
-        StatsFilter {
-            inner,
-            reads: counter(),
-            writes: counter(),
-            flushes: counter(),
-            discards: counter(),
-            zeroes: counter(),
-        }
+        StatsFilter { inner, counters: Counters::default() }
     }
 
     /// What has passed until now.
     pub fn snapshot(&self) -> Stats {
+        let Counters { reads, writes, flushes, discards, zeroes } = &self.counters;
         Stats {
-            reads: self.reads.read(),
-            writes: self.writes.read(),
-            flushes: self.flushes.read(),
-            discards: self.discards.read(),
-            zeroes: self.zeroes.read(),
+            reads: reads.read(),
+            writes: writes.read(),
+            flushes: flushes.read(),
+            discards: discards.read(),
+            zeroes: zeroes.read(),
         }
     }
-}
 
-fn counted<T: Send + 'static>(counter: &Arc<Counter>, bytes: u64, operation: IoFuture<T>) -> IoFuture<T> {
-    counter.begun.fetch_add(1, Ordering::Relaxed);
-    let pending = Pending { counter: counter.clone(), began: Instant::now(), is_ended: false };
-    Box::pin(async move {
-        let result: Result<T, Error> = operation.await;
-        pending.end(bytes, result.is_ok());
-        result
-    })
+    fn counter(&self, operation: Operation) -> Option<&Arc<Counter>> {
+        match operation {
+            Operation::Read => Some(&self.counters.reads),
+            Operation::Write => Some(&self.counters.writes),
+            Operation::Flush => Some(&self.counters.flushes),
+            Operation::Discard => Some(&self.counters.discards),
+            Operation::WriteZeroes => Some(&self.counters.zeroes),
+            Operation::Open | Operation::Allocation | Operation::Grow => None,
+        }
+    }
 }
 
 impl Filter for StatsFilter {
@@ -149,33 +148,27 @@ impl Filter for StatsFilter {
     fn spec(&self) -> String {
         format!("stats({})", self.inner.spec())
     }
-    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        counted(&self.reads, total(&buffers), self.inner.read_at(offset, buffers, context))
-    }
-    fn write_at(
+    fn around<T: Send + 'static>(
         &self,
-        offset: u64,
-        buffers: Vec<Buffer>,
-        flags: WriteFlags,
-        context: Context,
-    ) -> IoFuture<Vec<Buffer>> {
-        counted(&self.writes, total(&buffers), self.inner.write_at(offset, buffers, flags, context))
-    }
-    fn flush(&self, context: Context) -> IoFuture<()> {
-        counted(&self.flushes, 0, self.inner.flush(context))
-    }
-    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        counted(&self.discards, length, self.inner.discard(offset, length, context))
-    }
-    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        counted(&self.zeroes, length, self.inner.write_zeroes(offset, length, context))
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let operation = operation(&self.inner);
+        let Some(counter) = self.counter(request.operation) else { return operation };
+        counter.begun.fetch_add(1, Ordering::Relaxed);
+        let pending = Pending { counter: counter.clone(), began: Instant::now(), is_ended: false };
+        Box::pin(async move {
+            let result = operation.await;
+            pending.end(request.length, result.is_ok());
+            result
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockDevice, MemoryDevice, read, write};
+    use crate::{BlockDevice, Buffer, Context, MemoryDevice, read, write};
 
     #[tokio::test]
     async fn operations_bytes_failures_and_drops_are_counted() {

@@ -239,7 +239,7 @@ impl RecordFilter {
 
     /// Requests that no device takes are not recorded: they have no effect anywhere.
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
-        let request = Request { operation, offset, length, deadline: context.deadline };
+        let request = Request::new(operation, offset, length, context);
         request.check(|| Filter::spec(self), &self.inner.geometry())?;
         Ok(request)
     }
@@ -304,7 +304,7 @@ impl Filter for RecordFilter {
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let request = Request { operation: Operation::Grow, offset: 0, length: size_bytes, deadline: None };
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         self.recorded(request, |id| Event::GrowBegun { id, size_bytes }, |inner| inner.grow(size_bytes))
     }
 }
