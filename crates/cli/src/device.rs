@@ -5,10 +5,10 @@
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, SharedDevice, format_size};
-use nectary_store::{CreateOptions, OpenOptions, Store};
+use nectary_store::{CreateOptions, OpenOptions, SPAN_BYTES_MIN, Store};
 
 use crate::arguments::{DeviceArguments, EngineArguments, IoEngine};
-use crate::exit::{Failure, NOT_FOUND};
+use crate::exit::{FAILED, Failure, NOT_FOUND};
 
 /// Memory for a command that uses a store once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
@@ -49,13 +49,22 @@ pub async fn open_or_create_store(
     size_bytes: u64,
     memory_bytes: u64,
 ) -> Result<Store, Failure> {
+    let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
+    options.check().with_context(|| format!("cannot open a store on {spec}"))?;
     let device = open_device(spec, engine, Some(size_bytes)).await?;
     if !Store::probe(&device).await? {
-        let size_bytes = size_bytes.min(device.geometry().size_bytes);
+        let device_bytes = device.geometry().size_bytes;
+        if device_bytes < SPAN_BYTES_MIN.min(size_bytes) {
+            return Err(Failure::new(
+                FAILED,
+                format!("{spec}: it is there, with {device_bytes} bytes in whole blocks, too few for a store"),
+                "if it is a store that was cut, remove it and a new one is made; else name another device",
+            ));
+        }
+        let size_bytes = size_bytes.min(device_bytes);
         let options = CreateOptions { size_bytes, segment_bytes: None, force: false };
         Store::create(device.clone(), &options).await.with_context(|| format!("cannot make a store on {spec}"))?;
         eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
     }
-    let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
     Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?)
 }

@@ -57,6 +57,8 @@ impl Proxy {
         let mut listeners: Vec<Vec<TcpListener>> = (0..worker_count).map(|_| Vec::new()).collect();
         for &wanted in &options.listen {
             let mut address = wanted;
+            // The workers share an address with each other; with anybody else it would be a mistake that nobody sees.
+            bind(address, false).map_err(|source| Error::Listen { address, source })?;
             for of_worker in &mut listeners {
                 let listener = listen(address).map_err(|source| Error::Listen { address, source })?;
                 // With port 0 the first worker's listener picks the port for all.
@@ -167,13 +169,19 @@ impl Drop for StopOnDrop {
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
+    let socket = bind(address, true)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// A socket at an address: alone, or with others that share it too.
+fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(is_shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 /// A number that other proxies will hardly have.

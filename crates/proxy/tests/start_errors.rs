@@ -23,3 +23,12 @@ async fn each_error_names_its_cause() {
     let error = error_of(ProxyOptions { origin_ca: Some(missing), ..options() }).await;
     assert!(error.to_string().contains("/no/such/folder/file"), "{error}");
 }
+
+#[tokio::test]
+async fn the_address_of_another_proxy_is_taken_although_workers_share_theirs() {
+    let mut first = TestProxy::start(ProxyOptions { workers: 2, ..options() }).await;
+    let address = first.address;
+    let error = error_of(ProxyOptions { listen: vec![address], ..options() }).await;
+    assert!(matches!(error, Error::Listen { .. }), "{error}");
+    first.stop().await;
+}

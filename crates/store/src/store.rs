@@ -63,6 +63,19 @@ impl Default for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
+                self.memory_bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
 struct Inner {
     shared: Arc<Shared>,
     commands: Option<mpsc::Sender<Command>>,
@@ -167,12 +180,7 @@ impl Store {
     /// appended since, not the objects.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let spec = device.spec();
-        if options.memory_bytes < MEMORY_BYTES_MIN {
-            return Err(Error::invalid(format!(
-                "{spec}: a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
-                options.memory_bytes
-            )));
-        }
+        options.check().map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
         let layout = recovery::read_superblock(&device).await?;
         if device.geometry().size_bytes < layout.span_bytes {
             // A file that was cut: what is gone reads as zeroes from now on, and costs the objects that were there.

@@ -155,3 +155,14 @@ fn two_proxies_do_not_share_an_address() {
     scratch.run(&line).exits(5).says("already serving").says("nectary status");
     assert_eq!(status(&scratch, 0)[0]["status"]["pid"], first.child.id());
 }
+
+#[test]
+fn a_proxy_that_cannot_start_makes_no_store() {
+    let scratch = Scratch::new("nothing");
+    let line = "proxy --listen 127.0.0.1:0 --store ./s --size 64M";
+    scratch.run(&format!("{line} --memory 1K")).exits(2).says("8388608 bytes of memory");
+    assert!(!scratch.file("s").exists());
+    std::fs::write(scratch.file("s"), b"the rest of a store").expect("written");
+    scratch.run(&format!("{line} --memory 32M")).exits(1).says("too few for a store");
+    assert_eq!(std::fs::read(scratch.file("s")).expect("there"), b"the rest of a store");
+}
