@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flate2::read::MultiGzDecoder;
-use nectary_trace::formats::nectary::{BLOCKS_MAX, End, FileEntry, Nectary, Process};
+use nectary_trace::formats::nectary::{BLOCKS_MAX, End, FileEntry, Nectary, Outcome, Process};
 use nectary_trace::record::{Options, record};
 
 /// A folder that is removed at the end.
@@ -26,10 +26,10 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Makes a file of `bytes` bytes.
+    /// Makes a file of lines, `bytes` bytes long.
     pub fn file(&self, name: &str, bytes: u64) {
-        let text: Vec<u8> =
-            (0..bytes).map(|at| if at % 61 == 60 { b'\n' } else { b'a' + (at * 7 % 23) as u8 }).collect();
+        let byte = |at: u64| if at % 61 == 60 || at + 1 == bytes { b'\n' } else { b'a' + (at * 7 % 23) as u8 };
+        let text: Vec<u8> = (0..bytes).map(byte).collect();
         fs::write(self.path(name), text).unwrap();
     }
 
@@ -63,14 +63,21 @@ impl Folder {
     /// Records a script, where there is a python.
     pub fn python(&self, script: &str) -> Option<Trace> {
         fs::write(self.path("script.py"), script).unwrap();
-        // Not one that a wrapper script chooses.
-        let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
-        let Some(python) = python else {
-            println!("NOT RUN: no python3");
-            return None;
-        };
-        Some(self.record(&[python, "-S", "-E", "script.py"]))
+        let mut command = self.command(&[python()?, "-S", "-E", "script.py"]);
+        command.stderr(Stdio::inherit());
+        let trace = self.record_with(command, &self.options());
+        assert_eq!(trace.end.map(|end| end.outcome), Some(Outcome::Exited(0)));
+        Some(trace)
     }
+}
+
+/// A python that no wrapper script chooses.
+pub fn python() -> Option<&'static str> {
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
+    if python.is_none() {
+        println!("NOT RUN: no python3");
+    }
+    python
 }
 
 impl Drop for Folder {
@@ -117,7 +124,25 @@ impl Trace {
         wanted.map(|reference| reference.2).collect()
     }
 
-    /// The same, each once, in ascending order.
+    /// The processes that referred to the file `name`, by number.
+    pub fn processes_of(&self, name: &str) -> Vec<u32> {
+        let is_it = |file: u32| self.files[file as usize].name == name;
+        let found = self.references.iter().filter(|reference| is_it(reference.1)).map(|reference| reference.0);
+        found.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The file `name`.
+    pub fn file(&self, name: &str) -> &FileEntry {
+        self.files.iter().find(|file| file.name == name).unwrap_or_else(|| panic!("no {name}: {:?}", self.files))
+    }
+
+    /// How many bytes of the file `name` were mapped.
+    pub fn mapped_bytes(&self, name: &str) -> u64 {
+        let number = self.files.iter().position(|file| file.name == name).unwrap_or(usize::MAX);
+        self.mapped.get(number).copied().unwrap_or_default()
+    }
+
+    /// The blocks of the file `name` that were read or written, each once, in ascending order.
     pub fn distinct(&self, name: &str, is_write: bool) -> Vec<u64> {
         self.blocks(name, is_write).into_iter().collect::<BTreeSet<_>>().into_iter().collect()
     }
