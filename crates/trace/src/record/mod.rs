@@ -106,8 +106,10 @@ pub struct MapSummary {
 /// What a recording holds, and what it does not.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// How it ended.
+    /// How the command ended.
     pub outcome: Outcome,
+    /// Whether the recording was stopped before the last of the command's children had ended.
+    pub is_stopped: bool,
     /// What is in the file.
     pub totals: Totals,
     /// Distinct blocks.
@@ -122,8 +124,10 @@ pub struct Summary {
     pub maps_unnamed: u64,
     /// The size of a page. *Units*: bytes.
     pub page_bytes: u64,
-    /// How long the command ran.
+    /// How long it took.
     pub seconds: f64,
+    /// The size of the file. *Units*: bytes.
+    pub file_bytes: u64,
 }
 
 impl Summary {

@@ -385,14 +385,15 @@ impl<W: Write> Session<W> {
         (self.writer.totals().references, self.distinct.count().0)
     }
 
-    /// Writes the end; gives the output and the summary.
-    pub(super) fn finish(mut self, outcome: Outcome, seconds: f64) -> io::Result<(W, Summary)> {
+    /// Writes the end; gives the output and the summary, which still lacks the file's size.
+    pub(super) fn finish(mut self, outcome: Outcome, is_stopped: bool, seconds: f64) -> io::Result<(W, Summary)> {
         self.write_unseen()?;
         let mut maps: Vec<MapSummary> = self.maps.into_values().filter(|map| map.maps > 0).collect();
         maps.sort_by(|a, b| b.pages.cmp(&a.pages).then_with(|| a.name.cmp(&b.name)));
         let (blocks, is_lower_bound) = self.distinct.count();
         let summary = Summary {
             outcome,
+            is_stopped,
             totals: *self.writer.totals(),
             blocks,
             is_lower_bound,
@@ -401,8 +402,10 @@ impl<W: Write> Session<W> {
             maps_unnamed: self.maps_unnamed,
             page_bytes: self.page_bytes,
             seconds,
+            file_bytes: 0,
         };
-        Ok((self.writer.finish(outcome)?, summary))
+        let end = if is_stopped { Outcome::Stopped } else { outcome };
+        Ok((self.writer.finish(end)?, summary))
     }
 }
 

@@ -244,11 +244,11 @@ impl Watch {
 
     fn end(self, is_nothing_left: bool) -> Result<Summary> {
         let path = self.path;
-        let outcome = if is_nothing_left { self.outcome } else { None };
+        let outcome = self.outcome.unwrap_or(Outcome::Stopped);
         let seconds = self.began.elapsed().as_secs_f64();
         let finished = self.session.and_then(|session| {
-            let (output, summary) = session.finish(outcome.unwrap_or(Outcome::Stopped), seconds)?;
-            output.finish()?;
+            let (output, mut summary) = session.finish(outcome, !is_nothing_left, seconds)?;
+            summary.file_bytes = output.finish()?;
             Ok(summary)
         });
         drop(self.listener);
