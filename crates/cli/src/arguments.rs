@@ -5,6 +5,7 @@
 
 mod cache;
 mod trace;
+mod trace_record;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub use cache::{CacheCommand, SimulateArguments};
 pub use trace::{
     ConvertArguments, ReadArguments as TraceReadArguments, StatArguments as TraceStatArguments, TraceCommand,
 };
+pub use trace_record::RecordArguments;
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";

@@ -14,6 +14,7 @@ mod proxy;
 mod status;
 mod store;
 mod trace;
+mod trace_record;
 
 use std::process::ExitCode;
 

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 
 use crate::arguments::{ConvertArguments, TraceCommand, TraceStatArguments};
 use crate::exit::{Failure, GOOD};
-use crate::{output, progress};
+use crate::{output, progress, trace_record};
 
 /// Runs a command.
 pub fn run(command: &TraceCommand) -> Result<u8, Failure> {
     match command {
+        TraceCommand::Record(arguments) => trace_record::run(arguments),
         TraceCommand::Stat(arguments) => stat(arguments),
         TraceCommand::Convert(arguments) => convert(arguments),
     }

@@ -8,11 +8,15 @@ use nectary_trace::formats::csv::Columns;
 use nectary_trace::formats::{FORMATS, Format, ReadOptions};
 
 use super::TEMPLATE;
+use super::trace_record::{self, RecordArguments};
 use crate::exit;
 
 /// The commands on traces.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
+    /// Run a program and record the blocks that it and its children refer to
+    #[command(help_template = TEMPLATE, before_help = trace_record::EXAMPLES, after_help = trace_record::AFTER)]
+    Record(RecordArguments),
     /// Count what is in traces: references, blocks, streams, reads and writes, reuse
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary trace stat cs.trace.gz
