@@ -63,9 +63,9 @@ fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     let mut names = Vec::new();
     for asked in asked.iter().map(|asked| asked.trim()) {
         if asked == "all" {
-            names.extend(&known);
+            names.extend(policies::all());
         } else if let Some(name) = known.iter().find(|name| **name == asked) {
-            names.push(*name);
+            names.push(name);
         } else {
             let known = known.join(", ");
             return Err(Error::Usage(format!("--policy: no policy is called \"{asked}\"; there are: {known}")).into());

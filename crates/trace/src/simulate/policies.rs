@@ -4,7 +4,7 @@
 //! (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodSink;
-use nectary_cache::{Dear, Policy};
+use nectary_cache::{Dear, Min, Policy};
 
 use super::workload::Workload;
 
@@ -15,12 +15,15 @@ const ORDER: [&str; 14] =
 /// The offline optimum.
 pub const MIN: &str = "min";
 
-/// The names of the policies that there are, in the order of tables; those that the order does not know stand last.
+/// The names of the policies that there are, in the order of tables; variants that the order does not have stand last.
 pub fn names() -> Vec<&'static str> {
-    let is_there = |name: &&str| nectary_cache::NAMES.contains(name);
-    let known = ORDER.into_iter().filter(is_there);
-    let others = nectary_cache::NAMES.iter().copied().filter(|name| !ORDER.contains(name));
-    known.chain(others).collect()
+    let variants = nectary_cache::NAMES.iter().copied().filter(|name| !ORDER.contains(name));
+    all().into_iter().chain(variants).collect()
+}
+
+/// What `all` stands for: the policies of the order, without variants.
+pub fn all() -> Vec<&'static str> {
+    ORDER.into_iter().filter(|name| *name == MIN || nectary_cache::NAMES.contains(name)).collect()
 }
 
 /// The place of a policy in tables.
@@ -30,7 +33,9 @@ pub fn order(name: &str) -> usize {
 
 /// Makes the policy called `name` for a run over `workload`; `None` where there is none of that name.
 pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Policy>> {
-    let _ = workload;
+    if name == MIN {
+        return Some(Box::new(Min::new(capacity, workload.future()?)));
+    }
     nectary_cache::by_name(name, capacity)
 }
 

@@ -190,7 +190,7 @@ impl Panel {
             let step = step(self.last).max(1.0);
             return (0..=(self.last / step) as u64).map(|line| (line as f64 * step) as u64).collect();
         }
-        let all = (0..20).flat_map(|power| [1, 2, 5].map(|factor| factor * 10_u64.saturating_pow(power)));
+        let all = (0..20).flat_map(|power| [1, 2, 5].map(|factor| 10_u64.saturating_pow(power).saturating_mul(factor)));
         let within = |size: &u64| {
             let on_axis = (*size as f64).log10();
             on_axis >= self.first - 1e-9 && on_axis <= self.last + 1e-9

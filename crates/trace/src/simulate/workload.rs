@@ -4,9 +4,10 @@
 //! blocks and streams of different traces stay different in a mix; the same traces in the same order give the same mix.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use hashbrown::{HashMap, HashSet};
-use nectary_cache::Stream;
+use nectary_cache::{Future, Stream};
 
 use crate::error::{Error, Place, Result};
 use crate::formats::{self, ReadOptions, Reader};
@@ -30,6 +31,7 @@ pub struct Workload {
     /// What streams are called, the first [`NAMES_MAX`] of them that have names, by number.
     names: Vec<(Stream, String)>,
     warning: Option<String>,
+    future: OnceLock<Option<Future>>,
 }
 
 /// How many streams are called by name.
@@ -132,7 +134,7 @@ impl Workload {
         }
         names.truncate(NAMES_MAX);
         let distinct = parts.iter().map(|part| part.distinct).sum();
-        Ok(Workload { name, blocks, streams, distinct, names, warning: None })
+        Ok(Workload { name, blocks, streams, distinct, names, warning: None, future: OnceLock::new() })
     }
 
     /// Its name: its file's without endings, or the names of what was mixed, joined by `+`.
@@ -180,16 +182,9 @@ impl Workload {
         self.distinct
     }
 
-    /// For each reference, the index of the next one to the same block; `u64::MAX` where there is none.
-    pub fn next_uses(&self) -> Vec<u64> {
-        let mut next_uses = vec![u64::MAX; self.blocks.len()];
-        let mut seen: HashMap<u64, u64> = HashMap::with_capacity(self.distinct as usize);
-        for (index, &block) in self.blocks.iter().enumerate().rev() {
-            if let Some(next) = seen.insert(block, index as u64) {
-                next_uses[index] = next;
-            }
-        }
-        next_uses
+    /// The next reference to each block, for MIN; looked up at the first call. `None` beyond 2^32 references.
+    pub fn future(&self) -> Option<&Future> {
+        self.future.get_or_init(|| Future::of(&self.blocks)).as_ref()
     }
 }
 
@@ -214,7 +209,15 @@ impl Builder {
 
     fn finish(self, name: String) -> Workload {
         let distinct = self.seen.len() as u64;
-        Workload { name, blocks: self.blocks, streams: self.streams, distinct, names: Vec::new(), warning: None }
+        Workload {
+            name,
+            blocks: self.blocks,
+            streams: self.streams,
+            distinct,
+            names: Vec::new(),
+            warning: None,
+            future: OnceLock::new(),
+        }
     }
 }
 
@@ -292,11 +295,6 @@ mod tests {
         let mix = Workload::mix(&[&wide, &wide]).expect("two traces");
         let tag = 1 << TRACE_SHIFT;
         assert_eq!(mix.blocks(), [0, tag, 1, tag | 1, 0, tag]);
-    }
-
-    #[test]
-    fn next_uses_are_those_of_the_same_block() {
-        assert_eq!(workload("a", &[5, 6, 5, 5]).next_uses(), [2, u64::MAX, 3, u64::MAX]);
     }
 
     #[test]

@@ -1,0 +1,82 @@
+//! LRU, FIFO and MIN in the plainest way, a list that is searched from its beginning, against the simulator on random
+//! traces.
+
+use nectary_cache::Stream;
+use nectary_trace::simulate::{Run, Workload, policies, run_all};
+use proptest::prelude::*;
+
+/// The list begins with the next victim.
+fn naive(policy: &str, blocks: &[u64], size: usize) -> u64 {
+    let mut resident: Vec<u64> = Vec::new();
+    let mut misses = 0;
+    for (now, &block) in blocks.iter().enumerate() {
+        if let Some(place) = resident.iter().position(|&other| other == block) {
+            if policy == "lru" {
+                resident.remove(place);
+                resident.push(block);
+            }
+            continue;
+        }
+        misses += 1;
+        if resident.len() == size {
+            let victim = match policy {
+                "min" => {
+                    let next = |block: u64| blocks[now + 1..].iter().position(|&other| other == block);
+                    let far = |&place: &usize| next(resident[place]).unwrap_or(usize::MAX);
+                    (0..resident.len()).max_by_key(far).unwrap_or(0)
+                }
+                _ => 0,
+            };
+            resident.remove(victim);
+        }
+        resident.push(block);
+    }
+    misses
+}
+
+fn simulated(policy: &'static str, workload: &Workload, size: u64) -> u64 {
+    let runs = [Run { workload, policy, size, is_explained: false }];
+    run_all(&runs, Some(1), &|_| {}).expect("a policy that there is")[0].misses
+}
+
+proptest! {
+    #[test]
+    fn the_simulator_counts_what_a_naive_list_counts(
+        blocks in prop::collection::vec(0..40_u64, 1..600),
+        size in 1..50_u64,
+    ) {
+        let workload = Workload::new("random", blocks.iter().map(|&block| (block, Stream(0))));
+        for policy in ["lru", "fifo", policies::MIN] {
+            let expected = naive(policy, &blocks, size as usize);
+            prop_assert_eq!(simulated(policy, &workload, size), expected, "{} at {}", policy, size);
+        }
+    }
+
+    #[test]
+    fn every_policy_works_at_one_block_and_at_more_than_there_are(
+        blocks in prop::collection::vec(0..40_u64, 1..300),
+        streams in prop::collection::vec(0..3_u32, 300),
+    ) {
+        let references = blocks.iter().zip(&streams).map(|(&block, &stream)| (block, Stream(stream)));
+        let workload = Workload::new("random", references);
+        for policy in policies::names() {
+            let distinct = workload.distinct();
+            prop_assert!(simulated(policy, &workload, 1) >= distinct, "{}", policy);
+            prop_assert!(simulated(policy, &workload, 3) >= distinct, "{}", policy);
+            prop_assert_eq!(simulated(policy, &workload, 100_000), distinct, "{}", policy);
+        }
+    }
+
+    #[test]
+    fn results_do_not_depend_on_the_number_of_threads(blocks in prop::collection::vec(0..99_u64, 1..200)) {
+        let workload = Workload::new("random", blocks.iter().map(|&block| (block, Stream(0))));
+        let runs: Vec<Run<'_>> = policies::names()
+            .into_iter()
+            .flat_map(|policy| [5, 20].map(|size| Run { workload: &workload, policy, size, is_explained: false }))
+            .collect();
+        let counts = |threads| -> Vec<u64> {
+            run_all(&runs, Some(threads), &|_| {}).expect("policies").iter().map(|row| row.misses).collect()
+        };
+        prop_assert_eq!(counts(1), counts(3));
+    }
+}
