@@ -1,26 +1,40 @@
 //! Entries found by id and linked into queues: what every policy here is made of.
 //!
-//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab. Promises:
-//! an entry is in exactly one queue; a queue knows the sum of its weights; nothing is allocated once slab and table have
-//! grown to the largest number of entries ever held. Leaves to others: which queue means what.
+//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab. A queue
+//! runs over one of the arena's *chains*: an entry has a pair of links for each chain and is in at most one queue of each.
+//! Promises: a queue knows the sum of its weights; nothing is allocated once slab and table have grown to the largest
+//! number of entries ever held. Leaves to others: which queue means what.
 //!
-//! Cost: 32 bytes an entry in the slab and about 6 in the table (4 bytes of index and 1 of hash at a load of 7/8).
+//! Cost: 32 bytes an entry in the slab (40 with two chains) and about 6 in the table (4 bytes of index and 1 of hash at a
+//! load of 7/8).
 
 use hashbrown::HashTable;
 
 /// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
 
-/// One id and what a policy remembers of it.
+/// The neighbours of an entry in one queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
-    pub(crate) id: u64,
-    pub(crate) weight: u64,
+struct Links {
     /// Towards the newest of its queue.
     newer: u32,
-    /// Towards the oldest of its queue; the next free entry while it is free.
+    /// Towards the oldest of its queue; in the first chain the next free entry while it is free.
     older: u32,
-    /// Which queue of the policy it is in; the policy's own numbering.
+}
+
+impl Links {
+    const NONE: Links = Links { newer: NONE, older: NONE };
+}
+
+/// One id and what a policy remembers of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry<const CHAINS: usize = 1> {
+    pub(crate) id: u64,
+    pub(crate) weight: u64,
+    links: [Links; CHAINS],
+    /// Free for the policy: a place in a heap, a number of a group.
+    pub(crate) place: u32,
+    /// The queue of the first chain that it was put into last; the policy's own numbering.
     pub(crate) queue: u8,
     /// How often it was hit, as far as the policy counts.
     pub(crate) hits: u8,
@@ -30,6 +44,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Queue {
     number: u8,
+    chain: u8,
     newest: u32,
     oldest: u32,
     /// The sum of the weights of its entries.
@@ -39,9 +54,19 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue whose entries carry `number`.
+    /// An empty queue over the first chain whose entries carry `number`.
     pub(crate) fn new(number: u8) -> Queue {
-        Queue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
+        Queue { number, chain: 0, newest: NONE, oldest: NONE, weight: 0, count: 0 }
+    }
+
+    /// An empty queue over the second chain.
+    pub(crate) fn over_second_chain() -> Queue {
+        Queue { chain: 1, ..Queue::new(0) }
+    }
+
+    /// The slab index of its newest entry.
+    pub(crate) fn newest(&self) -> Option<u32> {
+        (self.newest != NONE).then_some(self.newest)
     }
 
     /// The slab index of its oldest entry.
@@ -52,49 +77,83 @@ impl Queue {
 
 /// The slab and the table.
 #[derive(Debug)]
-pub(crate) struct Arena {
-    entries: Vec<Entry>,
+pub(crate) struct Arena<const CHAINS: usize = 1> {
+    entries: Vec<Entry<CHAINS>>,
     free: u32,
     table: HashTable<u32>,
 }
 
 impl Arena {
-    /// An empty arena; it allocates nothing before the first entry.
+    /// An empty arena of one chain; it allocates nothing before the first entry.
     pub(crate) fn new() -> Arena {
         Arena { entries: Vec::new(), free: NONE, table: HashTable::new() }
     }
+}
 
+impl Arena<2> {
+    /// An empty arena of two chains; it allocates nothing before the first entry.
+    pub(crate) fn with_two_chains() -> Arena<2> {
+        Arena { entries: Vec::new(), free: NONE, table: HashTable::new() }
+    }
+}
+
+impl<const CHAINS: usize> Arena<CHAINS> {
     /// The slab index of `id`.
+    #[inline]
     pub(crate) fn find(&self, id: u64) -> Option<u32> {
         self.table.find(hash(id), |&index| self.entries[index as usize].id == id).copied()
     }
 
     /// The entry at a slab index that this arena gave out.
-    pub(crate) fn entry(&self, index: u32) -> &Entry {
+    #[inline]
+    pub(crate) fn entry(&self, index: u32) -> &Entry<CHAINS> {
         &self.entries[index as usize]
     }
 
-    /// The entry at a slab index that this arena gave out, to change its hits.
-    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry {
+    /// The entry at a slab index that this arena gave out, to change what the policy remembers of it.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry<CHAINS> {
         &mut self.entries[index as usize]
     }
 
-    /// Adds `id`, which must not be there, as the newest of `queue`; `false` where the slab is at its limit.
-    pub(crate) fn insert(&mut self, queue: &mut Queue, id: u64, weight: u64) -> bool {
-        let entry = Entry { id, weight, newer: NONE, older: NONE, queue: queue.number, hits: 0 };
+    /// The neighbour of an entry of `queue` towards its newest.
+    pub(crate) fn newer(&self, queue: &Queue, index: u32) -> Option<u32> {
+        let newer = self.entries[index as usize].links[usize::from(queue.chain)].newer;
+        (newer != NONE).then_some(newer)
+    }
+
+    /// Adds `id`, which must not be there, to no queue; `None` where the slab is at its limit.
+    pub(crate) fn add(&mut self, id: u64, weight: u64) -> Option<u32> {
+        let entry = Entry { id, weight, links: [Links::NONE; CHAINS], place: 0, queue: 0, hits: 0 };
         let index = if self.free != NONE {
             let index = self.free;
-            self.free = self.entries[index as usize].older;
+            self.free = self.entries[index as usize].links[0].older;
             self.entries[index as usize] = entry;
             index
         } else if self.entries.len() < NONE as usize {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
         } else {
-            return false;
+            return None;
         };
         let entries = &self.entries;
         self.table.insert_unique(hash(id), index, |&other| hash(entries[other as usize].id));
+        Some(index)
+    }
+
+    /// Forgets an entry, which must be in no queue any more.
+    pub(crate) fn forget(&mut self, index: u32) {
+        let id = self.entries[index as usize].id;
+        if let Ok(found) = self.table.find_entry(hash(id), |&other| other == index) {
+            found.remove();
+        }
+        self.entries[index as usize].links[0].older = self.free;
+        self.free = index;
+    }
+
+    /// Adds `id`, which must not be there, as the newest of `queue`; `false` where the slab is at its limit.
+    pub(crate) fn insert(&mut self, queue: &mut Queue, id: u64, weight: u64) -> bool {
+        let Some(index) = self.add(id, weight) else { return false };
         self.link(queue, index);
         true
     }
@@ -102,19 +161,16 @@ impl Arena {
     /// Takes an entry out of `queue`, in which it must be, and forgets it.
     pub(crate) fn remove(&mut self, queue: &mut Queue, index: u32) {
         self.unlink(queue, index);
-        let id = self.entries[index as usize].id;
-        let entries = &self.entries;
-        if let Ok(found) = self.table.find_entry(hash(id), |&other| entries[other as usize].id == id) {
-            found.remove();
-        }
-        self.entries[index as usize].older = self.free;
-        self.free = index;
+        self.forget(index);
     }
 
     /// Makes an entry the newest of the queue in which it is.
+    #[inline]
     pub(crate) fn refresh(&mut self, queue: &mut Queue, index: u32) {
-        self.unlink(queue, index);
-        self.link(queue, index);
+        if queue.newest != index {
+            self.unlink(queue, index);
+            self.link(queue, index);
+        }
     }
 
     /// Takes an entry out of `from` and makes it the newest of `to`.
@@ -123,33 +179,80 @@ impl Arena {
         self.link(to, index);
     }
 
-    fn link(&mut self, queue: &mut Queue, index: u32) {
+    /// Makes an entry, which must be in no queue of its chain, the newest of `queue`.
+    pub(crate) fn link(&mut self, queue: &mut Queue, index: u32) {
+        let chain = usize::from(queue.chain);
         let entry = &mut self.entries[index as usize];
-        entry.queue = queue.number;
-        entry.newer = NONE;
-        entry.older = queue.newest;
+        if chain == 0 {
+            entry.queue = queue.number;
+        }
+        entry.links[chain] = Links { newer: NONE, older: queue.newest };
         queue.weight += entry.weight;
         queue.count += 1;
-        if queue.newest != NONE {
-            self.entries[queue.newest as usize].newer = index;
-        } else {
-            queue.oldest = index;
+        match queue.newest {
+            NONE => queue.oldest = index,
+            newest => self.entries[newest as usize].links[chain].newer = index,
         }
         queue.newest = index;
     }
 
-    fn unlink(&mut self, queue: &mut Queue, index: u32) {
-        let Entry { newer, older, weight, queue: number, .. } = self.entries[index as usize];
-        debug_assert_eq!(number, queue.number);
+    /// Makes an entry, which must be in no queue of its chain, the oldest of `queue`.
+    pub(crate) fn link_oldest(&mut self, queue: &mut Queue, index: u32) {
+        let chain = usize::from(queue.chain);
+        let entry = &mut self.entries[index as usize];
+        if chain == 0 {
+            entry.queue = queue.number;
+        }
+        entry.links[chain] = Links { newer: queue.oldest, older: NONE };
+        queue.weight += entry.weight;
+        queue.count += 1;
+        match queue.oldest {
+            NONE => queue.newest = index,
+            oldest => self.entries[oldest as usize].links[chain].older = index,
+        }
+        queue.oldest = index;
+    }
+
+    /// Makes all entries of `newer`, a queue over the same chain, newer than those of `queue`; `place` and `queue` in the
+    /// entries stay as they are.
+    pub(crate) fn append(&mut self, queue: &mut Queue, newer: Queue) {
+        debug_assert_eq!(queue.chain, newer.chain);
+        let chain = usize::from(queue.chain);
+        if newer.count == 0 {
+            return;
+        }
+        match queue.newest {
+            NONE => queue.oldest = newer.oldest,
+            newest => {
+                self.entries[newest as usize].links[chain].newer = newer.oldest;
+                self.entries[newer.oldest as usize].links[chain].older = newest;
+            }
+        }
+        queue.newest = newer.newest;
+        queue.weight += newer.weight;
+        queue.count += newer.count;
+    }
+
+    /// All entries in the order of the slab, forgotten ones among them.
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry<CHAINS>> {
+        self.entries.iter_mut()
+    }
+
+    /// Takes an entry out of `queue`, in which it must be.
+    pub(crate) fn unlink(&mut self, queue: &mut Queue, index: u32) {
+        let chain = usize::from(queue.chain);
+        let Entry { links, weight, queue: number, .. } = self.entries[index as usize];
+        let Links { newer, older } = links[chain];
+        debug_assert!(chain > 0 || number == queue.number);
         queue.weight -= weight;
         queue.count -= 1;
         match newer {
             NONE => queue.newest = older,
-            newer => self.entries[newer as usize].older = older,
+            newer => self.entries[newer as usize].links[chain].older = older,
         }
         match older {
             NONE => queue.oldest = newer,
-            older => self.entries[older as usize].newer = newer,
+            older => self.entries[older as usize].links[chain].newer = newer,
         }
     }
 }

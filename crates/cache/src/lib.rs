@@ -20,16 +20,39 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arc;
 mod arena;
+mod clock;
 pub mod dear;
 pub mod detect;
+mod eviction;
+mod fifo;
+mod heap;
+mod lfu;
+mod lirs;
 mod lru;
+mod min;
+mod mru;
 mod policy;
 mod registry;
 mod s3fifo;
+mod sieve;
+mod sketch;
+mod two_q;
+mod w_tinylfu;
 
+pub use arc::Arc;
+pub use clock::Clock;
 pub use dear::Dear;
+pub use fifo::Fifo;
+pub use lfu::Lfu;
+pub use lirs::Lirs;
 pub use lru::Lru;
+pub use min::{Future, Min};
+pub use mru::Mru;
 pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
 pub use registry::{NAMES, by_name};
 pub use s3fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use two_q::TwoQ;
+pub use w_tinylfu::WTinyLfu;

@@ -13,6 +13,7 @@
 //! Source: P. J. Denning, "The working set model for program behavior", CACM 11(5), 1968, and folklore.
 
 use crate::arena::{Arena, Queue};
+use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 
 /// Least recently used, over weighted ids.
@@ -28,23 +29,18 @@ impl Lru {
     pub fn new(capacity: u64) -> Lru {
         Lru { capacity, arena: Arena::new(), queue: Queue::new(0) }
     }
+}
 
-    /// Evicts until `room` more units fit; `false` where too many victims were refused.
-    fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
-        let mut refusals = 0;
-        while self.queue.weight.saturating_add(room) > self.capacity {
-            let Some(victim) = self.queue.oldest() else { return false };
-            if evict(self.arena.entry(victim).id) {
-                self.arena.remove(&mut self.queue, victim);
-            } else {
-                self.arena.refresh(&mut self.queue, victim);
-                refusals += 1;
-                if refusals >= refusals_max {
-                    return false;
-                }
-            }
+impl Evicts for Lru {
+    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        let Some(victim) = self.queue.oldest() else { return Step::Nothing };
+        let is_given_up = evict(self.arena.entry(victim).id);
+        if is_given_up {
+            self.arena.remove(&mut self.queue, victim);
+        } else {
+            self.arena.refresh(&mut self.queue, victim);
         }
-        true
+        Step::answered(is_given_up)
     }
 }
 
@@ -59,7 +55,7 @@ impl Policy for Lru {
             return Access::Hit;
         }
         let weight = weight.max(1);
-        if weight > self.capacity || !self.make_room(weight, REFUSALS_MAX, evict) {
+        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
             return Access::Bypassed;
         }
         if self.arena.insert(&mut self.queue, id, weight) { Access::Inserted } else { Access::Bypassed }
@@ -78,7 +74,7 @@ impl Policy for Lru {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
         let refusals_max = self.queue.count;
-        self.make_room(0, refusals_max, evict);
+        make_room(self, 0, refusals_max, evict);
     }
 
     fn capacity(&self) -> u64 {

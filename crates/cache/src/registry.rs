@@ -2,19 +2,33 @@
 //!
 //! Owns: the list of names. Leaves to others: parsing of the options around them.
 
-use crate::{Dear, Lru, Policy, S3Fifo};
+use crate::{Arc, Clock, Dear, Fifo, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
-pub const NAMES: &[&str] = &["lru", "s3fifo", "dear"];
+pub const NAMES: &[&str] =
+    &["fifo", "lru", "mru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "dear"];
 
 /// Makes the policy called `name`; `None` where there is none of that name.
+///
+/// MIN has no name here: it is made with the future that it has to know ([`Min::new`](crate::Min::new)).
 pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
-    match name {
-        "lru" => Some(Box::new(Lru::new(capacity))),
-        "s3fifo" => Some(Box::new(S3Fifo::new(capacity))),
-        "dear" => Some(Box::new(Dear::new(capacity))),
-        _ => None,
-    }
+    let policy: Box<dyn Policy> = match name {
+        "fifo" => Box::new(Fifo::new(capacity)),
+        "lru" => Box::new(Lru::new(capacity)),
+        "mru" => Box::new(Mru::new(capacity)),
+        "lfu" => Box::new(Lfu::new(capacity)),
+        "lfu-aged" => Box::new(Lfu::aged(capacity)),
+        "clock" => Box::new(Clock::new(capacity)),
+        "2q" => Box::new(TwoQ::new(capacity)),
+        "arc" => Box::new(Arc::new(capacity)),
+        "lirs" => Box::new(Lirs::new(capacity)),
+        "s3fifo" => Box::new(S3Fifo::new(capacity)),
+        "sieve" => Box::new(Sieve::new(capacity)),
+        "wtinylfu" => Box::new(WTinyLfu::new(capacity)),
+        "dear" => Box::new(Dear::new(capacity)),
+        _ => return None,
+    };
+    Some(policy)
 }
 
 #[cfg(test)]

@@ -10,13 +10,17 @@
 //! # What happens
 //! | event | in small | in main | in ghost | unknown |
 //! |---|---|---|---|---|
-//! | reference | hits + 1, at most 3 | hits + 1, at most 3 | to main, hits 0 | to small, hits 0 |
+//! | reference | hits + 1, at most 3 | hits + 1, at most 3 | to main, hits 0 | to small, hits 0 [1] |
 //! | oldest when room is needed | hits > 1: to main, hits 0; else out, id to ghost | hits > 0: newest again, hits - 1; else out | forgotten when the ghosts outweigh main's share | |
 //! | victim refused | to main | newest of main again | | |
 //!
+//! [1] To main while the cache fills for the first time and small has its share: a cache that is filled by one pass of a
+//! loop would else begin with everything in small, push all of it out in the next pass and never hit. The authors'
+//! programs do so too; the paper does not say it.
+//!
 //! The small queue gives victims while it holds at least its tenth, the main queue otherwise. A refused victim is in use,
-//! which is the best evidence that it is wanted; moving it to main also keeps a small queue full of pinned ids from
-//! blocking the main queue's victims.
+//! which is the best evidence that it is wanted; after every refusal the other queue has its turn, so that neither hides
+//! the other's victims behind pinned ids.
 //!
 //! # Weights
 //! Shares are shares of weight. Ghosts carry the weight that they had and together at most main's share (90 %), so there
@@ -26,7 +30,7 @@
 //! # Invariants
 //! 1. An id is in at most one of the three queues; resident means small or main.
 //! 2. small.weight + main.weight is at most the capacity after each call, save after refusals in `set_capacity`.
-//! 3. ghost.weight is at most capacity - capacity / 10.
+//! 3. ghost.weight is at most nine tenths of the capacity.
 //!
 //! # Cost
 //! O(1) amortised a reference: each hit pays for at most one later second chance, each insertion for one move to main
@@ -37,6 +41,7 @@
 //! algorithm 1. Refusals and weights are not in the paper.
 
 use crate::arena::{Arena, Queue};
+use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 
 /// The small queue's share is the capacity divided by this.
@@ -58,6 +63,8 @@ pub struct S3Fifo {
     small: Queue,
     main: Queue,
     ghost: Queue,
+    /// Whether an id was ever offered as a victim.
+    was_full: bool,
 }
 
 impl S3Fifo {
@@ -69,6 +76,7 @@ impl S3Fifo {
             small: Queue::new(SMALL),
             main: Queue::new(MAIN),
             ghost: Queue::new(GHOST),
+            was_full: false,
         }
     }
 
@@ -81,60 +89,61 @@ impl S3Fifo {
         self.capacity / SMALL_DIVISOR
     }
 
-    /// Evicts until `room` more units fit; `false` where too many victims were refused.
-    fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
-        let mut refusals = 0;
-        while self.used().saturating_add(room) > self.capacity {
-            let accepted = match self.small.oldest() {
-                Some(oldest) if self.small.weight >= self.small_share() || self.main.count == 0 => {
-                    self.evict_from_small(oldest, evict)
+    /// Nine tenths, rounded down as the authors' programs do.
+    fn ghost_share(&self) -> u64 {
+        self.capacity - self.capacity.div_ceil(SMALL_DIVISOR)
+    }
+
+    /// Goes through the small queue until one of its ids is offered or all are in main.
+    fn evict_from_small(&mut self, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        while let Some(oldest) = self.small.oldest() {
+            let entry = self.arena.entry_mut(oldest);
+            let to_main = entry.hits > HITS_TO_MAIN;
+            if to_main || !evict(entry.id) {
+                entry.hits = 0;
+                self.arena.transfer(&mut self.small, &mut self.main, oldest);
+                if to_main {
+                    continue;
                 }
-                _ => match self.main.oldest() {
-                    Some(oldest) => self.evict_from_main(oldest, evict),
-                    None => return false,
-                },
-            };
-            if !accepted {
-                refusals += 1;
-                if refusals >= refusals_max {
-                    return false;
-                }
+                return Step::Refused;
             }
+            self.arena.transfer(&mut self.small, &mut self.ghost, oldest);
+            self.trim_ghost();
+            break;
         }
-        true
+        Step::Done
     }
 
-    /// One step of the small queue; `false` only where a victim was refused.
-    fn evict_from_small(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> bool {
-        let entry = *self.arena.entry(oldest);
-        let to_main = entry.hits > HITS_TO_MAIN;
-        if to_main || !evict(entry.id) {
-            self.arena.entry_mut(oldest).hits = 0;
-            self.arena.transfer(&mut self.small, &mut self.main, oldest);
-            return to_main;
-        }
-        self.arena.transfer(&mut self.small, &mut self.ghost, oldest);
-        self.trim_ghost();
-        true
-    }
-
-    /// One step of the main queue; `false` only where a victim was refused.
-    fn evict_from_main(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+    /// One step of the main queue.
+    fn evict_from_main(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         let entry = *self.arena.entry(oldest);
         if entry.hits > 0 {
             self.arena.entry_mut(oldest).hits -= 1;
         } else if evict(entry.id) {
             self.arena.remove(&mut self.main, oldest);
-            return true;
+            return Step::Done;
         }
         self.arena.refresh(&mut self.main, oldest);
-        entry.hits > 0
+        Step::answered(entry.hits > 0)
     }
 
     fn trim_ghost(&mut self) {
-        while self.ghost.weight > self.capacity - self.small_share() {
+        while self.ghost.weight > self.ghost_share() {
             let Some(oldest) = self.ghost.oldest() else { return };
             self.arena.remove(&mut self.ghost, oldest);
+        }
+    }
+}
+
+impl Evicts for S3Fifo {
+    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        self.was_full = true;
+        // After a refusal the other queue has its turn, so that neither hides the other behind pinned ids.
+        let is_small_turn = (self.small.weight >= self.small_share()) != (refusals % 2 == 1);
+        match (self.small.oldest(), self.main.oldest()) {
+            (Some(_), main) if is_small_turn || main.is_none() => self.evict_from_small(evict),
+            (_, Some(oldest)) => self.evict_from_main(oldest, evict),
+            (_, None) => Step::Nothing,
         }
     }
 }
@@ -160,10 +169,11 @@ impl Policy for S3Fifo {
         if let Some(index) = known {
             self.arena.remove(&mut self.ghost, index);
         }
-        if !self.make_room(weight, REFUSALS_MAX, evict) {
+        if !make_room(self, weight, REFUSALS_MAX, evict) {
             return Access::Bypassed;
         }
-        let queue = if was_ghost { &mut self.main } else { &mut self.small };
+        let is_filling = !self.was_full && self.small.weight >= self.small_share();
+        let queue = if was_ghost || is_filling { &mut self.main } else { &mut self.small };
         if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
     }
 
@@ -187,9 +197,9 @@ impl Policy for S3Fifo {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // A refused id of small comes up once more in main, so twice the count offers every id.
-        let refusals_max = 2 * self.len();
-        self.make_room(0, refusals_max, evict);
+        // The queues take turns, and an id of main may come up four times before the hits of another are used up.
+        let refusals_max = 8 * self.len();
+        make_room(self, 0, refusals_max, evict);
         self.trim_ghost();
     }
 
@@ -237,7 +247,7 @@ mod tests {
         assert!(!policy.contains(0));
         assert_eq!(policy.ghost_count(), 1);
         assert_eq!(refer(&mut policy, 0), Access::Inserted);
-        assert_eq!(policy.main.count, 1);
+        assert_eq!((policy.main.count, policy.small.count), (10, 0), "all but the first filled main");
         assert!(policy.remove(0));
         assert!(!policy.contains(0));
     }
@@ -251,7 +261,7 @@ mod tests {
         assert!(!policy.remove(0), "a ghost is not resident");
         assert_eq!(policy.ghost_count(), 0);
         refer(&mut policy, 0);
-        assert_eq!(policy.main.count, 0);
+        assert_eq!((policy.main.count, policy.small.count), (9, 1));
     }
 
     #[test]

@@ -1,0 +1,54 @@
+//! Making room: the loop that all policies share, with its bound on refusals.
+//!
+//! Owns: when to stop. Leaves to others: which id is offered next ([`Evicts::step`]).
+
+use crate::policy::Policy;
+
+/// What one step towards a victim came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A victim left, or the order changed so that one is nearer.
+    Done,
+    /// A victim was offered and refused; it is now at the far end of some order.
+    Refused,
+    /// There is nothing to offer.
+    Nothing,
+}
+
+impl Step {
+    /// What an answer of `evict` comes to.
+    pub(crate) fn answered(is_given_up: bool) -> Step {
+        if is_given_up { Step::Done } else { Step::Refused }
+    }
+}
+
+/// A policy that evicts step by step.
+pub(crate) trait Evicts: Policy {
+    /// Offers at most one id to `evict`. `room` is the weight that room is made for, `refusals` counts the refusals of
+    /// this call so far: a policy of several queues takes turns among them by it, so that a queue of pinned ids does not
+    /// hide the others.
+    fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step;
+}
+
+/// Evicts until `room` more units fit; `false` where nothing is left to offer or too many victims were refused.
+pub(crate) fn make_room<P: Evicts>(
+    policy: &mut P,
+    room: u64,
+    refusals_max: usize,
+    evict: &mut dyn FnMut(u64) -> bool,
+) -> bool {
+    let mut refusals = 0;
+    while policy.used().saturating_add(room) > policy.capacity() {
+        match policy.step(room, refusals, evict) {
+            Step::Done => {}
+            Step::Refused => {
+                refusals += 1;
+                if refusals >= refusals_max {
+                    return false;
+                }
+            }
+            Step::Nothing => return false,
+        }
+    }
+    true
+}
