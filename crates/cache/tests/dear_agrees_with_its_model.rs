@@ -22,10 +22,10 @@ use proptest::test_runner::RngSeed;
 struct Block {
     id: u64,
     weight: u64,
-    /// The rank under which LFU has filed it, and when; refused ones are filed before all others of the last rank.
-    rank: u64,
-    filed: i64,
 }
+
+/// The rank under which LFU has filed a block, and when; refused ones are filed before all others of the last rank.
+type Filing = (u64, i64);
 
 /// One stream's manager; blocks oldest first.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ struct Application {
     replacement: &'static str,
     last: usize,
     blocks: Vec<Block>,
+    /// Of resident blocks, and of ghosts that LFU has not come upon.
+    filings: HashMap<u64, Filing>,
 }
 
 const RANK_MAX: u64 = 1023;
@@ -50,8 +52,8 @@ struct Model {
     places: Vec<u64>,
     /// Sequential applications in the order in which they were found so.
     sequential: Vec<usize>,
-    /// Evicted blocks, oldest first.
-    ghosts: Vec<u64>,
+    /// The last evictions, oldest first; those of blocks that came back since are of no number.
+    evictions: Vec<Option<u64>>,
     /// Who referred last to each known block.
     owners: HashMap<u64, usize>,
     reports: Vec<(u32, &'static str, NaiveReport)>,
@@ -67,7 +69,7 @@ impl Model {
             applications: Vec::new(),
             places: Vec::new(),
             sequential: Vec::new(),
-            ghosts: Vec::new(),
+            evictions: Vec::new(),
             owners: HashMap::new(),
             reports: Vec::new(),
         }
@@ -91,8 +93,8 @@ impl Model {
                 self.places = self.applications[0].blocks.iter().map(|block| block.id).collect();
             }
             let detector = NaiveDetector::new(self.parameters.detection, Planted::Nothing);
-            let blocks = Vec::new();
-            self.applications.push(Application { stream, detector, replacement: "lru", last: 0, blocks });
+            let (blocks, filings) = (Vec::new(), HashMap::new());
+            self.applications.push(Application { stream, detector, replacement: "lru", last: 0, blocks, filings });
             return self.applications.len() - 1;
         }
         let idle = (0..self.applications.len()).min_by_key(|&position| self.applications[position].last);
@@ -114,6 +116,7 @@ impl Model {
             let old = &mut self.applications[owner].detector;
             let frequency = old.before(id, old.references.len()).0;
             old.restart(id, 0);
+            self.applications[owner].filings.remove(&id);
             self.applications[position].detector.restart(id, frequency);
         }
         let application = &mut self.applications[position];
@@ -140,10 +143,17 @@ impl Model {
         detector.before(id, detector.references.len()).0.min(RANK_MAX)
     }
 
-    fn admit(&mut self, position: usize, id: u64, weight: u64) {
+    fn file(&mut self, position: usize, id: u64, rank: u64) {
         self.filings += 1;
-        let block = Block { id, weight, rank: self.frequency(position, id), filed: self.filings };
-        self.applications[position].blocks.push(block);
+        self.applications[position].filings.insert(id, (rank, self.filings));
+    }
+
+    fn admit(&mut self, position: usize, id: u64, weight: u64) {
+        self.applications[position].blocks.push(Block { id, weight });
+        let frequency = self.frequency(position, id);
+        if self.applications[position].filings.get(&id).is_none_or(|filing| filing.0 > frequency) {
+            self.file(position, id, frequency);
+        }
     }
 
     /// Takes a block from its application.
@@ -160,17 +170,18 @@ impl Model {
             "lru" => blocks.first().map(|block| block.id),
             "mru" | "mru first" => blocks.last().map(|block| block.id),
             _ => loop {
-                let blocks = &self.applications[position].blocks;
-                let lowest = blocks.iter().min_by_key(|block| (block.rank, -block.filed))?;
-                let (id, frequency) = (lowest.id, self.frequency(position, lowest.id));
-                if frequency <= lowest.rank {
+                let application = &self.applications[position];
+                let filings = application.filings.iter();
+                let (&id, &(rank, _)) = filings.min_by_key(|(_, filing)| (filing.0, -filing.1))?;
+                let resident = application.blocks.iter().any(|block| block.id == id);
+                let frequency = self.frequency(position, id);
+                if resident && frequency <= rank {
                     return Some(id);
                 }
-                self.filings += 1;
-                let filed = self.filings;
-                let blocks = &mut self.applications[position].blocks;
-                let block = blocks.iter_mut().find(|block| block.id == id).expect("just found");
-                (block.rank, block.filed) = (frequency, filed);
+                self.applications[position].filings.remove(&id);
+                if resident {
+                    self.file(position, id, frequency);
+                }
             },
         }
     }
@@ -189,8 +200,7 @@ impl Model {
                 application.blocks.insert(0, block);
             }
             _ => {
-                application.blocks[index].rank = RANK_MAX;
-                application.blocks[index].filed = -self.filings;
+                application.filings.insert(id, (RANK_MAX, -self.filings));
             }
         }
         self.refresh_place(id);
@@ -221,17 +231,28 @@ impl Model {
     }
 
     fn remember(&mut self, id: u64) {
-        self.ghosts.push(id);
-        let resident = self.resident().len();
-        while self.ghosts.len() > self.parameters.ghosts_min.max(resident) {
-            let oldest = self.ghosts.remove(0);
-            self.forget(oldest);
+        self.evictions.push(Some(id));
+        let evictions = self.parameters.ghosts_min.max(self.resident().len());
+        let batch = (evictions / 16).clamp(1, 64);
+        while self.evictions.len() >= evictions + batch {
+            for id in self.evictions.drain(..batch).flatten().collect::<Vec<_>>() {
+                self.forget(id);
+            }
+        }
+    }
+
+    fn recall(&mut self, id: u64) {
+        for eviction in &mut self.evictions {
+            if *eviction == Some(id) {
+                *eviction = None;
+            }
         }
     }
 
     fn forget(&mut self, id: u64) {
         if let Some(owner) = self.owners.remove(&id) {
             self.applications[owner].detector.restart(id, 0);
+            self.applications[owner].filings.remove(&id);
         }
     }
 
@@ -248,6 +269,10 @@ impl Model {
                     self.places.retain(|&other| other != victim);
                 }
                 self.dismiss(victim);
+                let owner = &mut self.applications[self.owners[&victim]];
+                if owner.replacement == "lfu" {
+                    owner.filings.remove(&victim);
+                }
                 self.remember(victim);
             } else {
                 self.defer(self.owners[&victim], victim);
@@ -262,18 +287,16 @@ impl Model {
 
     fn reference(&mut self, id: u64, weight: u64, stream: u32, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let position = self.application(stream);
-        if let Some(index) = self.applications.iter().position(|a| a.blocks.iter().any(|block| block.id == id)) {
-            let block = self.dismiss(id).expect("resident");
+        if let Some(block) = self.dismiss(id) {
             self.observe(position, id);
-            if index == position && block.rank <= self.frequency(position, id) {
-                self.applications[position].blocks.push(block);
-            } else {
-                self.admit(position, id, block.weight);
-            }
+            self.admit(position, id, block.weight);
             self.refresh_place(id);
             return Access::Hit;
         }
-        self.ghosts.retain(|&other| other != id);
+        self.recall(id);
+        if let Some(owner) = self.owners.get(&id).filter(|&&owner| owner != position) {
+            self.applications[*owner].filings.remove(&id);
+        }
         let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
         self.observe(position, id);
         if !fits {
@@ -288,7 +311,7 @@ impl Model {
     fn remove(&mut self, id: u64) -> bool {
         let resident = self.dismiss(id).is_some();
         self.places.retain(|&other| other != id);
-        self.ghosts.retain(|&other| other != id);
+        self.recall(id);
         self.forget(id);
         resident
     }
@@ -398,7 +421,7 @@ fn check(capacity: u64, parameters: Parameters, operations: &[Operation]) -> Res
         let resident = model.resident();
         prop_assert_eq!((policy.len(), policy.used()), (resident.len(), model.used()));
         prop_assert!(resident.iter().all(|block| policy.contains(block.0)));
-        prop_assert_eq!(policy.ghost_count(), model.ghosts.len());
+        prop_assert_eq!(policy.ghost_count(), model.evictions.iter().flatten().count());
     }
     Ok(verdicts)
 }

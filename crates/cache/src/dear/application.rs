@@ -10,10 +10,13 @@
 //! frequently used block, or is filed anew and the next is looked at. Each filing anew is paid for by a hit, so LFU is
 //! O(1) amortised and costs a hit nothing, which matters while another replacement is in force.
 //!
+//! Nor does an eviction by another replacement take a block out of its chain: the ghost stays filed, and is dropped where
+//! the search for a victim comes upon it, unless it has come back by then.
+//!
 //! Among equals the one filed last leaves: what came in last has proved least, and of a loop that LFU is asked to
 //! replace a part then stays. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
 
-use super::blocks::{Blocks, Chain, RANK, RECENCY};
+use super::blocks::{Blocks, Chain, RANK, RECENCY, RESIDENT, UNFILED};
 use crate::Stream;
 use crate::detect::{Detector, Verdict};
 
@@ -93,23 +96,36 @@ impl Application {
         self.detector.begin_anew();
     }
 
-    /// Takes in a resident block as the most recent.
+    /// Takes in a resident block, already counted in its history, as the most recent.
     pub(super) fn admit(&mut self, blocks: &mut Blocks, index: u32) {
         blocks.link_newest::<RECENCY>(&mut self.recency, index);
-        let rank = true_rank(blocks, index);
-        self.file(blocks, index, rank, true);
+        self.keep_filed(blocks, index);
     }
 
-    /// Lets a block go.
+    /// Lets go of a resident block that becomes a ghost.
+    pub(super) fn evict(&mut self, blocks: &mut Blocks, index: u32) {
+        blocks.unlink::<RECENCY>(&mut self.recency, index);
+        if self.replacement == Replacement::Lfu {
+            self.unfile(blocks, index);
+        }
+    }
+
+    /// Lets go of a resident block for good.
     pub(super) fn dismiss(&mut self, blocks: &mut Blocks, index: u32) {
         blocks.unlink::<RECENCY>(&mut self.recency, index);
         self.unfile(blocks, index);
     }
 
     /// Notes a hit, already counted in the block's history.
+    #[inline]
     pub(super) fn hit(&mut self, blocks: &mut Blocks, index: u32) {
         blocks.refresh::<RECENCY>(&mut self.recency, index);
-        // Only a refused victim is filed above its frequency.
+        self.keep_filed(blocks, index);
+    }
+
+    /// Files a block that is not filed, or filed above its frequency, which only a refused victim is.
+    #[inline]
+    fn keep_filed(&mut self, blocks: &mut Blocks, index: u32) {
         let block = blocks.get(index);
         if u32::from(block.rank) > block.history.frequency() {
             let rank = true_rank(blocks, index);
@@ -148,11 +164,14 @@ impl Application {
             let lowest = word * 64 + self.occupied[word].trailing_zeros() as usize;
             let index = self.ranks[lowest].newest()?;
             let rank = true_rank(blocks, index);
-            if usize::from(rank) <= lowest {
+            let resident = blocks.get(index).evicted == RESIDENT;
+            if resident && usize::from(rank) <= lowest {
                 return Some(index);
             }
             self.unfile(blocks, index);
-            self.file(blocks, index, rank, true);
+            if resident {
+                self.file(blocks, index, rank, true);
+            }
         }
     }
 
@@ -170,8 +189,13 @@ impl Application {
         self.occupied[position / 64] |= 1 << (position % 64);
     }
 
-    fn unfile(&mut self, blocks: &mut Blocks, index: u32) {
-        let position = usize::from(blocks.get(index).rank);
+    /// Takes a block out of the LFU order, where it is there.
+    pub(super) fn unfile(&mut self, blocks: &mut Blocks, index: u32) {
+        let rank = std::mem::replace(&mut blocks.get_mut(index).rank, UNFILED);
+        if rank == UNFILED {
+            return;
+        }
+        let position = usize::from(rank);
         blocks.unlink::<RANK>(&mut self.ranks[position], index);
         if self.ranks[position].count == 0 {
             self.occupied[position / 64] &= !(1 << (position % 64));

@@ -3,11 +3,11 @@
 //! Owns: one slab of entries, a table from id to slab index, and doubly linked chains over the slab. An entry is linked
 //! in each of the three orders on its own:
 //!
-//! | order | chains | what it tells |
-//! |---|---|---|
-//! | `RECENCY` | one an application; one of ghosts | last reference within the application |
-//! | `RANK` | one a frequency of an application | the application's LFU order |
-//! | `PLACE` | one | whom the system asks for the next victim |
+//! | order | chains | of | what it tells |
+//! |---|---|---|---|
+//! | `RECENCY` | one an application | resident blocks | last reference within the application |
+//! | `RANK` | one a frequency of an application | resident blocks and some ghosts | the application's LFU order |
+//! | `PLACE` | one | resident blocks | whom the system asks for the next victim |
 //!
 //! Promises: nothing is allocated once slab and table have grown to the largest number of entries ever held. Leaves to
 //! others: which chain an entry belongs to; a chain must be given the entries that it holds.
@@ -22,7 +22,7 @@ use crate::detect::History;
 /// The end of a chain of slab indexes; so at most `u32::MAX` entries are held.
 const NONE: u32 = u32::MAX;
 
-/// Within an application (or among the ghosts): the last reference.
+/// Within an application: the last reference.
 pub(super) const RECENCY: usize = 0;
 /// Within a frequency of an application: when it came to that frequency.
 pub(super) const RANK: usize = 1;
@@ -32,6 +32,7 @@ const ORDERS: usize = 3;
 
 /// One block.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 pub(super) struct Block {
     pub(super) id: u64,
     pub(super) weight: u64,
@@ -40,11 +41,18 @@ pub(super) struct Block {
     links: [Link; ORDERS],
     /// The application that referred to it last.
     pub(super) owner: u16,
-    /// The frequency under which it is filed in the owner's LFU order; the true one may have grown since.
+    /// The frequency under which it is filed in the owner's LFU order, the true one may have grown since; or [`UNFILED`].
     pub(super) rank: u16,
-    /// Whether it is in the cache; a ghost otherwise.
-    pub(super) resident: bool,
+    /// [`RESIDENT`]; or the number of its eviction while it is a ghost; or [`ABSENT`].
+    pub(super) evicted: u32,
 }
+
+/// The rank of a block that is not in the LFU order.
+pub(super) const UNFILED: u16 = u16::MAX;
+/// Marks a block that is in the cache; no eviction has this number.
+pub(super) const RESIDENT: u32 = 0;
+/// Marks a block that is neither in the cache nor a ghost; no eviction has this number.
+pub(super) const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
 struct Link {
@@ -68,11 +76,13 @@ impl Chain {
     pub(super) const EMPTY: Chain = Chain { newest: NONE, oldest: NONE, count: 0 };
 
     /// The slab index of its newest entry.
+    #[inline]
     pub(super) fn newest(&self) -> Option<u32> {
         (self.newest != NONE).then_some(self.newest)
     }
 
     /// The slab index of its oldest entry.
+    #[inline]
     pub(super) fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
     }
@@ -93,21 +103,24 @@ impl Blocks {
     }
 
     /// The slab index of `id`.
+    #[inline]
     pub(super) fn find(&self, id: u64) -> Option<u32> {
         self.table.find(hash(id), |&index| self.slab[index as usize].id == id).copied()
     }
 
     /// The block at a slab index that was given out here.
+    #[inline]
     pub(super) fn get(&self, index: u32) -> &Block {
         &self.slab[index as usize]
     }
 
     /// The block at a slab index that was given out here; its id must stay.
+    #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> &mut Block {
         &mut self.slab[index as usize]
     }
 
-    /// Adds `id`, which must not be there, without a history, in no chain, not resident; `None` at the slab's limit.
+    /// Adds `id`, which must not be there, without a history, in no chain; `None` at the slab's limit.
     pub(super) fn insert(&mut self, id: u64, owner: u16) -> Option<u32> {
         let block = Block {
             id,
@@ -115,8 +128,8 @@ impl Blocks {
             history: History::default(),
             links: [UNLINKED; ORDERS],
             owner,
-            rank: 0,
-            resident: false,
+            rank: UNFILED,
+            evicted: ABSENT,
         };
         let index = if self.free != NONE {
             let index = self.free;
@@ -141,11 +154,14 @@ impl Blocks {
         if let Ok(found) = self.table.find_entry(hash(id), |&other| slab[other as usize].id == id) {
             found.remove();
         }
-        self.slab[index as usize].links[RECENCY].older = self.free;
+        let block = &mut self.slab[index as usize];
+        block.evicted = ABSENT;
+        block.links[RECENCY].older = self.free;
         self.free = index;
     }
 
     /// Links a block, which is in no chain of this order, as the newest of `chain`.
+    #[inline]
     pub(super) fn link_newest<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
         self.slab[index as usize].links[ORDER] = Link { newer: NONE, older: chain.newest };
         match chain.newest {
@@ -168,6 +184,7 @@ impl Blocks {
     }
 
     /// Takes a block out of `chain`, in which it must be.
+    #[inline]
     pub(super) fn unlink<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
         let Link { newer, older } = self.slab[index as usize].links[ORDER];
         match newer {
@@ -182,6 +199,7 @@ impl Blocks {
     }
 
     /// Makes a block of `chain` its newest.
+    #[inline]
     pub(super) fn refresh<const ORDER: usize>(&mut self, chain: &mut Chain, index: u32) {
         if chain.newest != index {
             self.unlink::<ORDER>(chain, index);

@@ -25,22 +25,23 @@
 //!
 //! # What is remembered
 //! The attributes of a block outlive its stay in the cache: without them no loop larger than the cache would be found.
-//! Of evicted blocks the most recent are remembered as *ghosts*: as many as are resident, and at least `ghosts_min`. A
-//! loop longer than all that looks sequential, and is replaced by MRU all the same. A block referenced by another stream
-//! than before becomes that stream's; it is known there, but has no distances in its time.
+//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): of as many evictions as blocks are resident,
+//! and at least of `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the same. A
+//! block referenced by another stream than before becomes that stream's; it is known there, but has no distances in its
+//! time.
 //!
 //! At most `streams_max` applications are told apart; the next takes over the manager, with its blocks, of the one whose
 //! last reference is the oldest.
 //!
 //! # Invariants
 //! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the system's
-//!    order of places; a ghost is in the order of ghosts alone.
+//!    order of places; a ghost is in its owner's LFU order or in none.
 //! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in `set_capacity`.
-//! 3. After an eviction there are at most max(`ghosts_min`, resident blocks) ghosts.
+//! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above and 64.
 //!
 //! # Cost
-//! O(1) amortised a reference, and two sorts of at most 500 words in 500 references. 70 bytes a block, resident or ghost; a
-//! stream 12 KiB for its period and 12 bytes for each frequency up to 1023 that its blocks have reached.
+//! O(1) amortised a reference, and two selections over at most 500 words in 500 references. 70 bytes a block, resident or ghost, and 8
+//! more a ghost; a stream 12 KiB for its period and 12 bytes for each frequency up to 1023 that its blocks have reached.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -50,6 +51,7 @@
 
 mod application;
 mod blocks;
+mod ghosts;
 mod system;
 
 use hashbrown::HashTable;
@@ -58,7 +60,8 @@ use crate::arena::hash;
 use crate::detect::{self, Detector, PeriodEvent, PeriodSink};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use application::Application;
-use blocks::{Blocks, Chain, RECENCY};
+use blocks::{Blocks, RESIDENT};
+use ghosts::Ghosts;
 use system::System;
 
 /// What DEAR can be told.
@@ -68,12 +71,12 @@ pub struct Parameters {
     pub detection: detect::Parameters,
     /// How many streams are told apart; taken between 1 and 65,535.
     pub streams_max: usize,
-    /// How many evicted blocks are remembered at least.
+    /// Of how many evictions the blocks are remembered at least.
     pub ghosts_min: usize,
 }
 
 impl Default for Parameters {
-    /// The paper's detection, 256 streams, 65,536 ghosts.
+    /// The paper's detection, 256 streams, 65,536 evictions.
     fn default() -> Parameters {
         Parameters { detection: detect::Parameters::default(), streams_max: 256, ghosts_min: 1 << 16 }
     }
@@ -101,7 +104,7 @@ pub struct Dear {
     /// References so far, of all streams.
     now: u64,
     blocks: Blocks,
-    ghosts: Chain,
+    ghosts: Ghosts,
     resident: usize,
     applications: Vec<Application>,
     /// Positions in `applications` by stream.
@@ -127,7 +130,7 @@ impl Dear {
             used: 0,
             now: 0,
             blocks: Blocks::new(),
-            ghosts: Chain::EMPTY,
+            ghosts: Ghosts::new(),
             resident: 0,
             applications: Vec::new(),
             streams: HashTable::new(),
@@ -144,7 +147,7 @@ impl Dear {
 
     /// How many evicted blocks are remembered. *Units*: ids.
     pub fn ghost_count(&self) -> usize {
-        self.ghosts.count as usize
+        self.ghosts.count()
     }
 
     /// The position of a stream's application, made or taken over where the stream is new.
@@ -235,34 +238,41 @@ impl Dear {
         self.system.refresh(&mut self.blocks, index);
     }
 
-    /// The entry of a block that is not resident, in no chain: the ghost's or a new one.
+    /// The entry of a block that is not resident, no ghost any more: the ghost's or a new one.
     fn entry_for(&mut self, known: Option<u32>, id: u64, position: u16) -> Option<u32> {
-        if let Some(index) = known {
-            self.blocks.unlink::<RECENCY>(&mut self.ghosts, index);
-            return Some(index);
+        let Some(index) = known else { return self.blocks.insert(id, position) };
+        self.ghosts.recall(&mut self.blocks, index);
+        let owner = self.blocks.get(index).owner;
+        if owner != position {
+            self.applications[usize::from(owner)].unfile(&mut self.blocks, index);
         }
-        self.blocks.insert(id, position)
+        Some(index)
     }
 
-    /// Makes an entry that is in no chain a ghost.
+    /// Makes an entry that is in no chain but the LFU order's a ghost, and forgets the oldest ones.
     fn remember(&mut self, index: u32) {
-        self.blocks.get_mut(index).resident = false;
-        self.blocks.link_newest::<RECENCY>(&mut self.ghosts, index);
-        while self.ghost_count() > self.parameters.ghosts_min.max(self.resident) {
-            let Some(oldest) = self.ghosts.oldest() else { return };
-            self.blocks.unlink::<RECENCY>(&mut self.ghosts, oldest);
-            self.blocks.forget(oldest);
+        self.ghosts.add(&mut self.blocks, index);
+        let evictions = self.parameters.ghosts_min.max(self.resident);
+        while let Some(old) = self.ghosts.outdated(&mut self.blocks, evictions) {
+            let owner = self.blocks.get(old).owner;
+            self.applications[usize::from(owner)].unfile(&mut self.blocks, old);
+            self.blocks.forget(old);
         }
     }
 
-    /// Takes a resident block out of the cache and all orders.
-    fn release(&mut self, index: u32) {
-        let block = self.blocks.get_mut(index);
-        block.resident = false;
-        let (owner, weight) = (block.owner, block.weight);
-        self.used -= weight;
+    /// Makes a resident block, which has no place any more, a ghost.
+    fn evict(&mut self, index: u32) {
+        let owner = self.discount(index);
+        self.applications[owner].evict(&mut self.blocks, index);
+        self.remember(index);
+    }
+
+    /// Takes a resident block out of the sums. *Returns* the position of its owner.
+    fn discount(&mut self, index: u32) -> usize {
+        let block = self.blocks.get(index);
+        self.used -= block.weight;
         self.resident -= 1;
-        self.applications[usize::from(owner)].dismiss(&mut self.blocks, index);
+        usize::from(block.owner)
     }
 
     /// Evicts until `room` more units fit; `false` where too many victims were refused.
@@ -275,8 +285,7 @@ impl Dear {
             let victim = choice.victim;
             if evict(self.blocks.get(victim).id) {
                 self.system.vacate(&mut self.blocks, choice);
-                self.release(victim);
-                self.remember(victim);
+                self.evict(victim);
                 continue;
             }
             let owner = self.blocks.get(victim).owner;
@@ -299,11 +308,11 @@ impl Policy for Dear {
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let position = self.application(stream);
         let known = self.blocks.find(id);
-        if let Some(index) = known.filter(|&index| self.blocks.get(index).resident) {
+        if let Some(index) = known.filter(|&index| self.blocks.get(index).evicted == RESIDENT) {
             self.hit(position, index);
             return Access::Hit;
         }
-        // The ghost leaves its order first: making room may push it out of the ghosts and reuse its entry.
+        // The ghost is recalled first: making room may push it out of the ghosts and reuse its entry.
         let Some(index) = self.entry_for(known, id, position) else { return Access::Bypassed };
         let weight = weight.max(1);
         let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
@@ -314,7 +323,7 @@ impl Policy for Dear {
         }
         let block = self.blocks.get_mut(index);
         block.weight = weight;
-        block.resident = true;
+        block.evicted = RESIDENT;
         self.used += weight;
         self.resident += 1;
         self.applications[usize::from(position)].admit(&mut self.blocks, index);
@@ -324,19 +333,22 @@ impl Policy for Dear {
 
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.blocks.find(id) else { return false };
-        let resident = self.blocks.get(index).resident;
+        let resident = self.blocks.get(index).evicted == RESIDENT;
         if resident {
             self.system.dismiss(&mut self.blocks, index);
-            self.release(index);
+            let owner = self.discount(index);
+            self.applications[owner].dismiss(&mut self.blocks, index);
         } else {
-            self.blocks.unlink::<RECENCY>(&mut self.ghosts, index);
+            self.ghosts.recall(&mut self.blocks, index);
+            let owner = usize::from(self.blocks.get(index).owner);
+            self.applications[owner].unfile(&mut self.blocks, index);
         }
         self.blocks.forget(index);
         resident
     }
 
     fn contains(&self, id: u64) -> bool {
-        self.blocks.find(id).is_some_and(|index| self.blocks.get(index).resident)
+        self.blocks.find(id).is_some_and(|index| self.blocks.get(index).evicted == RESIDENT)
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {

@@ -49,6 +49,7 @@ impl System {
     }
 
     /// Takes in a resident block in the newest place.
+    #[inline]
     pub(super) fn admit(&mut self, blocks: &mut Blocks, index: u32) {
         if self.shared {
             blocks.link_newest::<PLACE>(&mut self.places, index);
@@ -56,6 +57,7 @@ impl System {
     }
 
     /// Gives a resident block the newest place.
+    #[inline]
     pub(super) fn refresh(&mut self, blocks: &mut Blocks, index: u32) {
         if self.shared {
             blocks.refresh::<PLACE>(&mut self.places, index);
