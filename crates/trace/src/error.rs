@@ -41,7 +41,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The system failed to read or write it.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: cannot be read or written", path.display())]
     Io {
         /// The file.
         path: PathBuf,

@@ -3,3 +3,4 @@
 mod a_running_proxy;
 mod common;
 mod stores_by_hand;
+mod traces;

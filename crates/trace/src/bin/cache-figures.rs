@@ -79,7 +79,10 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
-        Err(error) => usage(&error.to_string()),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            usage(&format!("{error}{cause}"))
+        }
     }
 }
 

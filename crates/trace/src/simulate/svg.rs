@@ -15,6 +15,8 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
 const LABEL_HEIGHT: f64 = 15.0;
+/// Ends of curves that are as close as this meet.
+const MEETING: f64 = 4.0;
 
 /// The colours of Okabe and Ito, which people with any colour sight can tell apart; yellow is left out on white.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
@@ -100,7 +102,7 @@ impl Panel {
              <text x=\"{LEFT}\" y=\"44\" fill=\"#555555\">{references} references, {distinct} distinct blocks</text>"
         );
         self.draw_axes(text);
-        let mut ends: Vec<(f64, &str, usize)> = Vec::new();
+        let mut ends: Vec<End<'_>> = Vec::new();
         for (index, name) in self.names.iter().enumerate() {
             let of_policy = |&size: &u64| rows.iter().find(|row| row.size == size && row.policy == *name);
             let points: Vec<(f64, f64)> = self
@@ -124,17 +126,18 @@ impl Panel {
                     let _ = writeln!(text, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
                 }
             }
-            if let Some((_, y)) = points.last() {
-                ends.push((*y, name, index));
+            if let Some((_, end)) = points.last() {
+                let mean = points.iter().map(|(_, y)| y).sum::<f64>() / points.len() as f64;
+                ends.push(End { y: *end, mean, name, index });
             }
         }
-        for (place, (end, name, index)) in apart(&mut ends, TOP, bottom).into_iter().zip(&ends) {
+        for (place, End { y: end, name, index, .. }) in apart(&mut ends, TOP, bottom).into_iter().zip(&ends) {
             let colour = COLOURS[index % COLOURS.len()];
             let dashes = DASHES[index / COLOURS.len() % DASHES.len()];
             let _ = writeln!(
                 text,
                 "<path d=\"M{right} {end:.1}L{:.1} {place:.1}H{:.1}\" fill=\"none\" stroke=\"{colour}\" \
-                 stroke-dasharray=\"{dashes}\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{}</text>",
+                 stroke-dasharray=\"{dashes}\"/>\n<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 right + 12.0,
                 right + 28.0,
                 right + 32.0,
@@ -215,16 +218,30 @@ fn short(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Sorts the ends of curves by height and gives places for their labels that do not overlap, as far as there is room.
-fn apart(ends: &mut [(f64, &str, usize)], top: f64, bottom: f64) -> Vec<f64> {
-    ends.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)));
-    let mut places: Vec<f64> = ends.iter().map(|end| end.0).collect();
+/// Where a curve ends.
+struct End<'a> {
+    y: f64,
+    /// The curve's height on average.
+    mean: f64,
+    name: &'a str,
+    index: usize,
+}
+
+/// Sorts the ends of curves by height, those that meet by the heights of their curves, and gives places for their labels
+/// that do not overlap, as far as there is room.
+fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
+    let rank = |end: &End<'_>| (end.y / MEETING).round();
+    ends.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.mean.total_cmp(&b.mean)).then(a.index.cmp(&b.index)));
+    let mut places: Vec<f64> = ends.iter().map(|end| end.y).collect();
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + LABEL_HEIGHT);
     }
+    // Labels that stand lower than their curves' ends on average are moved up.
+    let drift =
+        places.iter().zip(ends.iter()).map(|(place, end)| place - end.y).sum::<f64>() / places.len().max(1) as f64;
     let mut limit = bottom.max(top + LABEL_HEIGHT * places.len() as f64);
     for place in places.iter_mut().rev() {
-        *place = place.min(limit);
+        *place = (*place - drift).min(limit);
         limit = *place - LABEL_HEIGHT;
     }
     places
@@ -269,7 +286,8 @@ mod tests {
 
     #[test]
     fn labels_do_not_overlap_and_steps_are_round() {
-        let mut ends = [(50.0, "a", 0), (51.0, "b", 1), (49.0, "c", 2)];
+        let end = |y, index| End { y, mean: y, name: "a", index };
+        let mut ends = [end(50.0, 0), end(51.0, 1), end(49.0, 2)];
         let places = apart(&mut ends, 0.0, 60.0);
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LABEL_HEIGHT - 1e-9), "{places:?}");
         assert!(places.iter().all(|&place| place <= 60.0), "{places:?}");
