@@ -2,5 +2,6 @@
 
 mod a_running_proxy;
 mod common;
+mod recordings;
 mod stores_by_hand;
 mod traces;

@@ -1,0 +1,207 @@
+//! `nectary trace record` as users run it: exit codes, signals, and what goes on when the recorder does not.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nectary_trace::formats::nectary::{BLOCKS_MAX, Nectary, Outcome};
+
+use crate::common::Scratch;
+
+/// Whatever takes longer than this hangs.
+const LIMIT: Duration = Duration::from_secs(20);
+const BLOCK: u64 = 8192;
+const BLOCKS: u64 = 200;
+
+/// A scratch directory with a file `in` and three pipes that have names.
+fn scratch(name: &str) -> Scratch {
+    let scratch = Scratch::new(name);
+    fs::write(scratch.file("in"), vec![b'a'; (BLOCKS * BLOCK) as usize]).unwrap();
+    for pipe in ["one", "two", "three"] {
+        assert!(Command::new("mkfifo").arg(scratch.file(pipe)).status().unwrap().success());
+    }
+    scratch
+}
+
+/// Begins to record a shell script into `out.nectrace`.
+fn begin(scratch: &Scratch, script: &str) -> Child {
+    let mut command = scratch.command("trace record -o out.nectrace --force -- sh -c");
+    command.arg(script).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// The line that somebody writes to a pipe, or nothing where nobody does.
+fn line(scratch: &Scratch, pipe: &str) -> String {
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT.as_secs().to_string()).args(["sh", "-c", "read line < \"$0\"; echo \"$line\""]);
+    let output = command.arg(scratch.file(pipe)).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn tell(scratch: &Scratch, pipe: &str) {
+    fs::write(scratch.file(pipe), "go\n").unwrap();
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// The blocks of `in` that were read, and how the file ended.
+fn read(path: &Path) -> (Vec<u64>, Option<Outcome>) {
+    let bytes = fs::read(path).unwrap();
+    let mut reader = Nectary::new(path, bytes.as_slice()).unwrap();
+    let mut blocks = Vec::new();
+    while let Some(reference) = reader.next_reference().unwrap() {
+        if reader.files()[(reference.block / BLOCKS_MAX) as usize].name == "in" && !reference.is_write {
+            blocks.push(reference.block % BLOCKS_MAX);
+        }
+    }
+    assert_eq!(reader.is_truncated(), reader.end().is_none());
+    (blocks, reader.end().map(|end| end.outcome))
+}
+
+fn all_blocks() -> Vec<u64> {
+    (0..BLOCKS).collect()
+}
+
+#[test]
+fn the_exit_code_and_the_output_are_the_programs() {
+    let scratch = scratch("record-codes");
+    let ran = scratch.run("trace record -- cat in");
+    assert_eq!((ran.code, ran.output.len() as u64), (Some(0), BLOCKS * BLOCK));
+    assert!(ran.errors.contains("cat.nectrace.gz: exit code 0"), "{}", ran.errors);
+    assert!(ran.errors.contains("distinct blocks") && ran.errors.contains("unseen maps"), "{}", ran.errors);
+    assert!(scratch.file("cat.nectrace.gz").exists());
+    // It is not overwritten unasked.
+    let ran = scratch.run("trace record -- cat in");
+    assert!(ran.code == Some(2) && ran.errors.contains("--force"), "{}", ran.errors);
+    for (words, code) in [
+        ("trace record --force --json -- false", 1),
+        ("trace record --force -- ./not-there", 127),
+        ("trace record --force -- ./in", 126),
+        ("trace record --force", 2),
+        ("trace record --block 5K -- true", 2),
+    ] {
+        assert_eq!(scratch.run(words).code, Some(code), "{words}");
+    }
+    let mut killed = begin(&scratch, "kill -9 $$");
+    assert_eq!(killed.wait().unwrap().code(), Some(137));
+    let ran = scratch.run("trace record --json --only-reads -o a.nectrace -- dd if=in of=/dev/null bs=8k status=none");
+    let figures: serde_json::Value = serde_json::from_str(ran.errors.lines().last().unwrap()).unwrap();
+    assert_eq!((figures["exit_code"].as_u64(), figures["processes"].as_u64()), (Some(0), Some(1)));
+    assert!(figures["references"].as_u64() >= Some(BLOCKS) && figures["maps"][0]["pages"].is_u64(), "{figures}");
+    assert_eq!(read(&scratch.file("a.nectrace")), (all_blocks(), Some(Outcome::Exited(0))));
+}
+
+#[test]
+fn a_program_goes_on_when_its_recorder_is_killed_and_the_trace_is_good_so_far() {
+    let scratch = scratch("record-killed");
+    let script = "dd if=in of=/dev/null bs=8k status=none; echo > one; read x < two; cat in > copy; echo done > three";
+    let mut recorder = begin(&scratch, script);
+    line(&scratch, "one");
+    // What was seen is written within a second or so.
+    let (trace, begun) = (scratch.file("out.nectrace"), Instant::now());
+    while fs::metadata(&trace).unwrap().len() <= 64 && begun.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    tell(&scratch, "two");
+    assert_eq!(line(&scratch, "three"), "done");
+    assert_eq!(fs::read(scratch.file("copy")).unwrap(), fs::read(scratch.file("in")).unwrap());
+    assert_eq!(read(&trace), (all_blocks(), None));
+}
+
+#[test]
+fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
+    let scratch = scratch("record-midway");
+    for round in 0..8_u64 {
+        let script = "echo > one; dd if=/dev/zero of=/dev/null bs=512 count=20000 status=none; echo $? > three";
+        let mut recorder = begin(&scratch, script);
+        line(&scratch, "one");
+        // Not to wait for anything, but to strike at another moment in each round.
+        std::thread::sleep(Duration::from_micros(round * 3_700));
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        assert_eq!(line(&scratch, "three"), "0", "round {round}");
+    }
+}
+
+#[test]
+fn signals_to_the_recorder_reach_the_program() {
+    let scratch = scratch("record-signals");
+    for name in ["TERM", "INT", "HUP", "USR1"] {
+        let script = format!("trap 'kill $!; exit 9' {name}; sleep 60 & echo > one; wait; exit 1");
+        let mut recorder = begin(&scratch, &script);
+        line(&scratch, "one");
+        signal(&recorder, name);
+        assert_eq!(recorder.wait().unwrap().code(), Some(9), "{name}");
+    }
+}
+
+#[test]
+fn a_recording_that_is_stopped_leaves_the_children_that_go_on() {
+    let scratch = scratch("record-stopped");
+    let script = "(read x < two; cat in > copy; echo done > three) & exit 3";
+    let mut recorder = begin(&scratch, script);
+    let mut errors = BufReader::new(recorder.stderr.take().unwrap());
+    let mut told = String::new();
+    errors.read_line(&mut told).unwrap();
+    assert!(told.contains("its children go on"), "{told}");
+    signal(&recorder, "TERM");
+    assert_eq!(recorder.wait().unwrap().code(), Some(3));
+    tell(&scratch, "two");
+    assert_eq!(line(&scratch, "three"), "done");
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("exit code 3") && rest.contains("stopped before its children ended"), "{rest}");
+    assert_eq!(fs::read(scratch.file("copy")).unwrap(), fs::read(scratch.file("in")).unwrap());
+    assert_eq!(read(&scratch.file("out.nectrace")).1, Some(Outcome::Stopped));
+}
+
+#[test]
+fn recordings_do_not_nest_and_say_so() {
+    let scratch = scratch("record-nested");
+    let mut command = scratch.command("trace record -o outer.nectrace --");
+    command.arg(env!("CARGO_BIN_EXE_nectary")).args(["trace", "record", "-o", "inner.nectrace", "--", "true"]);
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("another program watches"), "{errors}");
+    assert!(!scratch.file("inner.nectrace").exists() && scratch.file("outer.nectrace").exists());
+}
+
+#[test]
+fn root_is_not_needed_and_only_without_it_are_privileges_given_up() {
+    let program = env!("CARGO_BIN_EXE_nectary");
+    let folder = std::env::temp_dir().join(format!("nectary-record-nobody-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = folder.join("nectary");
+    fs::copy(program, &copy).unwrap();
+    fs::write(folder.join("in"), vec![b'a'; (BLOCKS * BLOCK) as usize]).unwrap();
+    let script = "grep NoNewPrivs /proc/self/status; dd if=in of=/dev/null bs=8k status=none";
+    let recorded = |before: &[&str]| {
+        let mut words = before.to_vec();
+        words.extend([copy.to_str().unwrap(), "trace", "record", "--force", "-o", "out.nectrace", "--", "sh", "-c"]);
+        let output = Command::new(words[0]).args(&words[1..]).arg(script).current_dir(&folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(read(&folder.join("out.nectrace")), (all_blocks(), Some(Outcome::Exited(0))));
+        fs::remove_file(folder.join("out.nectrace")).unwrap();
+        String::from_utf8_lossy(&output.stdout).split_whitespace().last().map(str::to_owned)
+    };
+    let id = Command::new("id").arg("-u").output().unwrap().stdout;
+    if id.trim_ascii() == b"0" {
+        assert_eq!(recorded(&["env"]).as_deref(), Some("0"));
+        assert_eq!(
+            recorded(&["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]).as_deref(),
+            Some("1")
+        );
+    } else {
+        assert_eq!(recorded(&["env"]).as_deref(), Some("1"));
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
