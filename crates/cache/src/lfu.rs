@@ -154,7 +154,10 @@ impl Lfu {
 
     /// Forgets an id that is in no queue any more.
     fn forget(&mut self, index: u32) {
-        self.used -= self.arena.entry(index).weight;
+        let entry = self.arena.entry_mut(index);
+        // Ageing looks at forgotten entries too: this one must not name a group that is gone.
+        (entry.queue, entry.place) = (PARKED, 0);
+        self.used -= entry.weight;
         self.count -= 1;
         self.arena.forget(index);
     }

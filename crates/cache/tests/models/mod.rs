@@ -1,0 +1,113 @@
+//! Every policy again, as naive as possible: deques that are searched from end to end, sums that are taken anew each time.
+
+mod arc;
+mod lfu;
+mod lirs;
+mod plain;
+mod s3fifo;
+mod two_q;
+
+use std::collections::VecDeque;
+
+use nectary_cache::{Access, REFUSALS_MAX};
+
+pub use plain::Kind;
+
+/// Whoever is offered a victim.
+pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// An id, its weight and what the model remembers of it; queues are newest first.
+pub type Item = (u64, u64, u64);
+pub type Items = VecDeque<Item>;
+
+/// What a model must do; making room is the same for all.
+pub trait Model {
+    /// A reference to a resident id changes what it changes; `false` where the id is not resident.
+    fn hit(&mut self, id: u64) -> bool;
+    /// A reference to an id that is not resident is noted before room is made for it.
+    fn miss(&mut self, _id: u64, _weight: u64) {}
+    /// Offers at most one id; `None` where there is none.
+    fn step(&mut self, refusals: usize, evict: Evict<'_>) -> Option<bool>;
+    /// Takes an id in for which there is room now.
+    fn insert(&mut self, id: u64, weight: u64);
+    /// After a miss, whether there was room or not.
+    fn tidy(&mut self, _room: u64) {}
+    fn remove(&mut self, id: u64) -> bool;
+    /// The capacity is another; how often victims may be refused while it is enforced.
+    fn resize(&mut self, capacity: u64) -> usize;
+    fn capacity(&self) -> u64;
+    fn resident(&self) -> Vec<Item>;
+}
+
+fn make_room(model: &mut dyn Model, room: u64, refusals_max: usize, evict: Evict<'_>) -> bool {
+    let mut refusals = 0;
+    while model.resident().iter().map(|item| item.1).sum::<u64>() + room > model.capacity() {
+        match model.step(refusals, evict) {
+            None => return false,
+            Some(true) => {}
+            Some(false) => {
+                refusals += 1;
+                if refusals >= refusals_max {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+pub fn reference(model: &mut dyn Model, id: u64, weight: u64, evict: Evict<'_>) -> Access {
+    if model.hit(id) {
+        return Access::Hit;
+    }
+    if weight > model.capacity() {
+        return Access::Bypassed;
+    }
+    model.miss(id, weight);
+    let has_room = make_room(model, weight, REFUSALS_MAX, evict);
+    model.tidy(if has_room { weight } else { 0 });
+    if !has_room {
+        return Access::Bypassed;
+    }
+    model.insert(id, weight);
+    Access::Inserted
+}
+
+pub fn set_capacity(model: &mut dyn Model, capacity: u64, evict: Evict<'_>) {
+    let refusals_max = model.resize(capacity);
+    make_room(model, 0, refusals_max, evict);
+    model.tidy(0);
+}
+
+/// The model of a policy; `None` where it has its own file of tests or none.
+pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
+    Some(match name {
+        "fifo" => Box::new(plain::Plain::new(capacity, Kind::Fifo)),
+        "lru" => Box::new(plain::Plain::new(capacity, Kind::Lru)),
+        "mru" => Box::new(plain::Plain::new(capacity, Kind::Mru)),
+        "clock" => Box::new(plain::Plain::new(capacity, Kind::Clock)),
+        "sieve" => Box::new(plain::Plain::new(capacity, Kind::Sieve)),
+        "lfu" => Box::new(lfu::Lfu::new(capacity, false)),
+        "lfu-aged" => Box::new(lfu::Lfu::new(capacity, true)),
+        "2q" => Box::new(two_q::TwoQ::new(capacity)),
+        "arc" => Box::new(arc::Arc::new(capacity)),
+        "lirs" => Box::new(lirs::Lirs::new(capacity)),
+        "s3fifo" => Box::new(s3fifo::S3Fifo::new(capacity)),
+        _ => return None,
+    })
+}
+
+fn weight_of(queue: &Items) -> u64 {
+    queue.iter().map(|item| item.1).sum()
+}
+
+fn take(queue: &mut Items, id: u64) -> Option<Item> {
+    let position = queue.iter().position(|item| item.0 == id)?;
+    queue.remove(position)
+}
+
+/// Moves an id of `queue` to its newest end; `false` where it is not there.
+fn refresh(queue: &mut Items, id: u64) -> bool {
+    let found = take(queue, id);
+    found.map(|item| queue.push_front(item)).is_some()
+}
