@@ -1,0 +1,109 @@
+//! The recorded traces in `data`: what is in them, and what LRU and MIN make of them.
+//!
+//! The counts of misses are from a program in another language, written for them alone; `data/README.md` says how the
+//! traces came about.
+
+use std::path::PathBuf;
+
+use nectary_trace::formats::ReadOptions;
+use nectary_trace::simulate::{LoadOptions, Workload, misses, policies};
+
+/// A trace, its references, distinct blocks and streams, and misses of LRU and MIN by size.
+struct Recorded {
+    name: &'static str,
+    references: u64,
+    distinct: u64,
+    streams: usize,
+    misses: [(u64, u64, u64); 3],
+}
+
+/// Sizes are 5, 20 and 40 % of the distinct blocks.
+const RECORDED: [Recorded; 6] = [
+    Recorded {
+        name: "cscope",
+        references: 2474,
+        distinct: 746,
+        streams: 207,
+        misses: [(37, 2452, 2266), (149, 2452, 1706), (298, 2452, 961)],
+    },
+    Recorded {
+        name: "sort",
+        references: 7123,
+        distinct: 2383,
+        streams: 21,
+        misses: [(119, 3575, 3337), (476, 3553, 2623), (953, 3179, 2383)],
+    },
+    Recorded {
+        name: "ld",
+        references: 6210,
+        distinct: 849,
+        streams: 129,
+        misses: [(42, 1726, 1617), (169, 1712, 1360), (339, 1569, 1020)],
+    },
+    Recorded {
+        name: "cpp",
+        references: 21385,
+        distinct: 557,
+        streams: 3327,
+        misses: [(27, 18383, 14946), (111, 16182, 7258), (222, 4259, 1500)],
+    },
+    Recorded {
+        name: "sqlite",
+        references: 6901,
+        distinct: 690,
+        streams: 10,
+        misses: [(34, 4747, 3185), (138, 2398, 1571), (276, 1750, 1269)],
+    },
+    Recorded {
+        name: "postgres",
+        references: 8453,
+        distinct: 1652,
+        streams: 140,
+        misses: [(82, 5962, 4157), (330, 3551, 2797), (660, 3168, 2137)],
+    },
+];
+
+/// No trace here is larger. *Units*: bytes.
+const FILE_BYTES_MAX: u64 = 60 << 10;
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data")).join(format!("{name}.nectrace.gz"))
+}
+
+fn load(name: &str) -> Workload {
+    Workload::load(&path(name), &ReadOptions::default(), &LoadOptions::default()).unwrap()
+}
+
+#[test]
+fn recorded_traces_hold_what_their_table_says() {
+    for recorded in &RECORDED {
+        let workload = load(recorded.name);
+        let mut streams = workload.streams().to_vec();
+        streams.sort_unstable_by_key(|stream| stream.0);
+        streams.dedup();
+        let found = (workload.references(), workload.distinct(), streams.len());
+        assert_eq!(found, (recorded.references, recorded.distinct, recorded.streams), "{}", recorded.name);
+        // Each is whole: a truncated one would be warned of.
+        assert_eq!(workload.warning(), None, "{}", recorded.name);
+        assert!(std::fs::metadata(path(recorded.name)).unwrap().len() <= FILE_BYTES_MAX);
+    }
+    let files = std::fs::read_dir(path("x").parent().unwrap()).unwrap();
+    let traces = files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().ends_with(".gz")).count();
+    assert_eq!(traces, RECORDED.len());
+}
+
+#[test]
+fn lru_and_min_miss_as_often_as_another_program_says() {
+    let mut points = 0;
+    for recorded in &RECORDED {
+        let workload = load(recorded.name);
+        for (size, lru, min) in recorded.misses {
+            for (name, expected) in [("lru", lru), ("min", min)] {
+                let mut policy = policies::make(name, size, &workload).unwrap();
+                assert_eq!(misses(&mut *policy, &workload), expected, "{} {name} {size}", recorded.name);
+                points += 1;
+            }
+        }
+    }
+    println!("{points} counts equal");
+}
