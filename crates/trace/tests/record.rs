@@ -293,3 +293,10 @@ fn a_trace_that_breaks_off_does_not_touch_the_program() {
         Error::Exists { .. }
     ));
 }
+
+#[test]
+fn a_file_that_is_deleted_while_it_is_open_keeps_its_name() {
+    let folder = Folder::new("deleted");
+    let trace = folder.record(&["sh", "-c", "exec 3<> gone; rm gone; echo text >&3"]);
+    assert_eq!(trace.blocks("gone", true), [0]);
+}

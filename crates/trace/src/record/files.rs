@@ -109,7 +109,9 @@ impl Files {
     pub(super) fn name(&self, fd: BorrowedFd<'_>) -> String {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).unwrap_or_default();
         let shown = path.strip_prefix(&self.folder).ok().filter(|rest| *rest != Path::new("")).unwrap_or(&path);
-        shown.to_string_lossy().into_owned()
+        let shown = shown.to_string_lossy();
+        // The kernel marks the names of files that are deleted.
+        shown.strip_suffix(" (deleted)").filter(|_| !path.exists()).unwrap_or(&shown).to_owned()
     }
 }
 
