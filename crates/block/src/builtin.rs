@@ -9,11 +9,15 @@ use crate::file::FileDevice;
 use crate::filter::corrupt::{CorruptFilter, CorruptOptions};
 use crate::filter::delay::{DelayFilter, DelayOptions};
 use crate::filter::error::{ErrorFilter, ErrorOptions, On};
+use crate::filter::log::LogFilter;
+use crate::filter::model::{Clock, Disk, ModelFilter, ModelOptions};
 use crate::filter::record::{FILE_BYTES_MAX, RecordFilter, Recorder};
 use crate::filter::stats::StatsFilter;
+use crate::filter::throttle::{ThrottleFilter, ThrottleOptions};
 use crate::memory::MemoryDevice;
 use crate::registry::{Arguments, Registry};
 use crate::size::{parse_duration, parse_share, parse_size};
+use crate::stripe::{STRIPE_UNIT_BYTES, StripeDevice};
 
 /// Registers every device and filter of floor 0.
 pub(crate) fn register(registry: &mut Registry) {
@@ -24,7 +28,11 @@ pub(crate) fn register(registry: &mut Registry) {
     registry.register("error", error);
     registry.register("corrupt", corrupt);
     registry.register("delay", delay);
+    registry.register("log", log);
+    registry.register("model", model);
     registry.register("record", record);
+    registry.register("stripe", stripe);
+    registry.register("throttle", throttle);
 }
 
 async fn file(arguments: Arguments) -> Result<SharedDevice, Error> {
@@ -95,6 +103,65 @@ async fn record(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     arguments.finish()?;
     let recorder = Recorder::to_file(path, bytes_max, &inner.geometry())?;
     Ok(Arc::new(RecordFilter::new(inner, recorder)))
+}
+
+async fn log(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+    let Some(path) = arguments.option("file", parse_path)? else {
+        return Err(arguments.invalid("log needs a file: log(DEVICE,file=PATH)"));
+    };
+    let inner = arguments.device().await?;
+    arguments.finish()?;
+    Ok(Arc::new(LogFilter::new(inner, path)?))
+}
+
+async fn model(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+    let Some(disk) = arguments.option("disk", Disk::parse)? else {
+        let known = Disk::ALL.map(|entry| entry.0).join(", ");
+        return Err(arguments.invalid(format!("model needs a disk: model(DEVICE,disk=KIND); known are {known}")));
+    };
+    let default = ModelOptions::new(disk);
+    let options = ModelOptions {
+        clock: arguments.option("clock", parse_clock)?.unwrap_or(default.clock),
+        speed: arguments.option("speed", parse_speed)?.unwrap_or(default.speed),
+        ..default
+    };
+    let inner = arguments.device().await?;
+    arguments.finish()?;
+    Ok(Arc::new(ModelFilter::new(inner, options)))
+}
+
+async fn throttle(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+    let options = ThrottleOptions {
+        iops: arguments.option("iops", |text| parse_rate(text, text.parse().ok()))?,
+        bandwidth: arguments.option("bandwidth", |text| parse_rate(text, parse_size(text).ok()))?,
+    };
+    let inner = arguments.device().await?;
+    arguments.finish()?;
+    Ok(Arc::new(ThrottleFilter::new(inner, options)))
+}
+
+async fn stripe(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+    let unit_bytes = arguments.option("unit", parse_size)?.unwrap_or(STRIPE_UNIT_BYTES);
+    let devices = arguments.devices().await?;
+    arguments.finish()?;
+    Ok(Arc::new(StripeDevice::new(devices, unit_bytes)?))
+}
+
+fn parse_rate(text: &str, rate: Option<u64>) -> Result<u64, String> {
+    rate.filter(|&rate| rate > 0).ok_or_else(|| format!("\"{text}\" is no rate; write 150, or 20M for bytes a second"))
+}
+
+fn parse_clock(text: &str) -> Result<Clock, String> {
+    match text {
+        "real" => Ok(Clock::Real),
+        "virtual" => Ok(Clock::Virtual),
+        _ => Err(format!("\"{text}\" is no clock; write real or virtual")),
+    }
+}
+
+fn parse_speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
+    speed.ok_or_else(|| format!("\"{text}\" is no speed; write a number above 0, such as 10"))
 }
 
 fn parse_path(text: &str) -> Result<PathBuf, String> {

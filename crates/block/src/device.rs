@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::figures::Figures;
 
 /// What an operation returns: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
@@ -132,6 +133,11 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// Grows the device to `size_bytes`; never shrinks it.
     fn grow(&self, size_bytes: u64) -> IoFuture<()>;
+
+    /// What this device and those below it say of themselves in numbers, the outermost first.
+    fn figures(&self) -> Vec<Figures> {
+        Vec::new()
+    }
 }
 
 /// Reads `length` bytes at `offset` into one new buffer.

@@ -10,6 +10,7 @@ mod builtin;
 pub mod conformance;
 mod device;
 mod error;
+mod figures;
 mod file;
 mod filter;
 mod memory;
@@ -18,6 +19,7 @@ mod request;
 mod size;
 mod snapshot;
 mod spec;
+mod stripe;
 
 pub use allocation::EXTENTS_MAX;
 pub use buffer::{BUFFER_ALIGNMENT, Buffer};
@@ -25,16 +27,21 @@ pub use device::{
     BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives, WriteFlags, read, write,
 };
 pub use error::{Error, ErrorKind, Operation};
+pub use figures::Figures;
 pub use file::{FileDevice, is_block_device};
 pub use filter::Filter;
 pub use filter::corrupt::{CorruptFilter, CorruptOptions};
 pub use filter::delay::{DelayFilter, DelayOptions};
 pub use filter::error::{ErrorFilter, ErrorOptions, On};
+pub use filter::log::LogFilter;
+pub use filter::model::{Clock, Disk, ModelFilter, ModelOptions, ModelStats};
 pub use filter::record::{Event, RECORDING_BYTES_MAX, RecordFilter, Recorder, Recording};
 pub use filter::stats::{Count, Stats, StatsFilter};
+pub use filter::throttle::{ThrottleFilter, ThrottleOptions};
 pub use memory::MemoryDevice;
 pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
 pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX, Request};
 pub use size::{format_size, parse_duration, parse_share, parse_size};
 pub use snapshot::Snapshot;
 pub use spec::{Argument, Form, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, Spec, SpecError};
+pub use stripe::{STRIPE_DEVICES_MAX, STRIPE_UNIT_BYTES, StripeDevice};

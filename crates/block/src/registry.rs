@@ -182,6 +182,15 @@ impl Arguments {
         self.registry.open_parsed(argument.value, self.source.clone(), self.options.clone()).await
     }
 
+    /// Opens all arguments that are not `key=value` as devices, at least one.
+    pub async fn devices(&mut self) -> Result<Vec<SharedDevice>, Error> {
+        let mut devices = vec![self.device().await?];
+        while self.list.iter().any(|argument| argument.key.is_none()) {
+            devices.push(self.device().await?);
+        }
+        Ok(devices)
+    }
+
     /// The value of `key=value` as `read` takes it, where it is there.
     pub fn option<T>(
         &mut self,

@@ -6,8 +6,11 @@
 pub mod corrupt;
 pub mod delay;
 pub mod error;
+pub mod log;
+pub mod model;
 pub mod record;
 pub mod stats;
+pub mod throttle;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +20,7 @@ use tokio::time::Instant;
 use crate::buffer::Buffer;
 use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, WriteFlags};
 use crate::error::{Error, ErrorKind, Operation};
+use crate::figures::Figures;
 use crate::request::{Request, total};
 
 /// A device that stands on one other device; every operation goes there unless the filter says otherwise.
@@ -33,6 +37,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// See [`BlockDevice::geometry`].
     fn geometry(&self) -> Geometry {
         self.inner().geometry()
+    }
+
+    /// What this filter says of itself in numbers; see [`BlockDevice::figures`].
+    fn own_figures(&self) -> Option<Figures> {
+        None
     }
 
     /// Does what this filter does with an operation; `operation` hands it to the device that it is given.
@@ -128,6 +137,9 @@ impl<F: Filter> BlockDevice for F {
     }
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         Filter::grow(self, size_bytes)
+    }
+    fn figures(&self) -> Vec<Figures> {
+        self.own_figures().into_iter().chain(self.inner().figures()).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::Filter;
 use crate::device::{IoFuture, SharedDevice};
 use crate::error::Operation;
+use crate::figures::Figures;
 use crate::request::Request;
 
 /// What has passed of one kind of operation.
@@ -148,6 +149,23 @@ impl Filter for StatsFilter {
     fn spec(&self) -> String {
         format!("stats({})", self.inner.spec())
     }
+    fn own_figures(&self) -> Option<Figures> {
+        let Stats { reads, writes, flushes, discards, zeroes } = self.snapshot();
+        let values = vec![
+            ("reads", reads.done),
+            ("read_bytes", reads.bytes),
+            ("read_us", reads.elapsed_us),
+            ("writes", writes.done),
+            ("write_bytes", writes.bytes),
+            ("write_us", writes.elapsed_us),
+            ("flushes", flushes.done),
+            ("flush_us", flushes.elapsed_us),
+            ("discards", discards.done),
+            ("zeroes", zeroes.done),
+            ("failed", reads.failed + writes.failed + flushes.failed + discards.failed + zeroes.failed),
+        ];
+        Some(Figures { device: "stats", values })
+    }
     fn around<T: Send + 'static>(
         &self,
         request: Request,
@@ -179,6 +197,8 @@ mod tests {
         drop(BlockDevice::read_at(&device, 0, vec![Buffer::zeroed(4096)], Context::default()));
         BlockDevice::flush(&device, Context::default()).await.unwrap();
         let stats = device.snapshot();
+        let figures = device.figures();
+        assert_eq!((figures[0].get("reads"), figures[0].get("write_bytes")), (Some(1), Some(8192)));
         let reads = Count { begun: 3, done: 1, failed: 1, dropped: 1, bytes: 4096, ..stats.reads };
         assert_eq!((stats.reads, stats.writes.bytes, stats.flushes.done), (reads, 8192, 1));
     }

@@ -30,6 +30,14 @@ async fn filters_conform() {
         "corrupt(memory:4M,rate=0%)",
         "delay(memory:4M,read=1us,write=1us,flush=1us)",
         "stats(delay(error(memory:4M,when=/nowhere/at/all),read=1us))",
+        "throttle(memory:4M,iops=1000000,bandwidth=10G)",
+        "log(memory:4M,file=/dev/null)",
+        "model(memory:4M,disk=hdd-1999,clock=virtual)",
+        "model(memory:4M,disk=hdd-7200,speed=1000)",
+        "model(memory:4M,disk=nvme)",
+        "stripe(memory:2M,memory:3M,unit=4K)",
+        "stripe(memory:1M,memory:1M,memory:1M,memory:1M)",
+        "stripe(memory:4M)",
     ] {
         let make = |_| async move { open(filter, &OpenOptions::default()).await.unwrap() };
         if let Err(failure) = check(make).await {
@@ -42,7 +50,7 @@ async fn filters_conform() {
 #[tokio::test]
 async fn filters_keep_the_promises_of_the_device_below() {
     type Wrap = fn(SharedDevice) -> SharedDevice;
-    let wraps: [(&str, Wrap); 5] = [
+    let wraps: [(&str, Wrap); 8] = [
         ("stats", |device| Arc::new(crate::StatsFilter::new(device))),
         ("error", |device| {
             Arc::new(crate::ErrorFilter::new(device, crate::ErrorOptions { rate: 0.0, ..Default::default() }))
@@ -56,6 +64,12 @@ async fn filters_keep_the_promises_of_the_device_below() {
             Arc::new(crate::DelayFilter::new(device, options))
         }),
         ("record", |device| Recorder::new().wrap(device)),
+        ("throttle", |device| {
+            let options = crate::ThrottleOptions { iops: Some(1_000_000), bandwidth: None };
+            Arc::new(crate::ThrottleFilter::new(device, options))
+        }),
+        ("model", |device| Arc::new(crate::ModelFilter::new(device, crate::ModelOptions::new(crate::Disk::Nvme)))),
+        ("stripe", |device| Arc::new(crate::StripeDevice::new(vec![device], 4096).unwrap())),
     ];
     for (name, wrap) in wraps {
         let below = std::sync::Mutex::new(VolatileDevice::new(0));
@@ -234,6 +248,8 @@ async fn ramfs_without_direct_io_falls_back_and_conforms() {
 #[tokio::test]
 async fn every_registered_name_is_covered_here() {
     // A new device or filter that nobody checks shows up as a difference here.
-    let names = ["corrupt", "delay", "disk", "error", "file", "memory", "record", "stats"];
+    let names = [
+        "corrupt", "delay", "disk", "error", "file", "log", "memory", "model", "record", "stats", "stripe", "throttle",
+    ];
     assert_eq!(Registry::with_builtins().names(), names);
 }

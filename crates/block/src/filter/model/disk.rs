@@ -1,0 +1,371 @@
+//! Kinds of disks as numbers, and how long they take: pure arithmetic, no clock.
+//!
+//! # Disks with platters
+//! One arm serves one request at a time. *Seek*: nothing on the same track; else `track + (average - track) * sqrt(3 d)` up
+//! to a third of the stroke, where the average is reached, and a straight line from there to the full stroke, `d` being the
+//! distance as a share of the disk [1]. *Rotation*: the platter turns all the time, so the wait is the angle between where
+//! it is when the arm has arrived and where the first sector is. *Transfer*: at the rate of the track, which falls in a
+//! straight line from the outer tracks (offset 0) to the inner ones. A read that continues the last read comes out of
+//! the disk's read-ahead, without seek and rotation, no faster than the platter has delivered it. The write cache is off, as
+//! it is on disks that have to keep their word: a write ends on the platter, and a flush has nothing to do. The size of the
+//! device below is taken as the size of the disk: a small device is seeked over as far as a large one.
+//!
+//! # Disks without
+//! Requests wait for the interface (a fixed time each), then for one of several flash units (a latency each), then for the
+//! bus (bytes at a rate). A write ends in the disk's memory, at a latency of its own; a flush is a fixed time.
+//!
+//! The numbers are typical of what data sheets of such disks promise, not those of one disk:
+//!
+//! | | rotation | seek track / average / full | transfer outer / inner |
+//! |---|---|---|---|
+//! | `hdd-1999` | 7,200 a minute | 0.8 / 7.1 / 16 ms, writes 0.8 ms more | 19 / 11 MB/s |
+//! | `hdd-7200` | 7,200 a minute | 0.6 / 8.5 / 18 ms, writes 0.5 ms more | 210 / 100 MB/s |
+//!
+//! | | interface | read / write latency | units | bus read / write | flush |
+//! |---|---|---|---|---|---|
+//! | `ssd-sata` | 10 us | 90 / 30 us | 32 | 540 / 510 MB/s | 1 ms |
+//! | `nvme` | 1.5 us | 70 / 15 us | 64 | 3,500 / 3,000 MB/s | 100 us |
+//!
+//! [1] C. Ruemmler, J. Wilkes: An Introduction to Disk Drive Modeling. IEEE Computer 27(3), 1994.
+
+use crate::error::Operation;
+
+/// A kind of disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    /// A SCSI disk of 1999 at 7,200 revolutions a minute.
+    Hdd1999,
+    /// A large disk of today at 7,200 revolutions a minute.
+    Hdd7200,
+    /// A solid-state disk on SATA.
+    SsdSata,
+    /// A solid-state disk on PCI Express.
+    Nvme,
+}
+
+impl Disk {
+    /// All kinds, by name.
+    pub const ALL: [(&str, Disk); 4] =
+        [("hdd-1999", Disk::Hdd1999), ("hdd-7200", Disk::Hdd7200), ("ssd-sata", Disk::SsdSata), ("nvme", Disk::Nvme)];
+
+    /// Reads the name of a kind.
+    pub fn parse(text: &str) -> Result<Disk, String> {
+        let known = Disk::ALL.map(|entry| entry.0).join(", ");
+        let found = Disk::ALL.iter().find(|entry| entry.0 == text);
+        found.map(|entry| entry.1).ok_or_else(|| format!("\"{text}\" is no disk; known are {known}"))
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        Disk::ALL.iter().find(|entry| entry.1 == self).map_or("", |entry| entry.0)
+    }
+
+    /// A disk of this kind at rest.
+    pub(super) fn mechanics(self) -> Mechanics {
+        match self {
+            Disk::Hdd1999 => Mechanics::Platters(Platters::new(PlatterOptions {
+                rotation_ns: 60_000_000_000 / 7_200,
+                track_ns: 800_000,
+                average_ns: 7_100_000,
+                full_ns: 16_000_000,
+                settle_ns: 800_000,
+                overhead_ns: 300_000,
+                outer_bytes: 19_000_000,
+                inner_bytes: 11_000_000,
+            })),
+            Disk::Hdd7200 => Mechanics::Platters(Platters::new(PlatterOptions {
+                rotation_ns: 60_000_000_000 / 7_200,
+                track_ns: 600_000,
+                average_ns: 8_500_000,
+                full_ns: 18_000_000,
+                settle_ns: 500_000,
+                overhead_ns: 100_000,
+                outer_bytes: 210_000_000,
+                inner_bytes: 100_000_000,
+            })),
+            Disk::SsdSata => Mechanics::Flash(Flash::new(FlashOptions {
+                interface_ns: 10_000,
+                read_ns: 90_000,
+                write_ns: 30_000,
+                flush_ns: 1_000_000,
+                units: 32,
+                read_bytes: 540_000_000,
+                write_bytes: 510_000_000,
+            })),
+            Disk::Nvme => Mechanics::Flash(Flash::new(FlashOptions {
+                interface_ns: 1_500,
+                read_ns: 70_000,
+                write_ns: 15_000,
+                flush_ns: 100_000,
+                units: 64,
+                read_bytes: 3_500_000_000,
+                write_bytes: 3_000_000_000,
+            })),
+        }
+    }
+}
+
+/// What a disk is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub operation: Operation,
+    pub offset: u64,
+    pub length: u64,
+    /// The size of the device, in bytes.
+    pub size_bytes: u64,
+}
+
+/// Where the time of a request goes, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    pub seek: u64,
+    pub rotation: u64,
+    pub transfer: u64,
+    pub other: u64,
+}
+
+impl Times {
+    pub fn sum(&self) -> u64 {
+        self.seek + self.rotation + self.transfer + self.other
+    }
+
+    fn positioning(&self) -> u64 {
+        self.seek + self.rotation
+    }
+}
+
+/// A disk and what it is at.
+#[derive(Debug)]
+pub(super) enum Mechanics {
+    Platters(Platters),
+    Flash(Flash),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlatterOptions {
+    rotation_ns: u64,
+    track_ns: u64,
+    average_ns: u64,
+    full_ns: u64,
+    settle_ns: u64,
+    overhead_ns: u64,
+    outer_bytes: u64,
+    inner_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Platters {
+    options: PlatterOptions,
+    /// Where the arm is, in bytes from the start of the disk.
+    position: u64,
+    /// When the last read ended and where, for the read-ahead.
+    last_read: Option<(u64, u64)>,
+}
+
+impl Platters {
+    fn new(options: PlatterOptions) -> Platters {
+        Platters { options, position: 0, last_read: None }
+    }
+
+    /// Bytes a second at an offset.
+    fn rate(&self, work: &Work) -> f64 {
+        let PlatterOptions { outer_bytes, inner_bytes, .. } = self.options;
+        let share = work.offset as f64 / work.size_bytes.max(1) as f64;
+        outer_bytes as f64 - (outer_bytes - inner_bytes) as f64 * share
+    }
+
+    /// How long `work` takes when it begins at `start`, in nanoseconds of the disk's own time.
+    pub fn times(&self, work: &Work, start: u64) -> Times {
+        let options = &self.options;
+        if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
+            return Times { other: options.overhead_ns, ..Times::default() };
+        }
+        let rate = self.rate(work);
+        let transfer = nanoseconds(work.length, rate);
+        if let (Operation::Read, Some((end, ended))) = (work.operation, self.last_read)
+            && end == work.offset
+        {
+            // The platter went on reading: what it has passed over since then is there already.
+            let delivered = start.saturating_sub(ended).min(transfer);
+            return Times { transfer: transfer - delivered, other: options.overhead_ns, ..Times::default() };
+        }
+        let track_bytes = rate * options.rotation_ns as f64 / 1e9;
+        let distance = work.offset.abs_diff(self.position) as f64;
+        let settle = if work.operation == Operation::Read { 0 } else { options.settle_ns };
+        let seek =
+            if distance < track_bytes { 0 } else { self.seek(distance / work.size_bytes.max(1) as f64) + settle };
+        let arrived = start + options.overhead_ns + seek;
+        let angle = (work.offset as f64 / track_bytes).fract();
+        let now = (arrived % options.rotation_ns) as f64 / options.rotation_ns as f64;
+        let rotation = ((angle - now).rem_euclid(1.0) * options.rotation_ns as f64) as u64;
+        Times { seek, rotation, transfer, other: options.overhead_ns }
+    }
+
+    fn seek(&self, share: f64) -> u64 {
+        let PlatterOptions { track_ns, average_ns, full_ns, .. } = self.options;
+        let third = 1.0 / 3.0;
+        let seek = match share <= third {
+            true => track_ns as f64 + (average_ns - track_ns) as f64 * (3.0 * share).sqrt(),
+            false => average_ns as f64 + (full_ns - average_ns) as f64 * (share - third) / (1.0 - third),
+        };
+        seek as u64
+    }
+
+    /// Moves the arm to where `work` leaves it.
+    pub fn serve(&mut self, work: &Work, end: u64) {
+        if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
+            return;
+        }
+        self.position = work.offset + work.length;
+        self.last_read = (work.operation == Operation::Read).then_some((self.position, end));
+    }
+
+    /// The request among several that is served next: the one whose data come under the head first.
+    pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a Work>, start: u64) -> Option<usize> {
+        let positioned = waiting.map(|work| self.times(work, start).positioning());
+        positioned.enumerate().min_by_key(|&(_, time)| time).map(|(index, _)| index)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlashOptions {
+    interface_ns: u64,
+    read_ns: u64,
+    write_ns: u64,
+    flush_ns: u64,
+    units: usize,
+    read_bytes: u64,
+    write_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Flash {
+    options: FlashOptions,
+    interface_free: u64,
+    bus_free: u64,
+    units_free: Vec<u64>,
+}
+
+impl Flash {
+    fn new(options: FlashOptions) -> Flash {
+        Flash { options, interface_free: 0, bus_free: 0, units_free: vec![0; options.units] }
+    }
+
+    /// Takes a request that arrives at `now`, and gives when it ends and how long it was served, without its waits.
+    pub fn serve(&mut self, work: &Work, now: u64) -> (u64, Times) {
+        let options = self.options;
+        let accepted = self.interface_free.max(now) + options.interface_ns;
+        self.interface_free = accepted;
+        let (latency, rate) = match work.operation {
+            Operation::Read => (options.read_ns, options.read_bytes),
+            Operation::Flush => (options.flush_ns, 0),
+            _ => (options.write_ns, options.write_bytes),
+        };
+        let unit = self.units_free.iter_mut().min().expect("there is at least one unit");
+        let ready = accepted.max(*unit) + latency;
+        *unit = ready;
+        let moves = matches!(work.operation, Operation::Read | Operation::Write);
+        let transfer = if moves { nanoseconds(work.length, rate as f64) } else { 0 };
+        let end = if moves { ready.max(self.bus_free) + transfer } else { ready };
+        if moves {
+            self.bus_free = end;
+        }
+        (end, Times { transfer, other: options.interface_ns + latency, ..Times::default() })
+    }
+}
+
+fn nanoseconds(bytes: u64, rate: f64) -> u64 {
+    (bytes as f64 * 1e9 / rate) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::mix;
+
+    const SIZE: u64 = 9 << 30;
+
+    fn work(operation: Operation, offset: u64, length: u64) -> Work {
+        Work { operation, offset, length, size_bytes: SIZE }
+    }
+
+    fn platters(disk: Disk) -> Platters {
+        match disk.mechanics() {
+            Mechanics::Platters(platters) => platters,
+            Mechanics::Flash(_) => panic!("{disk:?} has no platters"),
+        }
+    }
+
+    /// Small numbers that look random.
+    fn scatter(index: u64) -> u64 {
+        mix(index) % (SIZE / 4096) * 4096
+    }
+
+    #[test]
+    fn random_reads_take_what_the_data_sheet_adds_up_to() {
+        for (disk, expected_ms) in [(Disk::Hdd1999, 7.1 + 4.17 + 0.27 + 0.3), (Disk::Hdd7200, 8.5 + 4.17 + 0.03 + 0.1)]
+        {
+            let (mut platters, mut now) = (platters(disk), 0);
+            for index in 0..10_000 {
+                let work = work(Operation::Read, scatter(index), 4096);
+                now += platters.times(&work, now).sum();
+                platters.serve(&work, now);
+            }
+            let mean_ms = now as f64 / 1e6 / 10_000.0;
+            assert!((mean_ms / expected_ms - 1.0).abs() < 0.08, "{disk:?}: {mean_ms} ms, expected {expected_ms}");
+        }
+    }
+
+    #[test]
+    fn sequential_reads_run_at_the_rate_of_the_platter() {
+        let (mut platters, mut now) = (platters(Disk::Hdd1999), 0);
+        for index in 0..1000 {
+            let work = work(Operation::Read, index * 65536, 65536);
+            now += platters.times(&work, now).sum();
+            platters.serve(&work, now);
+        }
+        let rate = 65536.0 * 1000.0 / (now as f64 / 1e9);
+        assert!((17e6..=19e6).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn small_sequential_writes_miss_a_revolution_each() {
+        let (mut platters, mut now) = (platters(Disk::Hdd1999), 0);
+        for index in 0..100 {
+            let work = work(Operation::Write, index * 4096, 4096);
+            now += platters.times(&work, now).sum();
+            platters.serve(&work, now);
+        }
+        let mean_ms = now as f64 / 1e6 / 100.0;
+        assert!((8.0..9.5).contains(&mean_ms), "{mean_ms}");
+    }
+
+    #[test]
+    fn the_nearest_of_several_goes_first() {
+        let mut platters = platters(Disk::Hdd7200);
+        platters.serve(&work(Operation::Read, SIZE / 2, 4096), 0);
+        let waiting = [work(Operation::Read, 0, 4096), work(Operation::Read, SIZE / 2 + 4096, 4096)];
+        assert_eq!(platters.next(waiting.iter(), 0), Some(1));
+    }
+
+    #[test]
+    fn flash_serves_side_by_side_up_to_its_units_and_its_bus() {
+        let Mechanics::Flash(mut flash) = Disk::SsdSata.mechanics() else { panic!() };
+        assert_eq!(flash.serve(&work(Operation::Read, 0, 4096), 0).0, 10_000 + 90_000 + 7_585);
+        let last = (0..10_000).map(|_| flash.serve(&work(Operation::Read, 0, 4096), 0).0).max().unwrap();
+        let rate = 10_000.0 / (last as f64 / 1e9);
+        assert!((90_000.0..100_001.0).contains(&rate), "{rate}");
+        let Mechanics::Flash(mut flash) = Disk::SsdSata.mechanics() else { panic!() };
+        let last = (0..100).map(|_| flash.serve(&work(Operation::Write, 0, 1 << 20), 0).0).max().unwrap();
+        let rate = 100.0 * 1048576.0 / (last as f64 / 1e9);
+        assert!((500e6..511e6).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for (name, disk) in Disk::ALL {
+            assert_eq!((Disk::parse(name), disk.as_str()), (Ok(disk), name));
+        }
+        assert!(Disk::parse("floppy").unwrap_err().contains("hdd-1999"));
+    }
+}

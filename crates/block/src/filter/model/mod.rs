@@ -1,0 +1,167 @@
+//! `model(A,disk=hdd-1999)`: takes the time that a disk of some kind would take.
+//!
+//! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk have
+//! ended it. The disk's own time is real time times `speed`. With `clock=virtual` nothing waits: the disk's time is what
+//! has really passed, plus what its service took, and is read from the figures; so a run of hours fits into what the
+//! processor needs. That is exact with one operation at a time; several are served in the order in which they come.
+//!
+//! On a disk with platters the requests that are there when the arm is free form a queue, of which [`QUEUE_DEPTH`] are looked
+//! at: the one whose data come under the head first goes next, unless the oldest has been passed over for
+//! [`PATIENCE_NS`]. Whoever is polled drives the queue; there is no task. An operation whose future is dropped while it waits
+//! leaves the queue, though the device below may have done it; one that is being served takes its time all the same.
+//!
+//! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
+
+mod disk;
+mod queue;
+mod timer;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub use self::disk::Disk;
+use self::disk::Work;
+use self::queue::{Model, Turn};
+use super::{Filter, options_text};
+use crate::device::{IoFuture, SharedDevice};
+use crate::error::{ErrorKind, Operation};
+use crate::figures::Figures;
+use crate::request::Request;
+
+/// Whether a model lets operations wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clock {
+    /// Operations take the modelled time.
+    #[default]
+    Real,
+    /// Operations do not wait; the modelled time is counted.
+    Virtual,
+}
+
+/// What the `model` filter does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ModelOptions {
+    /// The kind of disk.
+    pub disk: Disk,
+    /// Whether operations wait.
+    pub clock: Clock,
+    /// How many times faster than real the disk's time runs; above 0.
+    pub speed: f64,
+}
+
+impl ModelOptions {
+    /// A disk in real time.
+    pub fn new(disk: Disk) -> ModelOptions {
+        ModelOptions { disk, clock: Clock::Real, speed: 1.0 }
+    }
+}
+
+/// What a modelled disk has done; times are the disk's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModelStats {
+    /// Operations that were served.
+    pub operations: u64,
+    /// Operations that moved the arm.
+    pub seeks: u64,
+    /// The time in which operations were served, together.
+    pub busy: Duration,
+    /// Of that, moving the arm.
+    pub seek: Duration,
+    /// Of that, waiting for the platter.
+    pub rotation: Duration,
+    /// Of that, moving bytes.
+    pub transfer: Duration,
+    /// The time that operations waited before they were served.
+    pub waited: Duration,
+    /// The time on the disk's clock now.
+    pub clock: Duration,
+}
+
+/// The `model` filter; see the file's head.
+pub struct ModelFilter {
+    inner: SharedDevice,
+    options: ModelOptions,
+    model: Arc<Model>,
+}
+
+impl ModelFilter {
+    /// Lets `inner` take as long as a disk would.
+    pub fn new(inner: SharedDevice, options: ModelOptions) -> ModelFilter {
+        ModelFilter { inner, options, model: Arc::new(Model::new(options)) }
+    }
+
+    /// What the disk has done until now.
+    pub fn snapshot(&self) -> ModelStats {
+        self.model.stats()
+    }
+}
+
+impl Filter for ModelFilter {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+    fn spec(&self) -> String {
+        let ModelOptions { disk, clock, speed } = self.options;
+        let options = options_text([
+            ("disk", Some(disk.as_str().to_owned())),
+            ("clock", (clock == Clock::Virtual).then(|| "virtual".to_owned())),
+            ("speed", (speed != 1.0).then(|| speed.to_string())),
+        ]);
+        format!("model({}{options})", self.inner.spec())
+    }
+    fn own_figures(&self) -> Option<Figures> {
+        let stats = self.snapshot();
+        let us = |time: Duration| time.as_micros().min(u128::from(u64::MAX)) as u64;
+        let values = vec![
+            ("operations", stats.operations),
+            ("seeks", stats.seeks),
+            ("busy_us", us(stats.busy)),
+            ("seek_us", us(stats.seek)),
+            ("rotation_us", us(stats.rotation)),
+            ("transfer_us", us(stats.transfer)),
+            ("waited_us", us(stats.waited)),
+            ("clock_us", us(stats.clock)),
+        ];
+        Some(Figures { device: "model", values })
+    }
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let Request { operation: kind, offset, length, .. } = request;
+        let size_bytes = self.inner.geometry().size_bytes;
+        let refused = request.check(String::new, &self.inner.geometry()).is_err();
+        if refused || matches!(kind, Operation::Open | Operation::Allocation | Operation::Grow) {
+            return operation(&self.inner);
+        }
+        let below = operation(&self.inner);
+        let turn = Turn::take(&self.model, Work { operation: kind, offset, length, size_bytes });
+        if self.options.clock == Clock::Virtual {
+            return below;
+        }
+        let spec = Filter::spec(self);
+        Box::pin(async move {
+            let served = async {
+                let result = below.await?;
+                turn.served().await;
+                Ok(result)
+            };
+            match request.deadline {
+                None => served.await,
+                Some(deadline) => match tokio::time::timeout_at(Instant::from_std(deadline), served).await {
+                    Ok(result) => result,
+                    Err(_) => {
+                        let detail = "the deadline passed before the modelled disk had ended it; it may still happen";
+                        Err(request.error(ErrorKind::TimedOut, || spec, detail.to_owned()))
+                    }
+                },
+            }
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! Who is served by a modelled disk, and until when.
+//!
+//! Owns: the disk's clock, the queue and the counters. Promises: whoever is served has a time at which that ends; when it
+//! ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when that was noticed: late
+//! timers cost nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::disk::{Mechanics, Times, Work};
+use super::timer::sleep_until;
+use super::{Clock, ModelOptions, ModelStats};
+
+/// How many waiting requests a disk with platters chooses from.
+pub(super) const QUEUE_DEPTH: usize = 32;
+
+/// For how long the oldest request may be passed over, in nanoseconds of the disk's time.
+pub(super) const PATIENCE_NS: u64 = 500_000_000;
+
+/// How long after its end a request that is served may still choose the next; then any that waits does. *Units*: real time.
+const GRACE: Duration = Duration::from_millis(1);
+
+/// A modelled disk.
+pub(super) struct Model {
+    options: ModelOptions,
+    /// When the disk's clock was at 0.
+    began: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    mechanics: Mechanics,
+    /// What a virtual clock is ahead of real time.
+    ahead: u64,
+    /// When the arm is free.
+    free_at: u64,
+    serving: Option<u64>,
+    waiting: Vec<Waiting>,
+    next_id: u64,
+    sums: Sums,
+}
+
+/// A request in the queue of a disk with platters.
+struct Waiting {
+    id: u64,
+    work: Work,
+    arrived: u64,
+    /// Is told when its service ends.
+    chosen: oneshot::Sender<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    operations: u64,
+    seeks: u64,
+    times: Times,
+    waited: u64,
+}
+
+impl Sums {
+    fn add(&mut self, times: Times, waited: u64) {
+        self.operations += 1;
+        self.seeks += u64::from(times.seek > 0);
+        self.times.seek += times.seek;
+        self.times.rotation += times.rotation;
+        self.times.transfer += times.transfer;
+        self.times.other += times.other;
+        self.waited += waited;
+    }
+}
+
+impl Model {
+    pub fn new(options: ModelOptions) -> Model {
+        let state = State {
+            mechanics: options.disk.mechanics(),
+            ahead: 0,
+            free_at: 0,
+            serving: None,
+            waiting: Vec::new(),
+            next_id: 0,
+            sums: Sums::default(),
+        };
+        Model { options, began: Instant::now(), state: Mutex::new(state) }
+    }
+
+    pub fn stats(&self) -> ModelStats {
+        let state = self.lock();
+        let Sums { operations, seeks, times, waited } = state.sums;
+        ModelStats {
+            operations,
+            seeks,
+            busy: Duration::from_nanos(times.sum()),
+            seek: Duration::from_nanos(times.seek),
+            rotation: Duration::from_nanos(times.rotation),
+            transfer: Duration::from_nanos(times.transfer),
+            waited: Duration::from_nanos(waited),
+            clock: Duration::from_nanos(self.now(&state)),
+        }
+    }
+
+    /// The disk's time.
+    fn now(&self, state: &State) -> u64 {
+        (self.began.elapsed().as_nanos() as f64 * self.options.speed) as u64 + state.ahead
+    }
+
+    /// The real time at which the disk's clock shows `time`.
+    fn real(&self, time: u64) -> Instant {
+        self.began + Duration::from_nanos((time as f64 / self.options.speed) as u64)
+    }
+
+    /// The real time at which the arm is free.
+    fn free_at(&self) -> Instant {
+        self.real(self.lock().free_at)
+    }
+
+    /// Goes on where the request that is served should have ended, but whoever waits for it is not polled.
+    fn advance(&self) {
+        let mut state = self.lock();
+        if self.real(state.free_at) <= Instant::now() {
+            state.serving = None;
+            state.dispatch();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Serves the request that comes next, where the arm is free.
+    fn dispatch(&mut self) {
+        let Mechanics::Platters(platters) = &mut self.mechanics else { return };
+        while self.serving.is_none() && !self.waiting.is_empty() {
+            let oldest = &self.waiting[0];
+            let start = self.free_at.max(oldest.arrived);
+            let index = match start - oldest.arrived > PATIENCE_NS {
+                true => 0,
+                false => {
+                    // Who came later than the arm became free was not there to be chosen.
+                    let present = self.waiting.iter().take(QUEUE_DEPTH).take_while(|other| other.arrived <= start);
+                    platters.next(present.map(|other| &other.work), start).unwrap_or(0)
+                }
+            };
+            let chosen = self.waiting.remove(index);
+            let times = platters.times(&chosen.work, start);
+            self.free_at = start + times.sum();
+            platters.serve(&chosen.work, self.free_at);
+            self.sums.add(times, start - chosen.arrived);
+            self.serving = Some(chosen.id);
+            if chosen.chosen.send(self.free_at).is_err() {
+                self.serving = None;
+            }
+        }
+    }
+}
+
+/// A request's hold on a modelled disk.
+pub(super) struct Turn {
+    model: Arc<Model>,
+    id: u64,
+    end: End,
+}
+
+enum End {
+    Known(u64),
+    Told(oneshot::Receiver<u64>),
+}
+
+impl Turn {
+    /// Puts a request into the queue, as of now.
+    pub fn take(model: &Arc<Model>, work: Work) -> Turn {
+        let mut state = model.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        let now = model.now(&state);
+        let is_virtual = model.options.clock == Clock::Virtual;
+        let state = &mut *state;
+        let end = match &mut state.mechanics {
+            Mechanics::Flash(flash) => {
+                let (end, times) = flash.serve(&work, now);
+                state.sums.add(times, (end - now).saturating_sub(times.sum()));
+                End::Known(end)
+            }
+            Mechanics::Platters(platters) if is_virtual => {
+                let start = now.max(state.free_at);
+                let times = platters.times(&work, start);
+                state.free_at = start + times.sum();
+                platters.serve(&work, state.free_at);
+                state.sums.add(times, start - now);
+                End::Known(state.free_at)
+            }
+            Mechanics::Platters(_) => {
+                let (chosen, told) = oneshot::channel();
+                state.waiting.push(Waiting { id, work, arrived: now, chosen });
+                state.dispatch();
+                End::Told(told)
+            }
+        };
+        if let (true, End::Known(end)) = (is_virtual, &end) {
+            state.ahead += end.saturating_sub(now);
+        }
+        Turn { model: model.clone(), id, end }
+    }
+
+    /// Waits until the disk has ended the request.
+    pub async fn served(mut self) {
+        let end = match &mut self.end {
+            End::Known(end) => *end,
+            End::Told(told) => loop {
+                let late = self.model.free_at() + GRACE;
+                match tokio::time::timeout_at(late, &mut *told).await {
+                    // The sender is dropped only with the queue, which this turn keeps.
+                    Ok(end) => break end.unwrap_or(0),
+                    Err(_) => self.model.advance(),
+                }
+            },
+        };
+        sleep_until(self.model.real(end)).await;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if matches!(self.end, End::Known(_)) {
+            return;
+        }
+        let mut state = self.model.lock();
+        state.waiting.retain(|waiting| waiting.id != self.id);
+        if state.serving == Some(self.id) {
+            state.serving = None;
+        }
+        state.dispatch();
+    }
+}

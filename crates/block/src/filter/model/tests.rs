@@ -1,0 +1,122 @@
+//! What a modelled disk does to time, on a paused clock or its own.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::filter::mix;
+use crate::{BlockDevice, Buffer, Context, MemoryDevice, OpenOptions, open, read, write};
+
+fn modelled(options: ModelOptions) -> ModelFilter {
+    ModelFilter::new(Arc::new(MemoryDevice::new(1 << 30)), options)
+}
+
+fn scatter(index: u64) -> u64 {
+    mix(index) % (1 << 18) * 4096
+}
+
+#[tokio::test]
+async fn a_virtual_clock_counts_what_nobody_waits_for() {
+    let options = ModelOptions { clock: Clock::Virtual, ..ModelOptions::new(Disk::Hdd1999) };
+    let device = modelled(options);
+    let began = std::time::Instant::now();
+    for index in 0..1000 {
+        read(&device, scatter(index), 4096).await.unwrap();
+    }
+    let (stats, elapsed) = (device.snapshot(), began.elapsed());
+    assert_eq!((stats.operations, stats.waited), (1000, Duration::ZERO));
+    assert!(stats.busy > Duration::from_secs(10) && stats.busy < Duration::from_secs(14), "{stats:?}");
+    assert!(stats.clock >= stats.busy && stats.clock < stats.busy + elapsed + Duration::from_secs(1), "{stats:?}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    assert_eq!(stats.busy, stats.seek + stats.rotation + stats.transfer + Duration::from_micros(300) * 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn real_operations_wait_as_long_as_the_disk_takes() {
+    let device = modelled(ModelOptions::new(Disk::Hdd7200));
+    let began = Instant::now();
+    for index in 0..200 {
+        read(&device, scatter(index), 4096).await.unwrap();
+    }
+    let (elapsed, stats) = (began.elapsed(), device.snapshot());
+    // On a paused clock the last stretch of each wait does not pass, and so is waited for by the next one.
+    assert!(elapsed + Duration::from_millis(3) > stats.busy && elapsed < stats.busy * 2, "{elapsed:?} {stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
+    let mut busy = Vec::new();
+    for depth in [1, 32] {
+        let device = modelled(ModelOptions::new(Disk::Hdd7200));
+        for batch in 0..256 / depth {
+            let reads: Vec<_> = (0..depth)
+                .map(|index| {
+                    let buffers = vec![Buffer::zeroed(4096)];
+                    BlockDevice::read_at(&device, scatter(batch * depth + index), buffers, Context::default())
+                })
+                .collect();
+            for read in reads {
+                read.await.unwrap();
+            }
+        }
+        let stats = device.snapshot();
+        assert_eq!(stats.operations, 256);
+        busy.push(stats.busy);
+    }
+    assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_given_up_leave_the_queue_to_the_others() {
+    let device = modelled(ModelOptions::new(Disk::Hdd1999));
+    let begin = |index| BlockDevice::read_at(&device, scatter(index), vec![Buffer::zeroed(4096)], Context::default());
+    let mut pending: Vec<_> = (0..8).map(begin).collect();
+    // The one that is being served, one in the middle, and the last.
+    drop(pending.remove(7));
+    drop(pending.remove(3));
+    drop(pending.remove(0));
+    for read in pending {
+        read.await.unwrap();
+    }
+    let stats = device.snapshot();
+    assert_eq!(stats.operations, 6, "{stats:?}");
+}
+
+#[tokio::test]
+async fn fast_disks_are_exact_to_less_than_the_timers_unit() {
+    let device = modelled(ModelOptions::new(Disk::Nvme));
+    let began = std::time::Instant::now();
+    for index in 0..200 {
+        read(&device, scatter(index), 4096).await.unwrap();
+    }
+    // 200 at 73 us each are 15 ms; rounded up to milliseconds they would be 200 or 400.
+    let elapsed = began.elapsed();
+    assert!(elapsed >= Duration::from_millis(14), "{elapsed:?}");
+    println!("200 reads of 73 us took {elapsed:?}");
+}
+
+#[tokio::test]
+async fn speed_divides_the_time() {
+    let device = open("model(memory:1G,disk=hdd-1999,speed=1000)", &OpenOptions::default()).await.unwrap();
+    assert_eq!(device.spec(), "model(memory:1G,disk=hdd-1999,speed=1000)");
+    let began = std::time::Instant::now();
+    for index in 0..500 {
+        write(&*device, scatter(index), Buffer::zeroed(4096)).await.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    let figures = device.figures();
+    assert_eq!((figures[0].device, figures[0].get("operations")), ("model", Some(500)));
+    assert!(figures[0].get("busy_us") > Some(4_000_000), "{figures:?}");
+}
+
+#[tokio::test]
+async fn mistakes_in_the_options_are_refused() {
+    for (spec, words) in [
+        ("model(memory:1M)", "needs a disk"),
+        ("model(memory:1M,disk=floppy)", "known are hdd-1999"),
+        ("model(memory:1M,disk=nvme,clock=fast)", "real or virtual"),
+        ("model(memory:1M,disk=nvme,speed=0)", "above 0"),
+    ] {
+        let error = open(spec, &OpenOptions::default()).await.err().unwrap();
+        assert!(error.to_string().contains(words), "{spec}: {error}");
+    }
+}

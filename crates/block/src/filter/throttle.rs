@@ -1,0 +1,180 @@
+//! `throttle(A,iops=150,bandwidth=20M)`: lets no more through than a rate.
+//!
+//! Reads, writes, zeroings and discards count as operations; the bytes of reads and writes count against the bandwidth.
+//! Each limit keeps the time at which the next operation may pass; an operation moves that time on by its own cost, and
+//! waits for it. What was not used for a while may be made up for [`BURST`] at once, so that the timer's unit costs nothing.
+//! Promises: over any time longer than that no more passes than the rate allows, whatever the sizes and however many
+//! operations wait. One whose future is dropped while it waits does not happen, but its turn has passed.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Filter, options_text, wait_until};
+use crate::device::{IoFuture, SharedDevice};
+use crate::error::Operation;
+use crate::request::Request;
+use crate::size::exact_size;
+
+/// How much unused time may be made up for at once.
+const BURST: Duration = Duration::from_millis(10);
+
+/// The limits of the `throttle` filter; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ThrottleOptions {
+    /// Operations a second; at least 1.
+    pub iops: Option<u64>,
+    /// Bytes a second; at least 1.
+    pub bandwidth: Option<u64>,
+}
+
+/// The `throttle` filter; see the file's head.
+pub struct ThrottleFilter {
+    inner: SharedDevice,
+    options: ThrottleOptions,
+    next: Mutex<Option<Next>>,
+}
+
+/// When each limit lets the next operation pass.
+#[derive(Debug, Clone, Copy)]
+struct Next {
+    operation: Instant,
+    byte: Instant,
+}
+
+impl ThrottleFilter {
+    /// Lets no more through to `inner` than `options` allow.
+    pub fn new(inner: SharedDevice, options: ThrottleOptions) -> ThrottleFilter {
+        ThrottleFilter { inner, options, next: Mutex::new(None) }
+    }
+
+    /// Takes a turn for an operation and gives the time at which it may pass; the request's deadline where it comes first.
+    fn turn(&self, request: &Request) -> Instant {
+        let now = Instant::now();
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let Next { operation, byte } = next.unwrap_or(Next { operation: now, byte: now });
+        let pass = operation.max(byte);
+        if request.deadline.is_some_and(|deadline| pass > deadline.into()) {
+            // It will not happen, so it takes no turn.
+            return pass;
+        }
+        let earliest = now.checked_sub(BURST).unwrap_or(now);
+        let bytes = if matches!(request.operation, Operation::Read | Operation::Write) { request.length } else { 0 };
+        *next = Some(Next {
+            operation: operation.max(earliest) + cost(1, self.options.iops),
+            byte: byte.max(earliest) + cost(bytes, self.options.bandwidth),
+        });
+        pass
+    }
+}
+
+/// How long `amount` takes at `rate` a second.
+fn cost(amount: u64, rate: Option<u64>) -> Duration {
+    let Some(rate) = rate else { return Duration::ZERO };
+    let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(nanoseconds.min(u128::from(u64::MAX / 4)) as u64)
+}
+
+impl Filter for ThrottleFilter {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+    fn spec(&self) -> String {
+        let ThrottleOptions { iops, bandwidth } = self.options;
+        let options =
+            options_text([("iops", iops.map(|iops| iops.to_string())), ("bandwidth", bandwidth.map(exact_size))]);
+        format!("throttle({}{options})", self.inner.spec())
+    }
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let counts = match request.operation {
+            Operation::Read | Operation::Write | Operation::WriteZeroes | Operation::Discard => true,
+            Operation::Open | Operation::Flush | Operation::Allocation | Operation::Grow => false,
+        };
+        // What the device below refuses costs nothing.
+        let spec = Filter::spec(self);
+        if !counts || request.check(|| spec.clone(), &self.inner.geometry()).is_err() {
+            return operation(&self.inner);
+        }
+        let pass = self.turn(&request);
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            if pass > Instant::now() {
+                wait_until(pass, &request, || (spec, "the wait for its turn".to_owned())).await?;
+            }
+            operation(&inner).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockDevice, Buffer, Context, ErrorKind, OpenOptions, open, read, write};
+
+    async fn device(spec: &str) -> SharedDevice {
+        open(spec, &OpenOptions::default()).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_pass_at_their_rate_one_by_one_and_together() {
+        let device = device("throttle(memory:1M,iops=100)").await;
+        assert_eq!(device.spec(), "throttle(memory:1M,iops=100)");
+        let began = Instant::now();
+        for _ in 0..50 {
+            read(&*device, 0, 4096).await.unwrap();
+        }
+        let pending: Vec<_> =
+            (0..50).map(|_| device.read_at(0, vec![Buffer::zeroed(4096)], Context::default())).collect();
+        for read in pending {
+            read.await.unwrap();
+        }
+        let elapsed = began.elapsed();
+        assert!((980..=1010).contains(&elapsed.as_millis()), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_pass_at_their_rate_and_flushes_are_free() {
+        let device = device("throttle(memory:4M,bandwidth=1M)").await;
+        let began = Instant::now();
+        for _ in 0..4 {
+            write(&*device, 0, Buffer::zeroed(512 << 10)).await.unwrap();
+            device.flush(Context::default()).await.unwrap();
+        }
+        let elapsed = began.elapsed();
+        assert!((1480..=1520).contains(&elapsed.as_millis()), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unused_time_is_made_up_for_no_more_than_the_burst() {
+        let device = device("throttle(memory:1M,iops=1000)").await;
+        read(&*device, 0, 4096).await.unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let began = Instant::now();
+        for _ in 0..100 {
+            read(&*device, 0, 4096).await.unwrap();
+        }
+        let elapsed = began.elapsed();
+        assert!((85..=100).contains(&elapsed.as_millis()), "{elapsed:?}");
+    }
+
+    #[tokio::test]
+    async fn an_operation_that_cannot_pass_before_its_deadline_takes_no_turn() {
+        let device = device("throttle(memory:1M,iops=1)").await;
+        read(&*device, 0, 4096).await.unwrap();
+        for _ in 0..3 {
+            let deadline = Some((Instant::now() + Duration::from_millis(2)).into());
+            let context = Context { deadline, ..Context::default() };
+            let error = device.read_at(0, vec![Buffer::zeroed(4096)], context).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::TimedOut, "{error}");
+        }
+        let began = Instant::now();
+        read(&*device, 0, 4096).await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(2));
+        assert!(BlockDevice::geometry(&*device).size_bytes == 1 << 20);
+    }
+}

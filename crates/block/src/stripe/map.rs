@@ -1,0 +1,143 @@
+//! Where the bytes of a stripe are: pure arithmetic.
+
+use std::ops::Range;
+
+use crate::allocation::ExtentList;
+use crate::buffer::Buffer;
+use crate::device::Extent;
+
+/// The layout of a stripe.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Map {
+    pub devices: u64,
+    pub unit_bytes: u64,
+}
+
+/// What one device has of a range: contiguous there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    pub device: usize,
+    pub offset: u64,
+    pub length: u64,
+}
+
+impl Map {
+    /// The device of an offset, the offset there, and how far its unit goes from there.
+    pub fn locate(&self, offset: u64) -> (usize, u64, u64) {
+        let (unit, inside) = (offset / self.unit_bytes, offset % self.unit_bytes);
+        let place = unit / self.devices * self.unit_bytes + inside;
+        ((unit % self.devices) as usize, place, self.unit_bytes - inside)
+    }
+
+    /// The part that holds a whole range, where one does.
+    pub fn only(&self, offset: u64, length: u64) -> Option<Part> {
+        let (device, place, left) = self.locate(offset);
+        match self.devices {
+            1 => Some(Part { device: 0, offset, length }),
+            // The end of the device has no place on any; an empty operation goes to the first.
+            _ if length == 0 => Some(Part { device: 0, offset: 0, length: 0 }),
+            _ => (length <= left).then_some(Part { device, offset: place, length }),
+        }
+    }
+
+    /// What each device has of a range, devices in order, those without any left out.
+    pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
+        let end = offset + length;
+        let bound = |device: u64, position: u64| {
+            // The bytes of `device` that lie before `position` in the stripe.
+            let row_bytes = self.unit_bytes * self.devices;
+            let (row, inside) = (position / row_bytes, position % row_bytes);
+            row * self.unit_bytes + inside.saturating_sub(device * self.unit_bytes).min(self.unit_bytes)
+        };
+        let part = |device: u64| {
+            let (start, stop) = (bound(device, offset), bound(device, end));
+            Part { device: device as usize, offset: start, length: stop - start }
+        };
+        (0..self.devices).map(part).filter(|part| part.length > 0).collect()
+    }
+
+    /// Calls `copy` for each piece of `buffers` that lies in one unit: the piece, the index of its part, the range there.
+    pub fn for_each_piece<'a>(
+        &self,
+        offset: u64,
+        parts: &[Part],
+        buffers: impl Iterator<Item = &'a mut Buffer>,
+        mut copy: impl FnMut(&mut [u8], usize, Range<usize>),
+    ) {
+        let mut position = offset;
+        for buffer in buffers {
+            let mut rest = &mut buffer[..];
+            while !rest.is_empty() {
+                let (device, place, left) = self.locate(position);
+                let count = (rest.len() as u64).min(left) as usize;
+                let (piece, tail) = rest.split_at_mut(count);
+                let index = parts.iter().position(|part| part.device == device).expect("every unit has its part");
+                let start = (place - parts[index].offset) as usize;
+                copy(piece, index, start..start + count);
+                rest = tail;
+                position += count as u64;
+            }
+        }
+    }
+
+    /// Puts what is mapped on each device together; `found` is what each part's device said.
+    ///
+    /// *Cost*: a step for each change on a device, and one for each unit of the rows in which devices differ.
+    pub fn merge(&self, offset: u64, length: u64, parts: &[Part], found: &[Vec<Extent>], list: &mut ExtentList) {
+        let (end, row_bytes) = (offset + length, self.unit_bytes * self.devices);
+        let mut cursors: Vec<usize> = vec![0; parts.len()];
+        let mut position = offset;
+        while position < end && !list.is_full() {
+            let (device, place, left) = self.locate(position);
+            let row = position / row_bytes;
+            // Whole rows in which no device changes are one step.
+            if position.is_multiple_of(row_bytes)
+                && let Some((rows, mapped)) = self.same_rows(row, parts, found, &mut cursors)
+                && position + rows * row_bytes <= end
+            {
+                if mapped {
+                    list.mapped(position, rows * row_bytes);
+                }
+                position += rows * row_bytes;
+                continue;
+            }
+            let index = parts.iter().position(|part| part.device == device).expect("every unit has its part");
+            let count = left.min(end - position);
+            let mut done = 0;
+            while done < count {
+                let Some(extent) = seek(&found[index], &mut cursors[index], place + done) else { break };
+                let step = (extent.offset + extent.length - (place + done)).min(count - done);
+                if extent.mapped {
+                    list.mapped(position + done, step);
+                }
+                done += step;
+            }
+            position += count;
+        }
+    }
+
+    /// How many whole rows from `row` on all devices are the same throughout, and whether they are mapped.
+    fn same_rows(&self, row: u64, parts: &[Part], found: &[Vec<Extent>], cursors: &mut [usize]) -> Option<(u64, bool)> {
+        if parts.len() as u64 != self.devices {
+            return None;
+        }
+        let place = row * self.unit_bytes;
+        let (mut rows, mut state) = (u64::MAX, None);
+        for (extents, cursor) in found.iter().zip(cursors) {
+            let extent = seek(extents, cursor, place)?;
+            if *state.get_or_insert(extent.mapped) != extent.mapped {
+                return None;
+            }
+            rows = rows.min((extent.offset + extent.length - place) / self.unit_bytes);
+        }
+        (rows > 0).then_some((rows, state?))
+    }
+}
+
+/// Moves a cursor on to the extent that holds a place.
+fn seek<'a>(extents: &'a [Extent], cursor: &mut usize, place: u64) -> Option<&'a Extent> {
+    while extents.get(*cursor).is_some_and(|extent| extent.offset + extent.length <= place) {
+        *cursor += 1;
+    }
+    extents.get(*cursor).filter(|extent| extent.offset <= place)
+}

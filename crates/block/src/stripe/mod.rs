@@ -1,0 +1,288 @@
+//! `stripe(A,B,…[,unit=64K])`: one device out of several, unit by unit in turn.
+//!
+//! Unit `u` of the stripe is unit `u / n` of device `u % n`; so a range of the stripe is one contiguous range on each
+//! device, and an operation costs at most one on each. The size is `n` times the whole units of the smallest device.
+//! Promises: an operation inside one unit goes to its device as it is, without a copy; a longer one is begun on all its
+//! devices at once and copied once. A flush covers all devices. What survives what, and the unit that is never torn, are
+//! those of the weakest device. Nothing is written anywhere about the order of the devices: it is the SPEC's, and another
+//! order reads as rubbish. Leaves to others: redundancy; the loss of one device is the loss of the stripe.
+
+mod map;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use self::map::{Map, Part};
+use crate::allocation::ExtentList;
+use crate::buffer::Buffer;
+use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, WriteFlags};
+use crate::error::{Error, ErrorKind, Operation};
+use crate::figures::Figures;
+use crate::request::{Request, ready};
+use crate::size::exact_size;
+
+/// The unit of a stripe that names none, in bytes.
+pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
+
+/// The most devices of one stripe.
+pub const STRIPE_DEVICES_MAX: usize = 256;
+
+/// The `stripe` device; see the file's head.
+pub struct StripeDevice {
+    devices: Vec<SharedDevice>,
+    unit_bytes: u64,
+}
+
+impl StripeDevice {
+    /// Makes one device of several.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] without devices, with more than [`STRIPE_DEVICES_MAX`], where the unit is not a
+    /// multiple of every device's block, or where a device is smaller than one unit.
+    pub fn new(devices: Vec<SharedDevice>, unit_bytes: u64) -> Result<StripeDevice, Error> {
+        let stripe = StripeDevice { devices, unit_bytes };
+        let invalid = |detail: String| Error::new(ErrorKind::Invalid, &stripe.spec(), Operation::Open, detail);
+        if stripe.devices.is_empty() || stripe.devices.len() > STRIPE_DEVICES_MAX {
+            return Err(invalid(format!("{} devices; 1 to {STRIPE_DEVICES_MAX} are taken", stripe.devices.len())));
+        }
+        for device in &stripe.devices {
+            let Geometry { block_bytes, size_bytes, .. } = device.geometry();
+            if unit_bytes == 0 || !unit_bytes.is_multiple_of(u64::from(block_bytes)) {
+                let blocks = format!("the blocks of {block_bytes} bytes of {}", device.spec());
+                return Err(invalid(format!("a unit of {unit_bytes} bytes is not a multiple of {blocks}")));
+            }
+            if size_bytes < unit_bytes {
+                return Err(invalid(format!("{} is smaller than a unit of {unit_bytes} bytes", device.spec())));
+            }
+        }
+        Ok(stripe)
+    }
+
+    fn map(&self) -> Map {
+        Map { devices: self.devices.len() as u64, unit_bytes: self.unit_bytes }
+    }
+
+    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
+        let request = Request::new(operation, offset, length, context);
+        request.check(|| self.spec(), &self.geometry())?;
+        Ok(request)
+    }
+
+    /// Runs an operation without data on every device that a range touches.
+    fn ranged<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl Fn(&SharedDevice, Part) -> IoFuture<T>,
+    ) -> IoFuture<Vec<T>> {
+        let parts = self.map().parts(request.offset, request.length);
+        let operations = parts.into_iter().map(|part| operation(&self.devices[part.device], part)).collect();
+        self.together(request, operations)
+    }
+
+    /// Waits for all, and makes the first failure one of this device.
+    fn together<T: Send + 'static>(&self, request: Request, operations: Vec<IoFuture<T>>) -> IoFuture<Vec<T>> {
+        let spec = self.spec();
+        Box::pin(async move {
+            let results = Together::new(operations).await;
+            results.into_iter().collect::<Result<Vec<T>, Error>>().map_err(|error| {
+                let kind = error.kind;
+                request.error(kind, || spec, error.to_string())
+            })
+        })
+    }
+}
+
+impl BlockDevice for StripeDevice {
+    fn spec(&self) -> String {
+        let devices: Vec<String> = self.devices.iter().map(|device| device.spec()).collect();
+        let unit = match self.unit_bytes {
+            STRIPE_UNIT_BYTES => String::new(),
+            unit => format!(",unit={}", exact_size(unit)),
+        };
+        format!("stripe({}{unit})", devices.join(","))
+    }
+
+    fn geometry(&self) -> Geometry {
+        let count = self.devices.len() as u32;
+        let all = self.devices.iter().map(|device| device.geometry());
+        let one = all.reduce(|a, b| Geometry {
+            size_bytes: a.size_bytes.min(b.size_bytes),
+            block_bytes: a.block_bytes.max(b.block_bytes),
+            atomic_bytes: a.atomic_bytes.min(b.atomic_bytes),
+            read_bytes_preferred: a.read_bytes_preferred.max(b.read_bytes_preferred),
+            write_bytes_preferred: a.write_bytes_preferred.max(b.write_bytes_preferred),
+            write_survives: a.write_survives.min(b.write_survives),
+            flush_survives: a.flush_survives.min(b.flush_survives),
+        });
+        let one = one.expect("a stripe has at least one device");
+        let units = one.size_bytes / self.unit_bytes;
+        let preferred = |bytes: u32| bytes.saturating_mul(count) / one.block_bytes * one.block_bytes;
+        Geometry {
+            size_bytes: units * self.unit_bytes * u64::from(count),
+            read_bytes_preferred: preferred(one.read_bytes_preferred),
+            write_bytes_preferred: preferred(one.write_bytes_preferred),
+            ..one
+        }
+    }
+
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let geometry = self.geometry();
+        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &geometry);
+        let request = match checked {
+            Ok(request) => request,
+            Err(error) => return ready(Err(error)),
+        };
+        let map = self.map();
+        if let Some(part) = map.only(offset, request.length) {
+            let read = self.devices[part.device].read_at(part.offset, buffers, context);
+            let all = self.together(request, vec![read]);
+            return Box::pin(async move { Ok(all.await?.pop().unwrap_or_default()) });
+        }
+        let parts = map.parts(offset, request.length);
+        let reads = parts.iter().map(|part| {
+            let buffer = vec![Buffer::zeroed(part.length as usize)];
+            self.devices[part.device].read_at(part.offset, buffer, context)
+        });
+        let reads = self.together(request, reads.collect());
+        Box::pin(async move {
+            let read = reads.await?;
+            let sources: Vec<&[u8]> =
+                read.iter().filter_map(|buffers| buffers.first()).map(|buffer| &**buffer).collect();
+            map.for_each_piece(offset, &parts, buffers.iter_mut(), |into, part, range| {
+                into.copy_from_slice(&sources[part][range]);
+            });
+            Ok(buffers)
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        mut buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let geometry = self.geometry();
+        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &geometry);
+        let request = match checked {
+            Ok(request) => request,
+            Err(error) => return ready(Err(error)),
+        };
+        let map = self.map();
+        if let Some(part) = map.only(offset, request.length) {
+            let written = self.devices[part.device].write_at(part.offset, buffers, flags, context);
+            let all = self.together(request, vec![written]);
+            return Box::pin(async move { Ok(all.await?.pop().unwrap_or_default()) });
+        }
+        let parts = map.parts(offset, request.length);
+        let mut copies: Vec<Buffer> = parts.iter().map(|part| Buffer::zeroed(part.length as usize)).collect();
+        map.for_each_piece(offset, &parts, buffers.iter_mut(), |from, part, range| {
+            copies[part][range].copy_from_slice(from);
+        });
+        let writes = parts
+            .iter()
+            .zip(copies)
+            .map(|(part, copy)| self.devices[part.device].write_at(part.offset, vec![copy], flags, context));
+        let writes = self.together(request, writes.collect());
+        Box::pin(async move { writes.await.map(|_| buffers) })
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        let flushes = self.devices.iter().map(|device| device.flush(context)).collect();
+        let all = self.together(Request::new(Operation::Flush, 0, 0, context), flushes);
+        Box::pin(async move { all.await.map(drop) })
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Discard, offset, length, context) {
+            Err(error) => ready(Err(error)),
+            Ok(request) => {
+                let all = self.ranged(request, |device, part| device.discard(part.offset, part.length, context));
+                Box::pin(async move { all.await.map(drop) })
+            }
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::WriteZeroes, offset, length, context) {
+            Err(error) => ready(Err(error)),
+            Ok(request) => {
+                let all = self.ranged(request, |device, part| device.write_zeroes(part.offset, part.length, context));
+                Box::pin(async move { all.await.map(drop) })
+            }
+        }
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        let request = match self.check(Operation::Allocation, offset, length, context) {
+            Ok(request) => request,
+            Err(error) => return ready(Err(error)),
+        };
+        let parts = self.map().parts(offset, length);
+        let all = self.ranged(request, |device, part| device.allocation(part.offset, part.length, context));
+        let map = self.map();
+        Box::pin(async move {
+            let found = all.await?;
+            let mut list = ExtentList::new(offset, length);
+            map.merge(offset, length, &parts, &found, &mut list);
+            Ok(list.finish())
+        })
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let row_bytes = self.unit_bytes * self.devices.len() as u64;
+        let now = self.geometry().size_bytes;
+        if size_bytes < now || !size_bytes.is_multiple_of(row_bytes) {
+            let detail =
+                format!("cannot become {size_bytes} bytes: it has {now}, grows only, by {row_bytes} at a time");
+            return ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Grow, detail)));
+        }
+        let each = size_bytes / self.devices.len() as u64;
+        let smaller = self.devices.iter().filter(|device| device.geometry().size_bytes < each);
+        let all = self.together(request, smaller.map(|device| device.grow(each)).collect());
+        Box::pin(async move { all.await.map(drop) })
+    }
+
+    fn figures(&self) -> Vec<Figures> {
+        self.devices.iter().flat_map(|device| device.figures()).collect()
+    }
+}
+
+/// Waits for several operations at once; each is begun at the first poll.
+struct Together<T> {
+    pending: Vec<Option<IoFuture<T>>>,
+    results: Vec<Option<Result<T, Error>>>,
+}
+
+impl<T> Together<T> {
+    fn new(operations: Vec<IoFuture<T>>) -> Together<T> {
+        let results = operations.iter().map(|_| None).collect();
+        Together { pending: operations.into_iter().map(Some).collect(), results }
+    }
+}
+
+// Nothing in it is pinned in place: every operation has its own box.
+impl<T> Unpin for Together<T> {}
+
+impl<T> Future for Together<T> {
+    type Output = Vec<Result<T, Error>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let Together { pending, results } = &mut *self;
+        for (operation, result) in pending.iter_mut().zip(results.iter_mut()) {
+            if let Some(running) = operation
+                && let Poll::Ready(ended) = running.as_mut().poll(context)
+            {
+                (*operation, *result) = (None, Some(ended));
+            }
+        }
+        match results.iter().all(Option::is_some) {
+            true => Poll::Ready(results.iter_mut().filter_map(Option::take).collect()),
+            false => Poll::Pending,
+        }
+    }
+}
