@@ -9,6 +9,7 @@ use crate::metadata::Package;
 const FLOORS: &[(&str, u8)] = &[
     ("nectary", 6),
     ("nectary-proxy", 5),
+    ("nectary-attach", 4),
     ("nectary-trace", 3),
     ("nectary-store", 3),
     ("nectary-cache", 2),

@@ -3,6 +3,7 @@
 //! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: what the
 //! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
 
+mod attach;
 mod cache;
 mod trace;
 mod trace_record;
@@ -17,10 +18,9 @@ use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
 
 use crate::exit;
 
+pub use attach::{AttachArguments, DetachArguments};
 pub use cache::{CacheCommand, SimulateArguments};
-pub use trace::{
-    ConvertArguments, ReadArguments as TraceReadArguments, StatArguments as TraceStatArguments, TraceCommand,
-};
+pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 
 /// Examples stand where the eye falls first: before usage and options.
@@ -38,7 +38,8 @@ const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usag
   nectary proxy --listen :80 --origin https://example.org --store /var/cache/nectary --size 10G
   nectary status
   nectary store stat /var/cache/nectary --json
-  nectary cache simulate programs.trace.gz --size 6MiB",
+  nectary cache simulate programs.trace.gz --size 6MiB
+  nectary attach ./disk.img --size 10G",
     after_help = exit::HELP,
     subcommand_required = true,
     arg_required_else_help = true
@@ -87,6 +88,20 @@ pub enum Command {
   nectary trace stat cs.trace.gz
   nectary trace convert w01.vscsi w01.txt", after_help = exit::HELP)]
     Trace(TraceCommand),
+    /// Make any device a block device of the kernel, for file systems
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  A file as a disk, with ext4 on it:
+    nectary attach ./disk.img --size 10G      (prints /dev/loop0)
+    mkfs.ext4 /dev/loop0 && mount /dev/loop0 /mnt
+    umount /mnt && nectary detach /dev/loop0
+  A disk of 1999, in memory:
+    nectary attach 'model(memory:4G,disk=hdd-1999)'", after_help = exit::HELP)]
+    Attach(AttachArguments),
+    /// Release a block device that `attach` made
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary detach /dev/loop0
+  nectary detach ./disk.img", after_help = exit::HELP)]
+    Detach(DetachArguments),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary status

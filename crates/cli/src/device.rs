@@ -19,13 +19,17 @@ pub async fn open_device(
     engine: &EngineArguments,
     create_bytes: Option<u64>,
 ) -> Result<SharedDevice, Failure> {
-    let engine = match engine.io {
+    let options = block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
+    Ok(block::open(spec, &options).await?)
+}
+
+/// The engine that `--io` names.
+pub fn engine(arguments: &EngineArguments) -> Engine {
+    match arguments.io {
         IoEngine::Uring => Engine::Uring,
         IoEngine::Posix => Engine::Posix,
         IoEngine::Auto => Engine::Auto,
-    };
-    let options = block::OpenOptions { create_bytes, engine, ..block::OpenOptions::default() };
-    Ok(block::open(spec, &options).await?)
+    }
 }
 
 /// Opens the store of a command that uses it once.

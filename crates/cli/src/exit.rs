@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use nectary_attach as attach;
 use nectary_block as block;
 use nectary_host as host;
 use nectary_store as store;
@@ -75,7 +76,15 @@ const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
 
 fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'static str>)> {
-    if let Some(error) = cause.downcast_ref::<block::Error>() {
+    let attached = cause.downcast_ref::<attach::Error>();
+    if let Some(attach::Error::InUse { .. }) = attached {
+        return Some((BUSY, None));
+    }
+    let device = match attached {
+        Some(attach::Error::Device(error)) => Some(error),
+        _ => cause.downcast_ref::<block::Error>(),
+    };
+    if let Some(error) = device {
         return Some(match error.kind {
             block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
             block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),

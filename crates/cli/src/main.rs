@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod attach;
 mod cache;
 mod device;
 mod exit;
@@ -37,6 +38,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Store(command) => runtime()?.block_on(store::run(command)),
         Command::Cache(command) => cache::run(command),
         Command::Trace(command) => trace::run(command),
+        Command::Attach(arguments) => attach::run(arguments),
+        Command::Detach(arguments) => attach::detach(arguments),
         Command::Status(arguments) => status::run(arguments),
     }
 }

@@ -1,0 +1,204 @@
+//! One attached device: from its SPEC to `/dev/loopN`, and back.
+//!
+//! Owns: the thread that serves it, and the order of steps. Attaching: prepare the process, open the device, mount, serve,
+//! put the loop device on the file. Detaching: write back and release the loop device, which closes the file, which ends
+//! the mount, which ends the serving; then flush and close the device. So nothing is cut off that still has users.
+//! Promises: an attachment that fails half way leaves nothing behind.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use nectary_block::{BlockDevice, Context, Geometry, OpenOptions, Registry, SharedDevice};
+use tokio::sync::watch;
+
+use crate::counters::{Counters, Figures};
+use crate::error::Error;
+use crate::fuse::{Mount, Server, open_channel};
+use crate::loop_device::{LoopDevice, named};
+use crate::process;
+use crate::stale::own_name;
+
+/// How a device is attached.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The block device takes no writes.
+    pub read_only: bool,
+    /// How the device is opened.
+    pub open: OpenOptions,
+}
+
+/// A device in the kernel.
+pub struct Attachment {
+    loop_device: LoopDevice,
+    geometry: Geometry,
+    spec: String,
+    /// Not held: the device is closed when its serving ends.
+    device: Weak<dyn BlockDevice>,
+    counters: Arc<Counters>,
+    thread: Mutex<Option<JoinHandle<Result<(), Error>>>>,
+    ended: watch::Receiver<bool>,
+    refused: Vec<String>,
+}
+
+/// What the serving thread says when it is ready.
+type Ready = Result<(Mount, SharedDevice), Error>;
+
+impl Attachment {
+    /// Opens the device that `spec` names and attaches it. It blocks the calling thread meanwhile.
+    ///
+    /// The calling thread is prepared for serving a disk, and with it all threads that it starts later.
+    ///
+    /// *Errors*: what is missing on this machine, or what the device reports.
+    pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
+        // What is missing is said before a file is made or a disk is taken.
+        let channel = open_channel()?;
+        LoopDevice::check()?;
+        let refused = process::prepare();
+        let counters = Arc::new(Counters::default());
+        let (spec, read_only) = (spec.to_owned(), options.read_only);
+        let (ready, is_ready) = std::sync::mpsc::channel::<Ready>();
+        let (end, ended) = watch::channel(false);
+        let thread = {
+            let counters = counters.clone();
+            std::thread::Builder::new().name("nectary-attach".to_owned()).spawn(move || {
+                let served = serve(channel, &registry, &spec, &options, counters, &ready);
+                let _ = end.send(true);
+                served
+            })
+        };
+        let thread = thread.map_err(|error| Error::os("starting a thread", error))?;
+        let attached = match is_ready.recv() {
+            Ok(Ok((mount, device))) => attach(&mount, &device, read_only).map(|loop_device| (loop_device, device)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::os("serving", io::Error::other("the serving thread ended before it was ready"))),
+        };
+        match attached {
+            Ok((loop_device, device)) => Ok(Attachment {
+                loop_device,
+                geometry: device.geometry(),
+                spec: device.spec(),
+                device: Arc::downgrade(&device),
+                counters,
+                thread: Mutex::new(Some(thread)),
+                ended,
+                refused,
+            }),
+            Err(error) => {
+                // The mount is gone with the file that was opened on it, so the serving ends by itself.
+                let _ = thread.join();
+                Err(error)
+            }
+        }
+    }
+
+    /// The block device.
+    pub fn path(&self) -> &Path {
+        self.loop_device.path()
+    }
+
+    /// Size, units and promises of the device below.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The SPEC of the device below, as it names itself.
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// What has passed.
+    pub fn figures(&self) -> Figures {
+        self.counters.read()
+    }
+
+    /// What the device and those below it say of themselves, while it is open.
+    pub fn device_figures(&self) -> Vec<nectary_block::Figures> {
+        self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
+    }
+
+    /// What the kernel refused this process, in words: without it the device may stand still when memory is short.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// A watch that turns true when the serving has ended, whoever ended it.
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.clone()
+    }
+
+    /// Releases the block device, unless somebody uses it; then [`finish`](Self::finish) is to be called.
+    ///
+    /// *Errors*: [`Error::InUse`]; nothing has changed then. *Durability*: what was written to the block device is written
+    /// back to the device below.
+    pub fn release(&self) -> Result<(), Error> {
+        self.loop_device.release()
+    }
+
+    /// Lets the block device go as soon as its last user has closed it, a mount too.
+    pub fn release_when_unused(&self) -> Result<(), Error> {
+        self.loop_device.release_when_unused()
+    }
+
+    /// Waits until the serving has ended, and gives how it ended; once. It blocks the calling thread.
+    ///
+    /// *Errors*: [`Error::Ended`] where the kernel ended the connection under the block device, which is released then;
+    /// [`Error::Device`] where the last flush failed. *Durability*: `Ok` means that all that was written survives what the
+    /// device's flush makes it survive.
+    pub fn finish(&self) -> Result<(), Error> {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = thread else { return Ok(()) };
+        let ended = |problem: &str| Error::Ended { path: self.path().to_owned(), problem: problem.to_owned() };
+        let served = thread.join().unwrap_or_else(|_| Err(ended("the serving thread panicked")));
+        let name = own_name();
+        if named().iter().any(|(path, found)| path == self.path() && *found == name) {
+            let _ = self.release_when_unused();
+            return served.and(Err(ended("nothing answers what is still asked of it")));
+        }
+        served
+    }
+}
+
+/// Puts the loop device on the mount's file; file and mount are then held by the loop device alone.
+fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
+    let file = mount.open(read_only).map_err(|error| Error::os("opening the FUSE file", error))?;
+    LoopDevice::new(&file, device.geometry().block_bytes, read_only, &own_name())
+}
+
+/// Opens the device and serves it until the kernel ends the connection, then flushes it.
+fn serve(
+    channel: std::fs::File,
+    registry: &Registry,
+    spec: &str,
+    options: &Options,
+    counters: Arc<Counters>,
+    ready: &std::sync::mpsc::Sender<Ready>,
+) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::os("starting a runtime", error))?;
+    runtime.block_on(async {
+        let started = async {
+            let device = registry.open(spec, &options.open).await?;
+            let mount = Mount::new(&channel)?;
+            let server = Server::new(channel, device.clone(), options.read_only, counters);
+            let server = server.map_err(|error| Error::os("watching /dev/fuse", error))?;
+            Ok((mount, device, server))
+        };
+        let (mount, device, server) = match started.await {
+            Ok(started) => started,
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return Ok(());
+            }
+        };
+        let _ = ready.send(Ok((mount, device.clone())));
+        let served = Arc::new(server).run().await;
+        let flushed = match options.read_only {
+            true => Ok(()),
+            false => device.flush(Context::default()).await,
+        };
+        served.map_err(|error| Error::os("reading from /dev/fuse", error))?;
+        Ok(flushed?)
+    })
+}

@@ -1,0 +1,70 @@
+//! What can go wrong between a device and the kernel.
+//!
+//! Owns: the one error type of the crate. Kinds differ because their remedies differ; each says what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A failure to attach or to detach.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel or this container has no FUSE.
+    #[error("/dev/fuse: {source}; load the kernel's module (`modprobe fuse`), or give the container /dev/fuse")]
+    NoFuse {
+        /// Why it cannot be opened.
+        source: io::Error,
+    },
+    /// The kernel or this container has no loop devices.
+    #[error("{path}: {source}; load the kernel's module (`modprobe loop`), or give the container {path}")]
+    NoLoop {
+        /// What cannot be opened.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The process may not mount or make loop devices.
+    #[error("{what}: {source}; run it as root (it needs CAP_SYS_ADMIN)")]
+    NotPermitted {
+        /// What was refused.
+        what: &'static str,
+        /// How.
+        source: io::Error,
+    },
+    /// The device itself failed.
+    #[error(transparent)]
+    Device(#[from] nectary_block::Error),
+    /// Somebody has the block device open for himself: a mount, a volume manager.
+    #[error("{path} is in use: {users}; unmount or close it first")]
+    InUse {
+        /// The block device.
+        path: PathBuf,
+        /// Who, as far as it can be seen.
+        users: String,
+    },
+    /// The kernel ended the connection while the block device was attached.
+    #[error("the kernel ended the FUSE connection of {path}: {problem}; attach it again, which releases what is left")]
+    Ended {
+        /// The block device.
+        path: PathBuf,
+        /// What was seen of it.
+        problem: String,
+    },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// An error of the operating system, told apart by its number.
+    pub(crate) fn os(what: &'static str, source: io::Error) -> Error {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { what, source },
+            _ => Error::Os { what: what.to_owned(), source },
+        }
+    }
+}

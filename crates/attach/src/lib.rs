@@ -1,0 +1,25 @@
+//! A device of any SPEC as a block device of the kernel: a FUSE block file with a loop device on it.
+//!
+//! Owns: the mount that nobody else sees, the loop that serves its requests, the loop device, and what is left of all that
+//! after a crash. Promises: what the kernel was told to be flushed has been flushed by the device; nothing is answered
+//! from a cache of its own; no request waits for memory that only this device could free. Leaves to others: file systems,
+//! the device itself, the command line.
+//!
+//! How it stands: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this
+//! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file turns whatever the SPEC names into a file of the
+//! kernel's; the loop device turns the file into a disk, with a queue, flushes and discards.
+
+mod attachment;
+mod counters;
+mod error;
+mod fuse;
+mod loop_device;
+mod process;
+mod stale;
+
+pub use attachment::{Attachment, Options};
+pub use counters::{Counters, Figures};
+pub use error::Error;
+pub use loop_device::{holders, is_loop_path};
+pub use process::{leave_terminal, redirect_output};
+pub use stale::release_stale;

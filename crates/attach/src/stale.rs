@@ -1,0 +1,112 @@
+//! What a killed process left behind: loop devices whose FUSE connection is gone.
+//!
+//! Owns: the name that says which process serves a loop device, and their release once it is gone. There is no stale mount
+//! of our own: the file's mount has no place and dies with its process. A file system on such a device is dead, since
+//! nothing that it reads or writes can succeed any more; it is unmounted, so that what stands on the next attachment is
+//! not mistaken for it. Promises: a loop device of a living process, of another pid namespace, or of anybody else is never
+//! touched; everything done is told.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::loop_device::{mounts, named, release_when_unused};
+
+const PREFIX: &str = "nectary-attach";
+
+/// The name for a loop device of this process.
+pub(crate) fn own_name() -> String {
+    let process = std::process::id();
+    format!("{PREFIX} {} {process} {}", namespace(), started(process).unwrap_or(0))
+}
+
+/// Releases the loop devices that dead processes left, and says what it did, a line each.
+///
+/// It needs the right to open loop devices; without it, or without any, there is nothing to do.
+pub fn release_stale() -> Vec<String> {
+    let stale = named().into_iter().filter_map(|(path, name)| Some((path, dead_process(&name)?)));
+    stale.flat_map(|(path, process)| release(&path, process)).collect()
+}
+
+/// The process of a name, where that process is gone.
+fn dead_process(name: &str) -> Option<u32> {
+    let mut words = name.strip_prefix(PREFIX)?.split_ascii_whitespace();
+    let (space, process, start) = (words.next()?, words.next()?, words.next()?);
+    let (space, process, start) = (space.parse::<u64>().ok()?, process.parse().ok()?, start.parse::<u64>().ok()?);
+    (space == namespace() && started(process) != Some(start)).then_some(process)
+}
+
+fn release(path: &Path, process: u32) -> Vec<String> {
+    let name = path.display();
+    let mut told = Vec::new();
+    for place in mounts(path) {
+        told.push(match unmount(&place) {
+            Ok(()) => format!("{place}: unmounted, it stood on {name}, whose process {process} is gone"),
+            Err(error) => format!("{place}: cannot be unmounted: {error}; it stands on {name}, which is dead"),
+        });
+    }
+    told.push(match release_when_unused(path) {
+        Ok(()) => format!("{name}: released, its process {process} is gone"),
+        Err(error) => format!("{name}: cannot be released: {error}; its process {process} is gone"),
+    });
+    told
+}
+
+/// Takes a dead file system out of the tree, also where somebody still stands in it.
+fn unmount(place: &str) -> io::Result<()> {
+    let place = CString::new(place)?;
+    for flags in [0, libc::MNT_DETACH] {
+        // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+        if unsafe { libc::umount2(place.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
+            return Ok(());
+        }
+    }
+    Err(io::Error::last_os_error())
+}
+
+/// When a process started, in the kernel's ticks since boot; `None` where it is gone, or dead and not yet buried.
+fn started(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    start_in(&text)
+}
+
+/// Reads state and start time from a line of `/proc/PID/stat`; the name in it may hold anything.
+fn start_in(text: &str) -> Option<u64> {
+    let (_, after_name) = text.rsplit_once(')')?;
+    let words: Vec<&str> = after_name.split_ascii_whitespace().collect();
+    match *words.first()? {
+        "Z" | "X" => None,
+        _ => words.get(19)?.parse().ok(),
+    }
+}
+
+/// This process's pid namespace: numbers of another one mean other processes.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_dead_processes_of_this_namespace_are_stale() {
+        assert_eq!(dead_process(&own_name()), None);
+        let (space, process) = (namespace(), std::process::id());
+        assert_eq!(dead_process(&format!("{PREFIX} {space} {process} 1")), Some(process));
+        assert_eq!(dead_process(&format!("{PREFIX} {} {process} 1", space + 1)), None);
+        for name in ["", "/data/a.img", PREFIX, "nectary-attach 1", "nectary-attach a b c"] {
+            assert_eq!(dead_process(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn start_times_are_found_behind_any_name() {
+        let line = format!("7 (a) b (c) S {} 4711 0", "0 ".repeat(18).trim_end());
+        assert_eq!(start_in(&line), Some(4711));
+        assert_eq!(start_in(&line.replace(" S ", " Z ")), None);
+        assert_eq!(start_in("7 (a"), None);
+    }
+}
