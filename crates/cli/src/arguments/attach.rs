@@ -1,0 +1,33 @@
+//! The options of `attach` and `detach`.
+
+use clap::Args;
+use nectary_block::parse_size;
+
+use super::DeviceArguments;
+
+/// `attach`.
+#[derive(Debug, Args)]
+pub struct AttachArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// Size of a file that does not exist yet and is made, as 10G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// The block device takes no writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Stay in the foreground until Ctrl-C or `nectary detach`
+    #[arg(long)]
+    pub foreground: bool,
+    /// Leave the terminal once attached; given by the command to itself
+    #[arg(long, hide = true, requires = "foreground")]
+    pub leave_terminal: bool,
+}
+
+/// `detach`.
+#[derive(Debug, Args)]
+pub struct DetachArguments {
+    /// The block device, as /dev/loop0, or the SPEC that it was attached by
+    #[arg(value_name = "DEVICE")]
+    pub device: String,
+}

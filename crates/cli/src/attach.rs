@@ -1,0 +1,276 @@
+//! `nectary attach` and `nectary detach`: a device as a block device of the kernel.
+//!
+//! Owns: the background process (the command starts itself again and waits until that is ready), the control socket of an
+//! attached device, and what signals mean to it. Leaves to others: attaching (`nectary-attach`).
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use nectary_attach::{Attachment, Options, holders, is_loop_path, leave_terminal, redirect_output, release_stale};
+use nectary_block::{Figures, OpenOptions, Registry, format_size};
+use nectary_host::control::{Part, parts, request};
+use nectary_host::log::{self, Level};
+use nectary_host::{
+    ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, State, Status,
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::arguments::{AttachArguments, DetachArguments};
+use crate::device::engine;
+use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
+use crate::{output, runtime};
+
+/// How long each part may take to say what it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long writing back and detaching may take.
+const DETACH_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Attaches a device.
+pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
+    if arguments.foreground {
+        return runtime()?.block_on(stay(arguments));
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).args(["--foreground", "--leave-terminal"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start itself again")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context("cannot hear of the process in the background")?;
+    }
+    if line.is_empty() {
+        // It has said itself what is wrong.
+        let status = child.wait().context("cannot wait for the process in the background")?;
+        return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
+    }
+    output::text(&line)?;
+    Ok(GOOD)
+}
+
+/// A request to detach.
+struct Request {
+    reply: oneshot::Sender<Result<Value, Fault>>,
+    /// Ends when the control socket has taken the answer; it is not to be closed before.
+    taken: oneshot::Receiver<()>,
+}
+
+/// Attaches a device and serves it until it is detached.
+async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
+    if arguments.leave_terminal {
+        leave_terminal().context("cannot leave the terminal")?;
+    }
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.on_signals().context("cannot listen for signals")?;
+    release_stale().iter().for_each(|line| note(line));
+    let open = OpenOptions {
+        create_bytes: arguments.size,
+        engine: engine(&arguments.device.engine),
+        ..OpenOptions::default()
+    };
+    let options = Options { read_only: arguments.read_only, open };
+    // Nothing else runs on this thread yet that could be kept waiting.
+    let attachment = Arc::new(Attachment::start(Registry::with_builtins(), &arguments.device.spec, options)?);
+    for refused in attachment.refused() {
+        let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
+        log::write(Level::Warning, "attach", message);
+    }
+    let leaving = watch::channel(false);
+    let (asked, mut requests) = mpsc::channel(4);
+    let control = match start_control(arguments, &attachment, asked, leaving.1) {
+        Ok(control) => control,
+        Err(failure) => {
+            attachment.release_when_unused()?;
+            tokio::task::spawn_blocking(move || attachment.finish()).await??;
+            return Err(failure);
+        }
+    };
+    announce(arguments, &attachment)?;
+    let ended = until_the_end(&attachment, &shutdown, &leaving.0, &mut requests).await;
+    control.stop().await;
+    ended?;
+    note("detached");
+    Ok(GOOD)
+}
+
+/// Waits for what ends an attachment: a signal, a request, or the kernel.
+async fn until_the_end(
+    attachment: &Arc<Attachment>,
+    shutdown: &Shutdown,
+    leaving: &watch::Sender<bool>,
+    requests: &mut mpsc::Receiver<Request>,
+) -> Result<(), Failure> {
+    let mut ended = attachment.ended();
+    loop {
+        tokio::select! {
+            _ = ended.wait_for(|ended| *ended) => return Ok(finish(attachment).await?),
+            () = shutdown.requested(), if !*leaving.borrow() => {
+                leaving.send_replace(true);
+                if let Err(error) = release(attachment).await {
+                    let wait = "it will be detached as soon as it is not; a second signal ends this process at once";
+                    note(format_args!("{error}; {wait}"));
+                    attachment.release_when_unused()?;
+                }
+            }
+            Some(Request { reply, taken }) = requests.recv() => {
+                let detached = match release(attachment).await {
+                    Ok(()) => finish(attachment).await,
+                    Err(error) => {
+                        let fault = Fault::new(FaultKind::Busy, error.to_string(), "unmount it, then detach it again");
+                        let _ = reply.send(Err(fault));
+                        continue;
+                    }
+                };
+                let failed = |error: &nectary_attach::Error| Fault::new(FaultKind::Failed, error.to_string(), "");
+                let _ = reply.send(detached.as_ref().map(|()| Value::Null).map_err(failed));
+                let _ = taken.await;
+                return Ok(detached?);
+            }
+        }
+    }
+}
+
+async fn release(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Error> {
+    blocking(attachment, Attachment::release).await
+}
+
+async fn finish(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Error> {
+    blocking(attachment, Attachment::finish).await
+}
+
+/// Runs what waits for the kernel beside the control socket.
+async fn blocking(
+    attachment: &Arc<Attachment>,
+    step: impl FnOnce(&Attachment) -> Result<(), nectary_attach::Error> + Send + 'static,
+) -> Result<(), nectary_attach::Error> {
+    let attachment = attachment.clone();
+    match tokio::task::spawn_blocking(move || step(&attachment)).await {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+fn start_control(
+    arguments: &AttachArguments,
+    attachment: &Arc<Attachment>,
+    asked: mpsc::Sender<Request>,
+    leaving: watch::Receiver<bool>,
+) -> Result<ControlServer, Failure> {
+    let name = attachment.path().display().to_string();
+    let mut methods = Methods::new();
+    let (given, of_status) = (arguments.device.spec.clone(), attachment.clone());
+    methods.status(move || status(&of_status, &given, *leaving.borrow()));
+    methods.register("detach", "releases the block device, unless it is in use", move |_| {
+        let asked = asked.clone();
+        async move {
+            let (reply, answer) = oneshot::channel();
+            let (_taking, taken) = oneshot::channel();
+            let gone = || Fault::new(FaultKind::Failed, "it is being detached already", "wait a moment");
+            asked.send(Request { reply, taken }).await.map_err(|_| gone())?;
+            answer.await.map_err(|_| gone())?
+        }
+    });
+    let part = format!("attach-{}", name.trim_start_matches("/dev/"));
+    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
+}
+
+/// The status of an attached device, as `nectary status` shows it.
+fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
+    let name = attachment.path().display().to_string();
+    let figures = attachment.figures();
+    let mut status = Status::healthy("attach", &name);
+    if figures.failed > 0 {
+        let what = format!("{}: {} requests failed", attachment.spec(), figures.failed);
+        status = status.with_problem(State::Degraded, what, "see its messages; check the file system on it");
+    }
+    if is_leaving {
+        let what = format!("it is to be detached, but {}", holders(attachment.path()));
+        status = status.with_problem(State::Degraded, what, "unmount it or close it");
+    }
+    let size = attachment.geometry().size_bytes;
+    let devices: Vec<Value> = attachment.device_figures().iter().map(device_figures).collect();
+    status.with_detail(json!({
+        "given": given,
+        "spec": attachment.spec(),
+        "size_bytes": size,
+        "block_bytes": attachment.geometry().block_bytes,
+        "requests": figures,
+        "devices": devices,
+    }))
+}
+
+/// The figures of one device of the stack.
+fn device_figures(figures: &Figures) -> Value {
+    let values: serde_json::Map<String, Value> =
+        figures.values.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
+    json!({ "device": figures.device, "figures": values })
+}
+
+fn announce(arguments: &AttachArguments, attachment: &Attachment) -> Result<(), Failure> {
+    let path = attachment.path().display();
+    let size = format_size(attachment.geometry().size_bytes);
+    if !arguments.leave_terminal {
+        note(format_args!("{} of {size} is {path}; `nectary detach {path}` or Ctrl-C detaches it", attachment.spec()));
+    }
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{path}").and_then(|()| stdout.flush()).context("cannot write to the standard output")?;
+    if arguments.leave_terminal {
+        let name = attachment.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = RuntimeDirectory::open()?.path().join(format!("attach-{name}.log"));
+        redirect_output(&log).with_context(|| format!("cannot write to {}", log.display()))?;
+        note(format_args!("{} of {size} is {path}", attachment.spec()));
+    }
+    Ok(())
+}
+
+fn note(message: impl Display) {
+    log::write(Level::Note, "attach", format_args!("{message}"));
+}
+
+/// Detaches a device.
+pub fn detach(arguments: &DetachArguments) -> Result<u8, Failure> {
+    let target = &arguments.device;
+    let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?;
+    let attached: Vec<(&Part, &Status)> = parts.iter().filter_map(of_attachment).collect();
+    let Some((part, _)) = attached.iter().find(|(_, status)| is_meant(status, target)) else {
+        return not_attached(target, &attached);
+    };
+    match request(&part.path, "detach", Value::Null, DETACH_PATIENCE) {
+        Ok(_) => Ok(GOOD),
+        Err(Error::Fault { fault, .. }) => {
+            let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };
+            Err(Failure::new(code, fault.message, fault.remedy))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn of_attachment(part: &Part) -> Option<(&Part, &Status)> {
+    let status = part.status.as_ref().ok()?;
+    (status.component == "attach").then_some((part, status))
+}
+
+/// Whether an attached device is the one that the user names: by block device, or by SPEC as given or as understood.
+fn is_meant(status: &Status, target: &str) -> bool {
+    status.name == target || ["given", "spec"].iter().any(|key| status.detail[*key] == target)
+}
+
+/// Releases what a killed process left of it; else says what there is.
+fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
+    let released = release_stale();
+    released.iter().for_each(|line| note(line));
+    if is_loop_path(target) && released.iter().any(|line| line.starts_with(&format!("{target}: released"))) {
+        return Ok(GOOD);
+    }
+    let names: Vec<&str> = attached.iter().map(|(_, status)| status.name.as_str()).collect();
+    let remedy = match names.is_empty() {
+        true => "nothing is attached".to_owned(),
+        false => format!("attached are {}", names.join(", ")),
+    };
+    Err(Failure::new(NOT_FOUND, format!("{target} is not attached"), remedy))
+}
