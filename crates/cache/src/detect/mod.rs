@@ -50,8 +50,8 @@
 //! 3. Averages that are equal as fractions have no order, so sublists within one attribute value have no trend.
 //!
 //! # Cost
-//! A reference: O(1), no look-up. A period of p references: two selections over at most p words, O(p). Memory: 24 bytes a reference of
-//! a period and 16 bytes a block, which the caller keeps.
+//! A reference: O(1), no look-up. A period of p references: O(p), two passes over its samples for each attribute. Memory: 24 bytes a reference of
+//! a period and 8 bytes a block, which the caller keeps.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -73,8 +73,6 @@ pub const SUBLISTS_MAX: usize = 10;
 pub const PERIOD_MAX: u32 = 1 << 16;
 /// Bits of a sample's word that hold the forward distance.
 const FORWARD_BITS: u32 = 16;
-/// The largest attribute value that a sample's word holds; larger ones count as this.
-const ATTRIBUTE_MAX: u64 = u64::MAX >> FORWARD_BITS;
 
 /// What the detector can be told.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,10 +93,13 @@ impl Default for Parameters {
 }
 
 /// What is remembered of one block: its last reference and its frequency, in its stream's time.
+///
+/// 8 bytes, as there are many. A block that comes back after 2^32 references of its stream is taken for one that comes
+/// back after that much less; one such sample among hundreds does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct History {
-    /// The time of the last reference; of no meaning while the frequency is 0.
-    last: u64,
+    /// The low 32 bits of the time of the last reference; of no meaning while the frequency is 0.
+    last: u32,
     /// How often it was referenced.
     frequency: u32,
 }
@@ -109,8 +110,8 @@ impl History {
         self.frequency
     }
 
-    /// The virtual time of the last reference; 0 where there was none.
-    pub fn last(&self) -> u64 {
+    /// The virtual time of the last reference, its low 32 bits; 0 where there was none.
+    pub fn last(&self) -> u32 {
         self.last
     }
 }
@@ -129,11 +130,13 @@ pub struct Detector {
     unknown: u32,
     /// Blocks of the running period that are known only in another stream's time.
     foreign: u32,
-    /// One word a sample of the period: attribute above, forward distance below.
+    /// Samples of the running period.
+    samples: usize,
+    /// One word a sample of the period: attribute above, forward distance below. As long as the period.
     by_backward: Vec<u64>,
     by_frequency: Vec<u64>,
-    /// Scratch for the loop length.
-    sums: Vec<u64>,
+    /// As long as the period, for what is worked out at its end.
+    scratch: Vec<u64>,
     report: PeriodReport,
 }
 
@@ -152,9 +155,10 @@ impl Detector {
             left: parameters.period,
             unknown: 0,
             foreign: 0,
-            by_backward: Vec::new(),
-            by_frequency: Vec::new(),
-            sums: Vec::new(),
+            samples: 0,
+            by_backward: vec![0; parameters.period as usize],
+            by_frequency: vec![0; parameters.period as usize],
+            scratch: vec![0; parameters.period as usize],
             report: PeriodReport::default(),
         }
     }
@@ -181,14 +185,17 @@ impl Detector {
         if self.left == self.parameters.period {
             self.begin();
         }
-        if history.frequency == 0 {
-            self.unknown += 1;
-        } else if history.last < self.start {
-            let forward = self.now - self.start;
-            let backward = (self.start - history.last).min(ATTRIBUTE_MAX);
-            self.by_backward.push(backward << FORWARD_BITS | forward);
-            self.by_frequency.push(u64::from(history.frequency) << FORWARD_BITS | forward);
-        }
+        // Whether this is a sample is as good as random and known only when the block's entry has come from memory: a
+        // branch on it would keep the processor from working ahead. So the sample is written in any case, and counted
+        // where it is one.
+        let known = history.frequency > 0;
+        let forward = self.now - self.start;
+        let age = u64::from((self.now as u32).wrapping_sub(history.last));
+        let backward = age.saturating_sub(forward);
+        self.by_backward[self.samples] = backward << FORWARD_BITS | forward;
+        self.by_frequency[self.samples] = u64::from(history.frequency) << FORWARD_BITS | forward;
+        self.samples += usize::from(known & (age > forward));
+        self.unknown += u32::from(!known);
         self.count(history)
     }
 
@@ -212,19 +219,18 @@ impl Detector {
     /// The samples of the period that ended last: (backward distance, forward distance), in no order. Readable from the
     /// reference that ended the period to the next one.
     pub fn samples_by_backward(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
-        self.by_backward.iter().map(|&word| unpack(word))
+        self.by_backward[..self.samples].iter().map(|&word| unpack(word))
     }
 
     /// The samples of the period that ended last, by frequency: (frequency, forward distance). Readable as
     /// [`Detector::samples_by_backward`].
     pub fn samples_by_frequency(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
-        self.by_frequency.iter().map(|&word| unpack(word))
+        self.by_frequency[..self.samples].iter().map(|&word| unpack(word))
     }
 
     #[inline]
     fn begin(&mut self) {
-        self.by_backward.clear();
-        self.by_frequency.clear();
+        self.samples = 0;
         self.unknown = 0;
         self.foreign = 0;
         self.start = self.now;
@@ -232,7 +238,7 @@ impl Detector {
 
     #[inline]
     fn count(&mut self, history: &mut History) -> Option<&PeriodReport> {
-        history.last = self.now;
+        history.last = self.now as u32;
         history.frequency = history.frequency.saturating_add(1);
         self.now += 1;
         self.left -= 1;
@@ -246,9 +252,10 @@ impl Detector {
 
     /// Ends the period: averages, judges, and writes the report.
     fn judge(&mut self) {
-        let backward = Trend::of(&mut self.by_backward, self.parameters.sublists);
-        let frequency = Trend::of(&mut self.by_frequency, self.parameters.sublists);
-        let known = self.by_backward.len() as u32;
+        let (by_backward, by_frequency) = (&self.by_backward[..self.samples], &self.by_frequency[..self.samples]);
+        let backward = Trend::of(by_backward, self.parameters.sublists, &mut self.scratch);
+        let frequency = Trend::of(by_frequency, self.parameters.sublists, &mut self.scratch);
+        let known = self.samples as u32;
         let tau_min = self.parameters.tau_min;
         let rises = |tau: f64| tau > 0.0 && tau >= tau_min;
         let verdict = if known == 0 && self.foreign == 0 {
@@ -276,7 +283,7 @@ impl Detector {
             loop_length: None,
         };
         if verdict == Verdict::Looping {
-            self.report.loop_length = trend::loop_length(&self.by_backward, &mut self.sums);
+            self.report.loop_length = trend::loop_length(by_backward, &mut self.scratch);
         }
     }
 }

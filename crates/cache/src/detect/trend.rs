@@ -6,14 +6,21 @@
 //! most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
 //! others: what a trend means.
 //!
-//! The samples are not sorted: the averages need only know which sublist a sample is in, so it is enough to select the
-//! sample at each cut. And only a value that lies on both sides of a cut needs its common average, as a value within
-//! one sublist adds the same to its sum in any case.
+//! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted in
+//! buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to it, and only the
+//! samples of the few buckets in which a cut falls are sorted. For the same reason only a value on both sides of a cut
+//! needs its common average.
 
 use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
 /// Bits of an average's fraction while it is summed.
 const FRACTION_BITS: u32 = 31;
+/// There are 2 to this many buckets from a power of two to the next.
+const STEP_BITS: u32 = 5;
+/// One more than the bucket of the largest attribute value that a sample's word can hold.
+const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
+/// Stands for a sublist at buckets in which a cut falls.
+const CUT: usize = SUBLISTS_MAX;
 
 /// The averages of the sublists by one attribute, and their trend.
 #[derive(Debug, Clone, Copy)]
@@ -25,29 +32,19 @@ pub(super) struct Trend {
 
 impl Trend {
     /// Cuts samples by their attribute into `sublists` of equal length (to one) and averages each; fewer samples than
-    /// sublists have no averages. Leaves the samples in an order of its own.
-    pub(super) fn of(samples: &mut [u64], sublists: usize) -> Trend {
+    /// sublists have no averages. `scratch` is at least as long as the samples.
+    pub(super) fn of(samples: &[u64], sublists: usize, scratch: &mut [u64]) -> Trend {
         let mut averages = Averages::default();
         if samples.len() < sublists {
             return Trend { averages, tau: 0.0 };
         }
-        let cut = |index: usize| index * samples.len() / sublists;
         let mut ends = [0; SUBLISTS_MAX];
         for (index, end) in ends[..sublists].iter_mut().enumerate() {
-            *end = cut(index + 1);
+            *end = (index + 1) * samples.len() / sublists;
         }
-        let ends = &ends[..sublists];
-        select(samples, ends, 0);
-
-        let mut fixed = [0; SUBLISTS_MAX];
+        let mut fixed = sums(samples, &ends[..sublists], scratch);
         let mut start = 0;
-        for (average, &end) in fixed.iter_mut().zip(ends) {
-            *average = of_all(&samples[start..end]) << FRACTION_BITS;
-            start = end;
-        }
-        share_values_on_cuts(samples, ends, &mut fixed);
-        let mut start = 0;
-        for (average, &end) in fixed.iter_mut().zip(ends) {
+        for (average, end) in fixed[..sublists].iter_mut().zip(ends) {
             *average /= (end - start) as u64;
             averages.push(*average as f64 / f64::from(1_u32 << FRACTION_BITS));
             start = end;
@@ -56,58 +53,71 @@ impl Trend {
     }
 }
 
-/// Puts samples between the cuts between which they would be were they sorted, halving the cuts at each step; `ends` are
-/// positions from `base`, the last one the end of the samples.
-fn select(samples: &mut [u64], ends: &[usize], base: usize) {
-    if ends.len() < 2 {
-        return;
-    }
-    let middle = ends.len() / 2 - 1;
-    let position = ends[middle] - base;
-    samples.select_nth_unstable(position);
-    let (left, right) = samples.split_at_mut(position);
-    select(left, &ends[..=middle], base);
-    select(right, &ends[middle + 1..], ends[middle]);
+/// The bucket of a sample: its attribute value below 64, and 32 buckets from each power of two to the next.
+#[inline]
+fn bucket_of(word: u64) -> usize {
+    let value = word >> FORWARD_BITS;
+    let shift = (value | 1 << STEP_BITS).ilog2() - STEP_BITS;
+    ((shift as usize) << STEP_BITS) + (value >> shift) as usize
 }
 
-/// Where a cut falls within one attribute value, replaces what the value's samples add to the sums on both sides by the
-/// value's average.
-fn share_values_on_cuts(samples: &[u64], ends: &[usize], sums: &mut [u64; SUBLISTS_MAX]) {
-    let mut shared = None;
-    let mut start = 0;
-    for window in ends.windows(2) {
-        let (left, right) = (&samples[start..window[0]], &samples[window[0]..window[1]]);
-        start = window[0];
-        let largest = left.iter().max().map(|word| word >> FORWARD_BITS);
-        let smallest = right.iter().min().map(|word| word >> FORWARD_BITS);
-        let (Some(value), true) = (largest, largest == smallest) else { continue };
-        if shared.replace(value) == Some(value) {
+/// The sums of the sublists' forward distances, fixed-point, where the sublists end at `ends`.
+fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_MAX] {
+    let mut positions = [0_u32; BUCKETS];
+    for &word in samples {
+        positions[bucket_of(word)] += 1;
+    }
+    // From counts to positions, and the sublist of each bucket; CUT for those in which a cut falls.
+    let mut sublist_of = [0_u8; BUCKETS];
+    let (mut sublist, mut position) = (0, 0);
+    for (bucket_position, bucket_sublist) in positions.iter_mut().zip(&mut sublist_of) {
+        let count = *bucket_position as usize;
+        if count == 0 {
             continue;
         }
-        let (count, sum) = of_value(samples, value);
-        let average = (sum << FRACTION_BITS) / count;
-        let mut start = 0;
-        for (total, &end) in sums.iter_mut().zip(ends) {
-            let (count, sum) = of_value(&samples[start..end], value);
-            *total = *total - (sum << FRACTION_BITS) + count * average;
-            start = end;
+        while position >= ends[sublist] {
+            sublist += 1;
+        }
+        *bucket_sublist = if position + count <= ends[sublist] { sublist as u8 } else { CUT as u8 };
+        *bucket_position = position as u32;
+        position += count;
+    }
+    let mut whole = [0_u64; CUT + 1];
+    let mut cut = 0;
+    for &word in samples {
+        let sublist = usize::from(sublist_of[bucket_of(word)]);
+        whole[sublist] += unpack(word).1;
+        scratch[cut] = word;
+        cut += usize::from(sublist == CUT);
+    }
+    let mut sums = [0; SUBLISTS_MAX];
+    for (sum, whole) in sums.iter_mut().zip(whole) {
+        *sum = whole << FRACTION_BITS;
+    }
+    let cut = &mut scratch[..cut];
+    cut.sort_unstable();
+    for bucket in cut.chunk_by(|left, right| bucket_of(*left) == bucket_of(*right)) {
+        add_bucket(bucket, positions[bucket_of(bucket[0])] as usize, ends, &mut sums);
+    }
+    sums
+}
+
+/// Adds the samples of one bucket, sorted, the first at `position` of all, to the sums of the sublists in which they are.
+fn add_bucket(bucket: &[u64], mut position: usize, ends: &[usize], sums: &mut [u64; SUBLISTS_MAX]) {
+    let mut sublist = ends.iter().position(|&end| position < end).unwrap_or(0);
+    for value in bucket.chunk_by(|left, right| left >> FORWARD_BITS == right >> FORWARD_BITS) {
+        let sum: u64 = value.iter().map(|&word| unpack(word).1).sum();
+        let average = (sum << FRACTION_BITS) / value.len() as u64;
+        let value_end = position + value.len();
+        while position < value_end {
+            if position == ends[sublist] {
+                sublist += 1;
+            }
+            let taken = value_end.min(ends[sublist]) - position;
+            sums[sublist] += if taken == value.len() { sum << FRACTION_BITS } else { average * taken as u64 };
+            position += taken;
         }
     }
-}
-
-/// The sum of the forward distances. It wraps, as do those below, to be computed several at a time; it cannot overflow,
-/// being at most 2^16 times 2^16.
-fn of_all(samples: &[u64]) -> u64 {
-    samples.iter().fold(0, |sum: u64, &word| sum.wrapping_add(unpack(word).1))
-}
-
-/// How many samples have an attribute value, and the sum of their forward distances.
-fn of_value(samples: &[u64], value: u64) -> (u64, u64) {
-    samples.iter().fold((0_u64, 0_u64), |(count, sum), &word| {
-        let (of_word, forward) = unpack(word);
-        let mask = u64::from(of_word == value).wrapping_neg();
-        (count.wrapping_sub(mask), sum.wrapping_add(forward & mask))
-    })
 }
 
 /// Concordant minus discordant pairs over all pairs; equal values, to one unit, are neither.
@@ -124,18 +134,15 @@ fn kendall_tau(averages: &[u64]) -> f64 {
     if pairs == 0 { 0.0 } else { f64::from(balance) / f64::from(pairs) }
 }
 
-/// The median over samples by backward distance of backward plus forward distance.
-pub(super) fn loop_length(samples: &[u64], sums: &mut Vec<u64>) -> Option<u64> {
-    sums.clear();
-    sums.extend(samples.iter().map(|&word| {
+/// The median over samples by backward distance of backward plus forward distance; `scratch` is at least as long.
+pub(super) fn loop_length(samples: &[u64], scratch: &mut [u64]) -> Option<u64> {
+    let sums = scratch.get_mut(..samples.len())?;
+    for (sum, &word) in sums.iter_mut().zip(samples) {
         let (backward, forward) = unpack(word);
-        backward + forward
-    }));
-    if sums.is_empty() {
-        return None;
+        *sum = backward + forward;
     }
     let middle = sums.len() / 2;
-    Some(*sums.select_nth_unstable(middle).1)
+    (!sums.is_empty()).then(|| *sums.select_nth_unstable(middle).1)
 }
 
 #[cfg(test)]
@@ -146,9 +153,25 @@ mod tests {
         samples.iter().rev().map(|(value, forward)| value << FORWARD_BITS | forward).collect()
     }
 
+    fn trend_of(words: &[u64], sublists: usize) -> Trend {
+        Trend::of(words, sublists, &mut vec![0; words.len()])
+    }
+
+    #[test]
+    fn buckets_ascend_with_values_and_the_largest_value_has_one() {
+        let mut values: Vec<u64> = (0..100_000).chain((17..48).map(|shift| 1 << shift)).collect();
+        values.extend((17..=48).map(|shift| (1 << shift) - 1));
+        values.sort_unstable();
+        let buckets: Vec<usize> = values.iter().map(|value| bucket_of(value << FORWARD_BITS)).collect();
+        assert!(buckets.is_sorted());
+        assert!(buckets[..100_000].windows(2).all(|pair| pair[1] - pair[0] <= 1));
+        assert!(buckets.iter().zip(&values).take(64).all(|(bucket, value)| *bucket as u64 == *value));
+        assert_eq!(buckets.last(), Some(&(BUCKETS - 1)));
+    }
+
     #[test]
     fn sublists_of_distinct_values_average_their_own_samples() {
-        let trend = Trend::of(&mut words(&[(1, 10), (2, 20), (3, 30), (4, 50)]), 2);
+        let trend = trend_of(&words(&[(1, 10), (2, 20), (3, 30), (4, 50)]), 2);
         assert_eq!(*trend.averages, [15.0, 40.0]);
         assert_eq!(trend.tau, 1.0);
     }
@@ -156,7 +179,7 @@ mod tests {
     #[test]
     fn equal_values_have_no_trend_however_they_are_cut() {
         let samples: Vec<(u64, u64)> = (0..499).map(|forward| (7, forward)).collect();
-        let trend = Trend::of(&mut words(&samples), 5);
+        let trend = trend_of(&words(&samples), 5);
         assert_eq!(trend.averages.len(), 5);
         assert!(trend.averages.iter().all(|average| *average == trend.averages[0]));
         assert_eq!(trend.tau, 0.0);
@@ -170,13 +193,13 @@ mod tests {
         for shift in 0..100 {
             let mut samples: Vec<(u64, u64)> = first.iter().map(|(value, forward)| (*value, forward + shift)).collect();
             samples.extend([(3, 5 + shift), (4, 5 + shift), (5, 5 + shift), (6, 5 + shift)]);
-            assert_eq!(Trend::of(&mut words(&samples), 2).tau, 0.0, "20 quarters each, moved by {shift}");
+            assert_eq!(trend_of(&words(&samples), 2).tau, 0.0, "20 quarters each, moved by {shift}");
         }
     }
 
     #[test]
     fn fewer_samples_than_sublists_have_no_averages() {
-        let trend = Trend::of(&mut words(&[(1, 1), (2, 2), (3, 3), (4, 4)]), 5);
+        let trend = trend_of(&words(&[(1, 1), (2, 2), (3, 3), (4, 4)]), 5);
         assert!(trend.averages.is_empty());
         assert_eq!(trend.tau, 0.0);
     }
