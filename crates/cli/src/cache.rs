@@ -15,6 +15,9 @@ use crate::arguments::{CacheCommand, SimulateArguments};
 use crate::exit::{Failure, GOOD};
 use crate::{output, progress};
 
+/// How many streams an explanation names.
+const STREAMS_NAMED_MAX: usize = 64;
+
 /// Runs a command.
 pub fn run(command: &CacheCommand) -> Result<u8, Failure> {
     match command {
@@ -112,8 +115,10 @@ fn row(row: &Row) -> Value {
         "miss_ratio": row.miss_ratio(),
         "elapsed_us": u64::try_from(row.elapsed.as_micros()).unwrap_or(u64::MAX),
     });
-    if !row.periods.is_empty() {
-        value["periods"] = row.periods.iter().map(period).collect();
+    if !row.said.is_empty() {
+        value["periods"] = row.said.iter().filter_map(|said| said.period.as_ref()).map(period).collect();
+        let others = row.said.iter().filter(|said| said.period.is_none());
+        value["events"] = others.map(|said| Value::from(said.line.as_str())).collect();
     }
     value
 }
@@ -162,17 +167,20 @@ fn text(workloads: &[Workload], rows: &[Row], arguments: &SimulateArguments) -> 
 fn explanation(workload: &Workload, row: &Row) -> String {
     let mut text = format!("\n{} on {} at {} blocks, period by period\n", row.policy, row.trace, row.size);
     let mut named: Vec<u32> = Vec::new();
-    for period in &row.periods {
-        if !named.contains(&period.stream.0) && named.len() < 64 {
-            named.push(period.stream.0);
-            if let Some(name) = workload.stream_name(period.stream) {
+    for said in &row.said {
+        if let Some(stream) = said.period.as_ref().map(|period| period.stream)
+            && !named.contains(&stream.0)
+            && named.len() < STREAMS_NAMED_MAX
+        {
+            named.push(stream.0);
+            if let Some(name) = workload.stream_name(stream) {
                 // Writing to a String does not fail.
-                let _ = writeln!(text, "  stream {} is {name}", period.stream.0);
+                let _ = writeln!(text, "  stream {} is {name}", stream.0);
             }
         }
-        let _ = writeln!(text, "  {period}");
+        let _ = writeln!(text, "  {}", said.line);
     }
-    if row.periods.is_empty() {
+    if row.said.is_empty() {
         text += "  no stream was referenced for a whole period\n";
     }
     text

@@ -12,5 +12,5 @@ pub mod table;
 mod workload;
 
 pub use run::misses;
-pub use runs::{Period, Row, Run, run_all};
+pub use runs::{Period, Row, Run, Said, run_all};
 pub use workload::{LoadOptions, REFERENCES_MAX, TRACES_MAX, Workload};

@@ -3,9 +3,10 @@
 //! Owns: that order; MIN, which needs the future and so is no policy of the registry. Leaves to others: all other names
 //! (`nectary_cache::by_name`).
 
-use nectary_cache::detect::PeriodSink;
+use nectary_cache::detect::PeriodEvent;
 use nectary_cache::{Dear, Min, Policy};
 
+use super::runs::{Period, Said};
 use super::workload::Workload;
 
 /// Every policy of the house in the order of tables.
@@ -39,19 +40,26 @@ pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Po
     nectary_cache::by_name(name, capacity)
 }
 
-/// Whether a policy says of each period what it found.
+/// Whether a policy says in the course of a run what it finds.
 pub fn explains(name: &str) -> bool {
     name == "dear"
 }
 
-/// Makes a policy that gives every period to `sink`; `None` where there is none of that name that explains itself.
-pub fn make_explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn Policy>> {
+/// Makes a policy that gives everything that it says to `sink`; `None` where there is none of that name that explains
+/// itself.
+pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {
             let mut policy = Dear::new(capacity);
-            policy.explain_to(sink);
+            policy.explain_to(Box::new(move |event| sink(said(event.to_string(), Some(event)))));
             Some(Box::new(policy))
         }
         _ => None,
     }
+}
+
+fn said(line: String, event: Option<PeriodEvent<'_>>) -> Said {
+    let period =
+        event.map(|PeriodEvent { stream, report, replacement }| Period { stream, report: *report, replacement });
+    Said { line, period }
 }

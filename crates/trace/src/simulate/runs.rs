@@ -3,14 +3,13 @@
 //! Owns: the threads, which live no longer than the call, and the order of the results, which is that of the runs. A run
 //! is single threaded and deterministic, so the results do not depend on how many threads there are.
 
-use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nectary_cache::detect::{PeriodEvent, PeriodReport, PeriodSink};
+use nectary_cache::detect::PeriodReport;
 use nectary_cache::{Lru, Stream};
 
 use super::{Workload, misses, policies};
@@ -29,6 +28,15 @@ pub struct Run<'a> {
     pub is_explained: bool,
 }
 
+/// What a detecting policy said in the course of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// As one line.
+    pub line: String,
+    /// The figures behind it, where it is about one period of one stream.
+    pub period: Option<Period>,
+}
+
 /// What a detecting policy found in one period of one stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Period {
@@ -38,13 +46,6 @@ pub struct Period {
     pub report: PeriodReport,
     /// The replacement in force from there on.
     pub replacement: &'static str,
-}
-
-impl fmt::Display for Period {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Period { stream, report, replacement } = self;
-        PeriodEvent { stream: *stream, report, replacement }.fmt(formatter)
-    }
 }
 
 /// What a run gave.
@@ -62,8 +63,8 @@ pub struct Row {
     pub misses: u64,
     /// How long the run took.
     pub elapsed: Duration,
-    /// Period by period, where that was asked for and the policy detects patterns.
-    pub periods: Vec<Period>,
+    /// What the policy said, where that was asked for and it detects patterns.
+    pub said: Vec<Said>,
 }
 
 impl Row {
@@ -107,14 +108,13 @@ pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usiz
 /// Makes one run.
 fn one(run: &Run<'_>) -> Option<Row> {
     let workload = run.workload;
-    let periods = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::new(Mutex::new(Vec::new()));
     let start = Instant::now();
     let misses = if run.is_explained && policies::explains(run.policy) {
-        let to = Arc::clone(&periods);
-        let sink: PeriodSink = Box::new(move |event| {
-            if let Ok(mut periods) = to.lock() {
-                let PeriodEvent { stream, report, replacement } = event;
-                periods.push(Period { stream, report: *report, replacement });
+        let to = Arc::clone(&said);
+        let sink = Box::new(move |what| {
+            if let Ok(mut said) = to.lock() {
+                said.push(what);
             }
         });
         misses(&mut *policies::make_explaining(run.policy, run.size, sink)?, workload)
@@ -125,6 +125,6 @@ fn one(run: &Run<'_>) -> Option<Row> {
     };
     let elapsed = start.elapsed();
     let trace = workload.name().to_owned();
-    let periods = periods.lock().map(|mut periods| mem::take(&mut *periods)).unwrap_or_default();
-    Some(Row { trace, policy: run.policy, size: run.size, references: workload.references(), misses, elapsed, periods })
+    let said = said.lock().map(|mut said| mem::take(&mut *said)).unwrap_or_default();
+    Some(Row { trace, policy: run.policy, size: run.size, references: workload.references(), misses, elapsed, said })
 }

@@ -260,7 +260,7 @@ mod tests {
 
     fn row(policy: &'static str, size: u64, misses: u64) -> Row {
         let elapsed = Duration::ZERO;
-        Row { trace: "a<b".to_owned(), policy, size, references: 100, misses, elapsed, periods: Vec::new() }
+        Row { trace: "a<b".to_owned(), policy, size, references: 100, misses, elapsed, said: Vec::new() }
     }
 
     #[test]

@@ -86,7 +86,7 @@ mod tests {
             references: 3,
             misses,
             elapsed: Duration::from_micros(1),
-            periods: Vec::new(),
+            said: Vec::new(),
         };
         let rows = [row("s3fifo", 10, 2), row("lru", 10, 2), row("lru", 1, 3)];
         let text = table(&workload, &rows, Cell::Misses);
