@@ -48,6 +48,12 @@ const CAMPAIGNS: &[Campaign] = &[
         environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "20000")],
     },
     Campaign {
+        name: "policies-outside",
+        program: Program::Binary("policies-outside"),
+        arguments: &["--seed", "{seed}"],
+        environment: &[],
+    },
+    Campaign {
         name: "store-model",
         program: Program::Binary("store-model"),
         arguments: &["--seed", "{seed}"],

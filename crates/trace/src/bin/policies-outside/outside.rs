@@ -1,0 +1,90 @@
+//! The outside program: an environment for Python with `libcachesim`, and a run of it.
+//!
+//! The environment is made once, below the build directory, with whatever index this machine's pip is configured for.
+//! The program's licence (GPL) lets anyone run it; nothing of it is part of this project.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nectary_trace::simulate::Workload;
+
+const PACKAGE: &str = "libcachesim==0.3.5";
+const SCRIPT: &str = include_str!("misses.py");
+
+/// An environment that has the outside program.
+pub struct Outside {
+    folder: PathBuf,
+}
+
+impl Outside {
+    /// Finds the environment or makes it.
+    pub fn prepare() -> Result<Outside, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let target = program.parent().and_then(Path::parent).ok_or("the program lies in no build directory")?;
+        let outside = Outside { folder: target.join("policies-outside") };
+        if !outside.is_ready() {
+            fs::create_dir_all(&outside.folder).map_err(|error| error.to_string())?;
+            run(Command::new("python3").args(["-m", "venv"]).arg(&outside.folder))?;
+            run(Command::new(outside.python()).args(["-m", "pip", "install", "--quiet", PACKAGE]))?;
+            if !outside.is_ready() {
+                return Err(format!("{PACKAGE} was installed and cannot be imported"));
+            }
+        }
+        fs::write(outside.script(), SCRIPT).map_err(|error| error.to_string())?;
+        Ok(outside)
+    }
+
+    /// What is compared with.
+    pub fn version(&self) -> &'static str {
+        PACKAGE
+    }
+
+    /// The misses at each point, in their order.
+    pub fn misses(&self, workload: &Workload, points: &[(&'static str, u64)]) -> Result<Vec<u64>, String> {
+        let trace = self.folder.join(format!("trace-{}.txt", std::process::id()));
+        let mut text = String::new();
+        workload.blocks().iter().for_each(|block| _ = writeln!(text, "{block}"));
+        fs::write(&trace, text).map_err(|error| error.to_string())?;
+        let mut wanted = String::new();
+        points.iter().for_each(|(policy, size)| _ = writeln!(wanted, "{policy} {size} {}", trace.display()));
+        let mut child = Command::new(self.python())
+            .arg(self.script())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.python().display()))?;
+        // A few kilobytes each way: neither side can fill its pipe.
+        let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(wanted.as_bytes()));
+        let output = child.wait_with_output().map_err(|error| error.to_string())?;
+        _ = fs::remove_file(&trace);
+        written.map_err(|error| format!("the outside program reads nothing: {error}"))?;
+        let counts: Vec<u64> =
+            String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.parse().ok()).collect();
+        if !output.status.success() || counts.len() != points.len() {
+            return Err(format!("the outside program: {}, {} of {} counts", output.status, counts.len(), points.len()));
+        }
+        Ok(counts)
+    }
+
+    fn is_ready(&self) -> bool {
+        let mut import = Command::new(self.python());
+        import.args(["-c", "import libcachesim"]).stderr(Stdio::null());
+        import.status().is_ok_and(|status| status.success())
+    }
+
+    fn python(&self) -> PathBuf {
+        self.folder.join("bin/python3")
+    }
+
+    fn script(&self) -> PathBuf {
+        self.folder.join("misses.py")
+    }
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}

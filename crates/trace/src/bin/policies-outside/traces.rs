@@ -1,0 +1,71 @@
+//! What is compared: traces made from a seed, and those of the literature where they are.
+
+use std::path::Path;
+
+use nectary_cache::Stream;
+use nectary_trace::formats::ReadOptions;
+use nectary_trace::simulate::{LoadOptions, Workload};
+
+const REFERENCES: u64 = 20_000;
+const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, the lower the likelier: by a power of a uniform one.
+    fn skewed(&mut self, bound: u64, power: u32) -> u64 {
+        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        (bound as f64 * uniform.powi(power as i32)) as u64
+    }
+}
+
+/// One trace of each kind.
+pub fn generated(seed: u64) -> Vec<Workload> {
+    let kinds: [(&str, fn(&mut Random, u64) -> u64); 6] = [
+        ("uniform", |random, _| random.next() % 3000),
+        ("skewed", |random, _| random.skewed(4000, 4)),
+        ("drifting", |random, time| time / 8 + random.skewed(1500, 3)),
+        ("loops", |random, time| match random.next() % 20 {
+            0 => 10_000 + random.next() % 500,
+            _ if time < REFERENCES / 2 => time % 900,
+            _ => 2000 + time % 1300,
+        }),
+        ("scanned", |random, time| match time / 1000 % 3 {
+            0 => 100_000 + time,
+            _ => random.skewed(2000, 3),
+        }),
+        ("mixed", |random, time| match random.next() % 10 {
+            0..5 => random.skewed(1000, 3),
+            5..8 => 2000 + time % 700,
+            8 => 4000 + random.next() % 1000,
+            _ => 100_000 + time,
+        }),
+    ];
+    let made = kinds.iter().zip(0..).map(|((name, next), number)| {
+        let mut random = Random(seed.wrapping_mul(1000).wrapping_add(number));
+        Workload::new(*name, (0..REFERENCES).map(|time| (next(&mut random, time), Stream(0))))
+    });
+    made.collect()
+}
+
+/// The traces in `folder`; none, and a line that says so, where it is absent.
+pub fn of_literature(folder: &Path) -> Result<Vec<Workload>, String> {
+    if !folder.is_dir() {
+        println!("NOT RUN: {} is absent", folder.display());
+        return Ok(Vec::new());
+    }
+    let load = |name: &&str| {
+        let path = folder.join(format!("{name}.trace.gz"));
+        Workload::load(&path, &ReadOptions::default(), &LoadOptions::default())
+    };
+    OF_LITERATURE.iter().map(load).collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
