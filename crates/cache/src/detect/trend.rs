@@ -16,7 +16,7 @@ use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 /// Bits of an average's fraction while it is summed.
 const FRACTION_BITS: u32 = 31;
 /// There are 2 to this many buckets from a power of two to the next.
-const STEP_BITS: u32 = 5;
+const STEP_BITS: u32 = 4;
 /// One more than the bucket of the largest attribute value that a sample's word can hold.
 const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
 /// Stands for a sublist at buckets in which a cut falls.
@@ -53,24 +53,29 @@ impl Trend {
     }
 }
 
-/// The bucket of a sample: its attribute value below 64, and 32 buckets from each power of two to the next.
+/// The bucket of a sample, by its attribute value above the smallest: that itself below 32, and 16 buckets from each
+/// power of two to the next.
 #[inline]
-fn bucket_of(word: u64) -> usize {
-    let value = word >> FORWARD_BITS;
+fn bucket_of(word: u64, smallest: u64) -> usize {
+    let value = (word >> FORWARD_BITS).wrapping_sub(smallest);
     let shift = (value | 1 << STEP_BITS).ilog2() - STEP_BITS;
     ((shift as usize) << STEP_BITS) + (value >> shift) as usize
 }
 
 /// The sums of the sublists' forward distances, fixed-point, where the sublists end at `ends`.
 fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_MAX] {
+    let smallest = samples.iter().min().map_or(0, |word| word >> FORWARD_BITS);
     let mut positions = [0_u32; BUCKETS];
+    let mut last = 0;
     for &word in samples {
-        positions[bucket_of(word)] += 1;
+        let bucket = bucket_of(word, smallest);
+        positions[bucket] += 1;
+        last = last.max(bucket);
     }
     // From counts to positions, and the sublist of each bucket; CUT for those in which a cut falls.
     let mut sublist_of = [0_u8; BUCKETS];
     let (mut sublist, mut position) = (0, 0);
-    for (bucket_position, bucket_sublist) in positions.iter_mut().zip(&mut sublist_of) {
+    for (bucket_position, bucket_sublist) in positions[..=last].iter_mut().zip(&mut sublist_of) {
         let count = *bucket_position as usize;
         if count == 0 {
             continue;
@@ -85,7 +90,7 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
     let mut whole = [0_u64; CUT + 1];
     let mut cut = 0;
     for &word in samples {
-        let sublist = usize::from(sublist_of[bucket_of(word)]);
+        let sublist = usize::from(sublist_of[bucket_of(word, smallest)]);
         whole[sublist] += unpack(word).1;
         scratch[cut] = word;
         cut += usize::from(sublist == CUT);
@@ -96,8 +101,8 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
     }
     let cut = &mut scratch[..cut];
     cut.sort_unstable();
-    for bucket in cut.chunk_by(|left, right| bucket_of(*left) == bucket_of(*right)) {
-        add_bucket(bucket, positions[bucket_of(bucket[0])] as usize, ends, &mut sums);
+    for bucket in cut.chunk_by(|left, right| bucket_of(*left, smallest) == bucket_of(*right, smallest)) {
+        add_bucket(bucket, positions[bucket_of(bucket[0], smallest)] as usize, ends, &mut sums);
     }
     sums
 }
@@ -162,10 +167,10 @@ mod tests {
         let mut values: Vec<u64> = (0..100_000).chain((17..48).map(|shift| 1 << shift)).collect();
         values.extend((17..=48).map(|shift| (1 << shift) - 1));
         values.sort_unstable();
-        let buckets: Vec<usize> = values.iter().map(|value| bucket_of(value << FORWARD_BITS)).collect();
+        let buckets: Vec<usize> = values.iter().map(|value| bucket_of(value << FORWARD_BITS, 0)).collect();
         assert!(buckets.is_sorted());
         assert!(buckets[..100_000].windows(2).all(|pair| pair[1] - pair[0] <= 1));
-        assert!(buckets.iter().zip(&values).take(64).all(|(bucket, value)| *bucket as u64 == *value));
+        assert!(buckets.iter().zip(&values).take(32).all(|(bucket, value)| *bucket as u64 == *value));
         assert_eq!(buckets.last(), Some(&(BUCKETS - 1)));
     }
 
