@@ -9,6 +9,9 @@ use nectary_trace::simulate::{LoadOptions, Workload};
 const REFERENCES: u64 = 20_000;
 const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
 
+/// The reference at a time.
+type Next = fn(&mut Random, u64) -> u64;
+
 /// SplitMix64.
 struct Random(u64);
 
@@ -24,13 +27,13 @@ impl Random {
     /// A number below `bound`, the lower the likelier: by a power of a uniform one.
     fn skewed(&mut self, bound: u64, power: u32) -> u64 {
         let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        (bound as f64 * uniform.powi(power as i32)) as u64
+        (bound as f64 * (0..power).fold(1.0, |product, _| product * uniform)) as u64
     }
 }
 
 /// One trace of each kind.
 pub fn generated(seed: u64) -> Vec<Workload> {
-    let kinds: [(&str, fn(&mut Random, u64) -> u64); 6] = [
+    let kinds: [(&str, Next); 6] = [
         ("uniform", |random, _| random.next() % 3000),
         ("skewed", |random, _| random.skewed(4000, 4)),
         ("drifting", |random, time| time / 8 + random.skewed(1500, 3)),
