@@ -1,0 +1,353 @@
+//! A file system on an attached device: made, filled, verified, killed under pressure, attached again, checked.
+//!
+//! Owns: one attached device with everything that belongs to it (process, mount, memory group), the file systems and their
+//! tools, and the record of what was synced. Promises that nothing is left of it when it is dropped: mounts, loop devices,
+//! processes and groups, also after a failure. What a check finds is a list of problems, so that it can be shown to find
+//! planted ones.
+
+use crate::guard::{self, Process, find_program};
+use crate::nectary;
+use crate::rng::Rng;
+use crate::scratch::Scratch;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long any one step may take.
+const STEP_MAX: Duration = Duration::from_secs(120);
+/// The bytes of the device.
+const DEVICE_BYTES: &str = "512M";
+/// What the attaching process and whoever dirties pages may use together, in bytes.
+const GROUP_BYTES: u64 = 96 << 20;
+/// The bytes of the largest recorded file.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+
+/// A file system, and the tools that make and check it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// ext4, by e2fsprogs.
+    Ext4,
+    /// XFS, by xfsprogs.
+    Xfs,
+    /// btrfs, by btrfs-progs.
+    Btrfs,
+}
+
+impl FileSystem {
+    /// All of them.
+    pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
+
+    /// Its name for `mount`.
+    pub fn name(self) -> &'static str {
+        ["ext4", "xfs", "btrfs"][self as usize]
+    }
+
+    /// The one of this name.
+    pub fn by_name(name: &str) -> Option<FileSystem> {
+        FileSystem::ALL.into_iter().find(|system| system.name() == name)
+    }
+
+    fn make(self) -> &'static [&'static str] {
+        match self {
+            FileSystem::Ext4 => &["mkfs.ext4", "-q", "-F"],
+            FileSystem::Xfs => &["mkfs.xfs", "-q", "-f"],
+            FileSystem::Btrfs => &["mkfs.btrfs", "-q", "-f"],
+        }
+    }
+
+    fn check(self) -> &'static [&'static str] {
+        match self {
+            FileSystem::Ext4 => &["fsck.ext4", "-f", "-n"],
+            FileSystem::Xfs => &["xfs_repair", "-n"],
+            FileSystem::Btrfs => &["btrfs", "check", "--readonly"],
+        }
+    }
+}
+
+/// What a run did, and what was wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Files that had been synced when the process was killed.
+    pub synced: usize,
+    /// Kills.
+    pub kills: u32,
+    /// What re-attaching said that it released.
+    pub released: usize,
+    /// Whether planted losses were found.
+    pub caught: bool,
+    /// What is wrong.
+    pub problems: Vec<String>,
+}
+
+/// Why this machine cannot run any of it, where it cannot.
+pub fn missing(system: FileSystem) -> Option<String> {
+    // SAFETY: a plain system call.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("it takes root".to_owned());
+    }
+    for path in ["/dev/fuse", "/dev/loop-control"] {
+        if !Path::new(path).exists() {
+            return Some(format!("there is no {path}"));
+        }
+    }
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !known.lines().any(|line| line.trim() == system.name()) {
+        return Some(format!("the kernel has no {}", system.name()));
+    }
+    let programs = [system.make()[0], system.check()[0], "fio", "mount"];
+    programs.into_iter().find(|name| find_program(name).is_none()).map(|name| format!("{name} is not installed"))
+}
+
+/// Makes, fills, verifies, kills and checks a file system on `spec`, in which `{file}` stands for a file's path.
+///
+/// `load` is how long it writes before each kill.
+pub fn run(system: FileSystem, spec: &str, seed: u64, kills: u32, load: Duration) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut disk = Disk::new(system, spec)?;
+    disk.attach()?;
+    disk.fio(&disk.device.clone(), "randrw")?;
+    disk.tool(system.make())?;
+    disk.mount()?;
+    disk.fio(&disk.place.join("verified"), "randwrite")?;
+    let mut record = Record::default();
+    let mut rng = Rng::new(seed);
+    for index in 0..40 {
+        record.write(&disk.place, index, &mut rng)?;
+    }
+    disk.unmount()?;
+    outcome.problems.extend(disk.check());
+    for kill in 0..kills {
+        disk.mount()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let writer = {
+            let (stop, place, mut rng, mut record) = (stop.clone(), disk.place.clone(), rng.split(), record.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let index = record.files.len() as u64;
+                    if record.write(&place, index, &mut rng).is_err() {
+                        break;
+                    }
+                }
+                record
+            })
+        };
+        std::thread::sleep(load / 2);
+        let dirtier = disk.dirty_pages()?;
+        std::thread::sleep(load / 2);
+        disk.kill();
+        stop.store(true, Ordering::Relaxed);
+        record = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
+        drop(dirtier);
+        outcome.released += disk.attach()?;
+        outcome.kills = kill + 1;
+        disk.mount()?;
+        outcome.problems.extend(record.problems(&disk.place));
+        outcome.synced = record.files.len();
+        disk.unmount()?;
+        outcome.problems.extend(disk.check());
+    }
+    disk.mount()?;
+    outcome.caught = record.catches_planted(&disk.place)?;
+    disk.unmount()?;
+    disk.detach()?;
+    Ok(outcome)
+}
+
+/// An attached device and what belongs to it.
+struct Disk {
+    system: FileSystem,
+    spec: String,
+    scratch: Scratch,
+    place: PathBuf,
+    device: PathBuf,
+    process: Option<Process>,
+    group: Option<PathBuf>,
+    attached: u32,
+}
+
+impl Disk {
+    fn new(system: FileSystem, spec: &str) -> Result<Disk> {
+        let scratch = Scratch::new("attach")?;
+        let spec = spec.replace("{file}", &scratch.join("disk.img").display().to_string());
+        let (place, run) = (scratch.join("mnt"), scratch.join("run"));
+        fs::create_dir(&place)?;
+        fs::create_dir(&run)?;
+        fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        let group = Path::new("/sys/fs/cgroup/memory").join(scratch.path().file_name().unwrap_or_default());
+        let limited = fs::create_dir(&group)
+            .and_then(|()| fs::write(group.join("memory.limit_in_bytes"), GROUP_BYTES.to_string()));
+        let group = limited.is_ok().then_some(group);
+        if group.is_none() {
+            println!("no memory group: pages are dirtied without a limit");
+        }
+        let device = PathBuf::new();
+        Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0 })
+    }
+
+    /// A command in the memory group.
+    fn grouped(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        let enter = match &self.group {
+            Some(group) => format!("echo $$ > {}/cgroup.procs; exec \"$@\"", group.display()),
+            None => "exec \"$@\"".to_owned(),
+        };
+        command.args(["-c", &enter, "sh"]).arg(program).args(arguments);
+        command.env("NECTARY_RUNTIME_DIR", self.scratch.join("run"));
+        command
+    }
+
+    /// Attaches the device; gives how many things it said that it released.
+    fn attach(&mut self) -> Result<usize> {
+        self.attached += 1;
+        let log = self.scratch.join(&format!("attach-{}.log", self.attached));
+        let command =
+            self.grouped(&nectary::binary()?, &["attach", &self.spec, "--size", DEVICE_BYTES, "--foreground"]);
+        let mut process = Process::spawn("nectary attach", command, &log, None)?;
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            let text = process.log_text();
+            if let Some(device) = text.lines().find(|line| line.starts_with("/dev/loop")) {
+                self.device = PathBuf::from(device);
+                self.process = Some(process);
+                return Ok(text.matches("is gone").count());
+            }
+            if let Some(status) = process.try_status() {
+                bail!("nectary attach ended with {}\n{}", guard::describe(status), process.log_tail());
+            }
+            ensure!(Instant::now() < deadline, "nothing is attached yet\n{}", process.log_tail());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill();
+        }
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        let device = self.device.display().to_string();
+        let (status, text) = nectary::run(&["detach", &device], self.scratch.path())?;
+        ensure!(status.success(), "nectary detach: {}\n{text}", guard::describe(status));
+        let mut process = self.process.take().context("it is attached")?;
+        let status = process.wait(STEP_MAX)?;
+        ensure!(status.success(), "nectary attach: {}\n{}", guard::describe(status), process.log_tail());
+        Ok(())
+    }
+
+    fn run(&self, name: &str, arguments: &[&str]) -> Result<()> {
+        let program = find_program(name).with_context(|| format!("{name} is not installed"))?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let log = self.scratch.join("tool.log");
+        let _ = fs::remove_file(&log);
+        let (status, text) = guard::run(name, command, &log, STEP_MAX)?;
+        ensure!(status.success(), "{name} {}: {}\n{text}", arguments.join(" "), guard::describe(status));
+        Ok(())
+    }
+
+    /// Runs a tool on the device.
+    fn tool(&self, tool: &[&str]) -> Result<()> {
+        let device = self.device.display().to_string();
+        self.run(tool[0], &[&tool[1..], &[&device]].concat())
+    }
+
+    /// What the file system's own checker says against it.
+    fn check(&self) -> Option<String> {
+        self.tool(self.system.check()).err().map(|error| error.to_string())
+    }
+
+    fn mount(&self) -> Result<()> {
+        let (device, place) = (self.device.display().to_string(), self.place.display().to_string());
+        self.run("mount", &["-t", self.system.name(), &device, &place])
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.run("umount", &[&self.place.display().to_string()])
+    }
+
+    /// Writes and reads back with fio, which puts a checksum into every block.
+    fn fio(&self, file: &Path, kind: &str) -> Result<()> {
+        let (file, kind) = (format!("--filename={}", file.display()), format!("--rw={kind}"));
+        let fixed = ["--name=verify", "--size=16M", "--bs=4k", "--direct=1", "--ioengine=libaio", "--iodepth=16"];
+        let verify = ["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--end_fsync=1", "--output-format=terse"];
+        self.run("fio", &[&fixed[..], &verify[..], &[&file, &kind]].concat())
+    }
+
+    /// Starts a process that writes more than its memory group holds, without end, through the page cache.
+    fn dirty_pages(&self) -> Result<Process> {
+        let file = self.place.join("dirty").display().to_string();
+        let script = "while dd if=/dev/zero of=\"$1\" bs=1M count=160 conv=notrunc 2>/dev/null; do :; done";
+        let command = self.grouped(Path::new("sh"), &["-c", script, "sh", &file]);
+        Process::spawn("dd", command, &self.scratch.join("dd.log"), None)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
+        if let Some(process) = &mut self.process {
+            process.signal(libc::SIGTERM);
+            let _ = process.wait(Duration::from_secs(5));
+        }
+        self.kill();
+        if !self.device.as_os_str().is_empty() {
+            // It releases what a killed process left; where nothing is left it says so, and that is well.
+            let _ = nectary::run(&["detach", &self.device.display().to_string()], self.scratch.path());
+        }
+        if let Some(group) = &self.group {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+/// Which files were synced, with what.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    files: Vec<(String, u64, u64)>,
+}
+
+impl Record {
+    /// Writes a file, syncs it and its directory, and only then takes it into the record.
+    fn write(&mut self, place: &Path, index: u64, rng: &mut Rng) -> Result<()> {
+        let (name, seed, length) = (format!("file-{index}"), rng.next_u64(), 1 + rng.below(FILE_BYTES_MAX));
+        let mut file = File::create(place.join(&name))?;
+        file.write_all(&content(seed, length))?;
+        file.sync_all()?;
+        File::open(place)?.sync_all()?;
+        self.files.push((name, seed, length));
+        Ok(())
+    }
+
+    /// What of the record is not there with its bytes.
+    fn problems(&self, place: &Path) -> Vec<String> {
+        let wrong = self.files.iter().filter_map(|(name, seed, length)| match fs::read(place.join(name)) {
+            Err(error) => Some(format!("{name} was synced and is lost: {error}")),
+            Ok(bytes) if bytes == content(*seed, *length) => None,
+            Ok(bytes) => Some(format!("{name} was synced and has other bytes ({} of {length})", bytes.len())),
+        });
+        wrong.collect()
+    }
+
+    /// Whether a lost file and a flipped bit are noticed.
+    fn catches_planted(&self, place: &Path) -> Result<bool> {
+        let (lost, flipped) = (place.join(&self.files[0].0), place.join(&self.files[1].0));
+        fs::remove_file(lost)?;
+        let mut bytes = fs::read(&flipped)?;
+        bytes[0] ^= 1;
+        fs::write(&flipped, bytes)?;
+        Ok(self.problems(place).len() == 2)
+    }
+}
+
+fn content(seed: u64, length: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+    bytes.truncate(length as usize);
+    bytes
+}

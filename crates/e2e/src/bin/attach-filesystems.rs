@@ -1,0 +1,74 @@
+//! File systems on attached devices for as long as asked: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600 --seed 7`.
+//!
+//! Each round takes the next file system and the next device, with a seed of its own, and kills the attaching process
+//! several times under memory pressure. Prints a line a round. Exit code 0 only where at least one round ran, every planted
+//! loss was found, and nothing was wrong.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use nectary_e2e::attach::{FileSystem, missing, run};
+use nectary_e2e::report::seed_or_new;
+use nectary_e2e::rng::Rng;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// The devices that take turns; each keeps its contents in a file, so that it outlives its process.
+const DEVICES: [&str; 4] = [
+    "{file}",
+    "model({file},disk=ssd-sata)",
+    "model({file},disk=hdd-7200,speed=20)",
+    "delay(stats({file}),write=1ms,flush=2ms)",
+];
+
+/// Makes, fills, verifies, kills and checks file systems on attached devices.
+#[derive(Parser)]
+struct Arguments {
+    /// Which file systems, joined by commas.
+    #[arg(long, default_value = "ext4,xfs,btrfs", value_delimiter = ',')]
+    fs: Vec<String>,
+    /// For how long; the last round is finished.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// Chooses what is written and when the process is killed; a new one is drawn and printed without it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Kills in each round.
+    #[arg(long, default_value_t = 3)]
+    kills: u32,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let seed = seed_or_new(arguments.seed);
+    let named = |name: &String| FileSystem::by_name(name).with_context(|| format!("{name} is not known"));
+    let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
+    println!("attach-filesystems: {}, seed {seed}", arguments.fs.join(","));
+    let (mut rng, deadline) = (Rng::new(seed), Instant::now() + Duration::from_secs(arguments.seconds));
+    let (mut rounds, mut failed) = (0, 0);
+    for turn in 0.. {
+        let (system, device) = (systems[turn % systems.len()], DEVICES[turn / systems.len() % DEVICES.len()]);
+        let (round_seed, load) = (rng.next_u64(), Duration::from_millis(500 + rng.below(4000)));
+        if let Some(reason) = missing(system) {
+            println!("NOT RUN: {}: {reason}", system.name());
+        } else {
+            let outcome = run(system, device, round_seed, arguments.kills, load)?;
+            let good = outcome.problems.is_empty() && outcome.caught;
+            let verdict = if good { "ok" } else { "FAILED" };
+            println!(
+                "{verdict} {} on {device}: {} files synced, {} kills, {} released, seed {round_seed}",
+                system.name(),
+                outcome.synced,
+                outcome.kills,
+                outcome.released
+            );
+            outcome.problems.iter().for_each(|problem| println!("  {problem}"));
+            rounds += 1;
+            failed += u32::from(!good);
+        }
+        if turn + 1 >= systems.len() && Instant::now() >= deadline {
+            break;
+        }
+    }
+    println!("attach-filesystems: {rounds} rounds, {failed} failed");
+    Ok(ExitCode::from(u8::from(failed > 0 || rounds == 0)))
+}
