@@ -67,7 +67,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     }
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
-    release_stale().iter().for_each(|line| note(line));
+    release_stale().iter().for_each(note);
     let open = OpenOptions {
         create_bytes: arguments.size,
         engine: engine(&arguments.device.engine),
@@ -263,7 +263,7 @@ fn is_meant(status: &Status, target: &str) -> bool {
 /// Releases what a killed process left of it; else says what there is.
 fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
     let released = release_stale();
-    released.iter().for_each(|line| note(line));
+    released.iter().for_each(note);
     if is_loop_path(target) && released.iter().any(|line| line.starts_with(&format!("{target}: released"))) {
         return Ok(GOOD);
     }

@@ -6,5 +6,8 @@ mod mount;
 mod protocol;
 mod serve;
 
+#[cfg(test)]
+mod tests;
+
 pub use mount::{Mount, open_channel};
 pub use serve::Server;

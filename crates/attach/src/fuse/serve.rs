@@ -30,7 +30,7 @@ use super::protocol::{
 use crate::counters::{Counters, add};
 
 /// How many requests are served side by side.
-const SLOTS: u16 = 64;
+pub(super) const SLOTS: u16 = 64;
 
 /// The most bytes of one read or write; a slot's buffer has as many.
 const REQUEST_BYTES_MAX: usize = 256 << 10;
