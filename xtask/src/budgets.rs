@@ -13,12 +13,13 @@ pub const KILL_FACTOR: u64 = 3;
 pub const DOCTESTS: &str = "doc examples";
 
 const SECONDS: &[(&str, u64)] = &[
-    ("nectary-block", 50),
+    ("nectary-block", 40),
     ("nectary-host", 10),
     ("nectary-cache", 10),
     ("nectary-sim", 50),
     ("nectary-store", 120),
     ("nectary-trace", 30),
+    ("nectary-attach", 10),
     ("nectary-proxy", 70),
     ("nectary", 30),
     ("nectary-e2e", 180),

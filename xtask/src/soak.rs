@@ -71,6 +71,12 @@ const CAMPAIGNS: &[Campaign] = &[
         arguments: &["--rounds", "20", "--seed", "{seed}"],
         environment: &[],
     },
+    Campaign {
+        name: "attach-filesystems",
+        program: Program::Binary("attach-filesystems"),
+        arguments: &["--seconds", "60", "--seed", "{seed}"],
+        environment: &[],
+    },
 ];
 
 /// What to soak, and for how long.
