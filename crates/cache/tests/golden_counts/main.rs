@@ -1,0 +1,60 @@
+//! Miss counts equal to those of an outside program on traces made from a seed, at sizes at which the policies differ.
+//!
+//! The program `policies-outside` (crates/trace) compares with the outside program itself, on many seeds.
+
+mod rows;
+mod traces;
+
+use nectary_cache::{Access, Future, Min, Policy, Stream, by_name};
+
+use rows::TRACES;
+use traces::{Next, references};
+
+/// What the columns of the rows are.
+const COLUMNS: [&str; 9] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "s3fifo", "2q", "min"];
+
+struct Trace {
+    name: &'static str,
+    next: Next,
+    /// A size, and the misses of each column.
+    rows: &'static [(u64, [usize; 9])],
+}
+
+fn misses(policy: &mut dyn Policy, ids: &[u64]) -> usize {
+    ids.iter().filter(|&&id| policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit).count()
+}
+
+#[test]
+fn misses_on_generated_traces_equal_those_of_another_program() {
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for (trace, number) in TRACES.iter().zip(0..) {
+        let ids = references(trace.next, 1000 + number);
+        let future = Future::of(&ids).expect("short");
+        for (size, expected) in trace.rows {
+            for (name, expected) in COLUMNS.iter().zip(expected) {
+                let found = match by_name(name, *size) {
+                    Some(mut policy) => misses(policy.as_mut(), &ids),
+                    None => misses(&mut Min::new(*size, &future), &ids),
+                };
+                compared += 1;
+                if found != *expected {
+                    wrong.push(format!("{} {name} {size}: {found}, expected {expected}", trace.name));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {compared} counts differ\n{}", wrong.len(), wrong.join("\n"));
+    println!("{compared} counts equal");
+}
+
+/// Equal counts by accident prove nothing: no two columns may be equal on all rows, and on most rows most columns differ.
+#[test]
+fn the_sizes_tell_the_policies_apart() {
+    let rows: Vec<&[usize; 9]> = TRACES.iter().flat_map(|trace| trace.rows.iter().map(|row| &row.1)).collect();
+    for left in 0..COLUMNS.len() {
+        for right in 0..left {
+            let different = rows.iter().filter(|row| row[left] != row[right]).count();
+            assert!(different >= 5, "{} and {}: {different} rows differ", COLUMNS[left], COLUMNS[right]);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Traces made from a seed; those of the program `policies-outside` for its seed 1.
+
+pub type Next = fn(&mut Random, u64) -> u64;
+
+const REFERENCES: u64 = 20_000;
+
+/// SplitMix64.
+pub struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn skewed(&mut self, bound: u64, power: u32) -> u64 {
+        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        (bound as f64 * (0..power).fold(1.0, |product, _| product * uniform)) as u64
+    }
+}
+
+/// The trace of one kind.
+pub fn references(next: Next, seed: u64) -> Vec<u64> {
+    let mut random = Random(seed);
+    (0..REFERENCES).map(|time| next(&mut random, time)).collect()
+}
+
+pub fn uniform(random: &mut Random, _: u64) -> u64 {
+    random.next() % 3000
+}
+
+pub fn skewed(random: &mut Random, _: u64) -> u64 {
+    random.skewed(4000, 4)
+}
+
+pub fn drifting(random: &mut Random, time: u64) -> u64 {
+    time / 8 + random.skewed(1500, 3)
+}
+
+/// A loop, then a longer one, with something else now and then.
+pub fn loops(random: &mut Random, time: u64) -> u64 {
+    match random.next() % 20 {
+        0 => 10_000 + random.next() % 500,
+        _ if time < REFERENCES / 2 => time % 900,
+        _ => 2000 + time % 1300,
+    }
+}
+
+/// Every third thousand of references is a scan.
+pub fn scanned(random: &mut Random, time: u64) -> u64 {
+    match time / 1000 % 3 {
+        0 => 100_000 + time,
+        _ => random.skewed(2000, 3),
+    }
+}
+
+pub fn mixed(random: &mut Random, time: u64) -> u64 {
+    match random.next() % 10 {
+        0..5 => random.skewed(1000, 3),
+        5..8 => 2000 + time % 700,
+        8 => 4000 + random.next() % 1000,
+        _ => 100_000 + time,
+    }
+}
