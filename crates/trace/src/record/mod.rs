@@ -148,7 +148,7 @@ impl Summary {
 ///
 /// *Errors*: nothing was run, save for [`Error::Write`], which also tells that the trace broke off while the command ran.
 ///
-/// *Cost*: about two switches between threads and ten short calls for each call recorded; nothing for others.
+/// *Cost*: two switches between threads and about seven short calls for each call recorded; nothing for others.
 ///
 /// ```
 /// use nectary_trace::record::{Options, record};
