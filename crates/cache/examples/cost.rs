@@ -22,6 +22,9 @@ const BLOCKS: u64 = 1 << 22;
 const FILLING: usize = 1 << 22;
 const TIMED: usize = 1 << 22;
 
+/// The next block of a trace.
+type Draw = fn(&mut u64) -> u64;
+
 /// SplitMix64, as a number from 0 to 1.
 fn random(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -70,7 +73,7 @@ fn main() {
         .filter(|name| wanted.is_empty() || *name == "lru" || wanted.iter().any(|wanted| wanted == name))
         .collect();
     println!("{CAPACITY} blocks, {TIMED} references after {FILLING}, medians of {rounds} rounds");
-    let traces: [(&str, fn(&mut u64) -> u64); 2] = [("skewed", skewed), ("uniform", uniform)];
+    let traces: [(&str, Draw); 2] = [("skewed", skewed), ("uniform", uniform)];
     for (trace_name, draw) in traces {
         let mut state = 7;
         let trace: Vec<u64> = (0..FILLING + TIMED).map(|_| draw(&mut state)).collect();
