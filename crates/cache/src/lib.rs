@@ -20,6 +20,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adaptive;
 mod arc;
 mod arena;
 mod clock;
@@ -41,6 +42,7 @@ mod sketch;
 mod two_q;
 mod w_tinylfu;
 
+pub use adaptive::{Adaptive, Event, EventSink, LeaderChange, Ledger, Reason, StreamPeriod, WindowReport};
 pub use arc::Arc;
 pub use clock::Clock;
 pub use dear::Dear;

@@ -2,11 +2,13 @@
 //!
 //! Owns: the list of names. Leaves to others: parsing of the options around them.
 
-use crate::{Arc, Clock, Dear, Fifo, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
+use crate::{Adaptive, Arc, Clock, Dear, Fifo, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
-pub const NAMES: &[&str] =
-    &["fifo", "lru", "mru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "dear"];
+pub const NAMES: &[&str] = &[
+    "fifo", "lru", "mru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "dear",
+    "adaptive",
+];
 
 /// Makes the policy called `name`; `None` where there is none of that name.
 ///
@@ -26,6 +28,7 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
         "sieve" => Box::new(Sieve::new(capacity)),
         "wtinylfu" => Box::new(WTinyLfu::new(capacity)),
         "dear" => Box::new(Dear::new(capacity)),
+        "adaptive" => Box::new(Adaptive::new(capacity)),
         _ => return None,
     };
     Some(policy)

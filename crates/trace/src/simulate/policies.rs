@@ -4,7 +4,7 @@
 //! (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodEvent;
-use nectary_cache::{Dear, Min, Policy};
+use nectary_cache::{Adaptive, Dear, Event, Min, Policy};
 
 use super::runs::{Period, Said};
 use super::workload::Workload;
@@ -42,7 +42,7 @@ pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Po
 
 /// Whether a policy says in the course of a run what it finds.
 pub fn explains(name: &str) -> bool {
-    name == "dear"
+    matches!(name, "dear" | "adaptive")
 }
 
 /// Makes a policy that gives everything that it says to `sink`; `None` where there is none of that name that explains
@@ -52,6 +52,17 @@ pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) 
         "dear" => {
             let mut policy = Dear::new(capacity);
             policy.explain_to(Box::new(move |event| sink(said(event.to_string(), Some(event)))));
+            Some(Box::new(policy))
+        }
+        "adaptive" => {
+            let mut policy = Adaptive::new(capacity);
+            policy.explain_to(Box::new(move |event| {
+                let period = match event {
+                    Event::Period(period) => Some(period.period),
+                    _ => None,
+                };
+                sink(said(event.to_string(), period));
+            }));
             Some(Box::new(policy))
         }
         _ => None,

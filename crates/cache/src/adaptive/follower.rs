@@ -1,0 +1,154 @@
+//! A follower: a cache whose contents follow the best of its ghosts.
+//!
+//! Owns: the steps of one reference: ghosts, residents, guard. Promises: the invariants of [`Policy`]. Leaves to others:
+//! streams and their verdicts, and the one ghost that divides the cache between streams (it is given to it like any other).
+
+use super::ghosts::{Each, GHOSTS_MAX, Ghosts};
+use super::guard::Guard;
+use super::live::Live;
+use super::partition::Partition;
+use crate::{Access, Policy, REFUSALS_MAX, Stream};
+
+/// Votes are counted every so many references, or this share of the capacity.
+const VOTE_REFERENCES_MIN: u64 = 16;
+const VOTE_DIVISOR: u64 = 64;
+
+/// A cache that follows the best of its ghosts.
+pub(super) struct Follower {
+    capacity: u64,
+    ghosts: Ghosts,
+    live: Live,
+    guard: Guard,
+    votes: Each<f64>,
+    /// References until votes are counted.
+    left: u64,
+    /// Who led before, where the last reference changed the leader.
+    deposed: Option<usize>,
+}
+
+impl Follower {
+    /// An empty follower.
+    pub(super) fn new(capacity: u64) -> Follower {
+        let ghosts = Ghosts::new(capacity);
+        let mut follower = Follower {
+            capacity,
+            live: Live::new(ghosts.count()),
+            ghosts,
+            guard: Guard::new(capacity),
+            votes: [0.0; GHOSTS_MAX],
+            left: 0,
+            deposed: None,
+        };
+        follower.vote();
+        follower
+    }
+
+    /// Adds a partition between streams to its ghosts.
+    pub(super) fn divide(&mut self) {
+        self.guard.admit(self.ghosts.count());
+        self.ghosts.divide(Partition::new(self.capacity));
+        self.live.make_classes(self.ghosts.count());
+        self.vote();
+    }
+
+    /// Makes a ghost the favourite of a verdict in the stream of a slot, or none.
+    pub(super) fn set_favourite_of(&mut self, slot: usize, favourite: Option<usize>) {
+        if let Some(partition) = self.ghosts.partition_mut() {
+            partition.set_favourite(slot, favourite);
+        }
+    }
+
+    /// Its ghosts.
+    pub(super) fn ghosts(&self) -> &Ghosts {
+        &self.ghosts
+    }
+
+    /// Its guard.
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Makes a ghost the favourite of a verdict, or none.
+    pub(super) fn set_favourite(&mut self, favourite: Option<usize>) {
+        self.guard.set_favourite(favourite);
+    }
+
+    /// Who led before, where the last reference changed the leader.
+    pub(super) fn deposed(&self) -> Option<usize> {
+        self.deposed
+    }
+
+    fn vote(&mut self) {
+        self.deposed = self.guard.vote(self.ghosts.count(), &mut self.votes);
+        self.live.set_votes(&self.votes);
+        self.left = (self.capacity / VOTE_DIVISOR).max(VOTE_REFERENCES_MIN);
+    }
+
+    fn tell_losses(&mut self, except: Option<u64>) {
+        for &(ghost, id) in self.ghosts.losses() {
+            if except != Some(id) {
+                self.live.lose(ghost, id);
+            }
+        }
+    }
+}
+
+impl Policy for Follower {
+    fn name(&self) -> &'static str {
+        self.ghosts.name(self.guard.leader())
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let weight = weight.max(1);
+        let holders = self.ghosts.reference(id, weight, stream);
+        self.guard.count(self.ghosts.missed());
+        self.tell_losses(Some(id));
+        self.deposed = None;
+        self.left -= 1;
+        if self.left == 0 {
+            self.vote();
+        }
+        let is_hit = self.live.refer(id, holders);
+        self.guard.count_live(!is_hit);
+        if is_hit {
+            return Access::Hit;
+        }
+        if weight > self.capacity
+            || !self.live.make_room(weight, self.capacity, Some(holders), REFUSALS_MAX, evict)
+            || !self.live.insert(id, weight, holders)
+        {
+            return Access::Bypassed;
+        }
+        Access::Inserted
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        self.ghosts.remove(id);
+        self.live.remove(id)
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.live.contains(id)
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        self.guard.set_capacity(capacity);
+        self.ghosts.set_capacity(capacity);
+        self.tell_losses(None);
+        let refusals_max = self.live.count();
+        self.live.make_room(0, capacity, None, refusals_max, evict);
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.live.weight()
+    }
+
+    fn len(&self) -> usize {
+        self.live.count()
+    }
+}

@@ -1,0 +1,209 @@
+//! Adaptive: follows the best of several policies, divides the cache between streams where that is better, and explains
+//! itself.
+//!
+//! # Idea
+//! No policy is the best on all references, and which one is shows only while they come. So `adaptive` runs several of them
+//! as *ghosts* on metadata alone (`ghosts.rs`), counts what each would have missed, and lets its own contents follow those
+//! that miss least (`live.rs`, `guard.rs`). That learns from evidence and costs no reads of its own: a block that a better
+//! ghost holds is kept when it comes, and nothing is fetched for the sake of a change.
+//!
+//! Detection tells it what to expect (`streams.rs`): a stream's verdict makes one candidate the favourite, which is
+//! believed until it loses by more than a bonus; then the *guard* takes the choice back and says so.
+//!
+//! | verdict | favourite |
+//! |---|---|
+//! | sequential, looping | LIRS: keeps a fixed part of a loop, and lets a scan through one percent of the cache |
+//! | probabilistic | LIRS |
+//! | clustered | LRU |
+//! | none | none: the best of the ghosts |
+//!
+//! From the second stream on one more ghost, the *partition* (`partition.rs`), divides the cache between streams, each with
+//! a follower of its own, by what each stream's curve of misses against size says the next block is worth
+//! (`allocation.rs`). It leads where streams are separate and different; it is not followed where one policy over all of
+//! them does better.
+//!
+//! # Large caches
+//! Up to 16 Ki units of capacity all of that is exact. Above, a *scout* does it on a sample: ids whose hash falls into one of
+//! 2^k parts, in a cache of one 2^k-th of the size. The cache itself then has one policy in force, the scout's leader, and
+//! changes it without losing its contents (`migrating.rs`, `divided.rs`). The ledger and the windows count the sample's
+//! references.
+//!
+//! # What it says
+//! [`Adaptive::explain_to`] gives away every period of every stream, every change of the leader with its reason, and after
+//! each window the misses of the optimum from the same contents (`window.rs`). [`Adaptive::ledger`] is what was saved and
+//! lost against LRU (`ledger.rs`).
+//!
+//! # Invariants
+//! 1. Those of [`Policy`].
+//! 2. `saved - lost` of all ledgers is exactly the misses of LRU less those of the cache (of a sample, where it is sampled).
+//!
+//! # Cost
+//! Exact: some 40 small policies for each stream, about 1 to 3 µs a reference; 300 bytes a unit of capacity for each ghost
+//! set. Sampled: the policy in force, and one 2^k-th of that.
+//!
+//! # Source
+//! Following ghosts: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache behavior to
+//! workloads", MICRO 2006. Votes of experts with exponential weights: N. Littlestone, M. Warmuth, "The weighted majority
+//! algorithm", Information and Computation 108(2), 1994. Detection: see [`crate::detect`]. Marginal gain: D. Thiébaut,
+//! H. S. Stone, J. L. Wolf, "Improving disk cache hit-ratios through cache partitioning", IEEE Transactions on Computers
+//! 41(6), 1992.
+
+mod allocation;
+mod divided;
+mod follower;
+mod ghosts;
+mod guard;
+mod large;
+mod ledger;
+mod live;
+mod migrating;
+mod partition;
+mod report;
+mod scout;
+mod streams;
+mod window;
+
+pub use guard::Reason;
+pub use ledger::Ledger;
+pub use report::{Event, EventSink, LeaderChange, StreamPeriod};
+pub use window::WindowReport;
+
+use crate::arena::hash;
+use crate::detect::PeriodSink;
+use crate::{Access, Policy, Stream};
+
+use large::Large;
+use scout::Scout;
+
+/// Ghosts are exact up to this capacity. *Units*: units of weight.
+const EXACT_MAX: u64 = 16 << 10;
+/// A large cache takes over the scout's division once in so many references of the sample.
+const TAKE_OVER_REFERENCES: u64 = 256;
+
+/// The adaptive policy, over weighted ids and streams.
+///
+/// ```
+/// use nectary_cache::{Access, Adaptive, Policy, Stream};
+///
+/// let mut cache = Adaptive::new(500);
+/// let mut hits = 0;
+/// for step in 0..100_000 {
+///     hits += u32::from(cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit);
+/// }
+/// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
+/// assert!(hits > 45_000);
+/// let ledger = cache.ledger(Stream(7)).expect("referred");
+/// assert_eq!((ledger.saved, ledger.lost), (u64::from(hits), 0));
+/// ```
+pub struct Adaptive {
+    capacity: u64,
+    /// Ids are sampled one in 2^shift; 0 where the scout is the cache.
+    shift: u32,
+    scout: Scout,
+    /// The cache itself, where the scout sees a sample only.
+    large: Option<Large>,
+}
+
+impl Adaptive {
+    /// An empty policy of `capacity` units of weight.
+    pub fn new(capacity: u64) -> Adaptive {
+        let shift = shift_of(capacity);
+        Adaptive {
+            capacity,
+            shift,
+            scout: Scout::new(capacity >> shift),
+            large: (shift > 0).then(|| Large::new(capacity)).flatten(),
+        }
+    }
+
+    /// Gives everything that there is to say to `sink` from here on, in place of any sink before.
+    pub fn explain_to(&mut self, sink: EventSink) {
+        self.scout.sink = Some(sink);
+    }
+
+    /// Gives every period of every stream to `sink` from here on, and nothing else.
+    pub fn explain_periods_to(&mut self, mut sink: PeriodSink) {
+        self.explain_to(Box::new(move |event| {
+            if let Event::Period(period) = event {
+                sink(period.period);
+            }
+        }));
+    }
+
+    /// What was saved and lost against LRU for a stream; an estimate where ids are sampled; `None` where the stream did not
+    /// refer yet. Streams beyond the sixteenth share one ledger.
+    pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
+        self.scout.ledger(stream).map(|ledger| ledger.scaled(self.shift))
+    }
+
+    /// The streams that are told apart.
+    pub fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
+        self.scout.streams()
+    }
+
+    /// The policy in force by name: a candidate's, or `partition`.
+    pub fn leader(&self) -> &'static str {
+        self.scout.leader()
+    }
+
+    /// One in how many ids the ghosts see, as a power of two; 0 where they see all.
+    pub fn sample_shift(&self) -> u32 {
+        self.shift
+    }
+}
+
+fn shift_of(capacity: u64) -> u32 {
+    (0..).find(|shift| capacity >> shift <= EXACT_MAX).unwrap_or(0)
+}
+
+impl Policy for Adaptive {
+    fn name(&self) -> &'static str {
+        "adaptive"
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let weight = weight.max(1);
+        let Some(large) = &mut self.large else { return self.scout.reference(id, weight, stream, evict) };
+        // Tables use the top and the low bits of the hash, curves those from 24 on.
+        let is_sampled = (hash(id) >> 40) & ((1 << self.shift) - 1) == 0;
+        large.reference(id, weight, stream, &mut self.scout, is_sampled.then_some(self.shift), evict)
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let was_in_scout = self.scout.remove(id);
+        self.large.as_mut().map_or(was_in_scout, |large| large.remove(id))
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        match &self.large {
+            Some(large) => large.contains(id),
+            None => self.scout.contains(id),
+        }
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        match &mut self.large {
+            Some(large) => {
+                self.scout.set_capacity(capacity >> self.shift, &mut |_| true);
+                large.set_capacity(capacity, evict);
+            }
+            None => self.scout.set_capacity(capacity, evict),
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.large.as_ref().map_or_else(|| self.scout.used(), |large| large.used())
+    }
+
+    fn len(&self) -> usize {
+        self.large.as_ref().map_or_else(|| self.scout.len(), |large| large.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! The scout: streams, followers, ledger and windows put together; up to 16 Ki units of capacity it is the cache itself.
+//!
+//! Owns: what is done at each reference and said at the end of each period. Promises: the invariants of
+//! [`Policy`](crate::Policy). Leaves to others: a cache larger than itself (`large.rs`).
+
+use super::follower::Follower;
+use super::ghosts::LRU;
+use super::guard::Reason;
+use super::ledger::Ledger;
+use super::report::{Event, EventSink, LeaderChange, StreamPeriod};
+use super::streams::{Streams, candidate};
+use super::window::Window;
+use crate::detect::PeriodEvent;
+use crate::{Access, Policy, Stream};
+
+/// Streams, ghosts, guard and books.
+pub(super) struct Scout {
+    follower: Follower,
+    streams: Streams,
+    /// By slot of the stream: the ledger, and the favourite of the last verdict.
+    ledgers: Vec<Ledger>,
+    favourites: Vec<Option<usize>>,
+    window: Window,
+    references: u64,
+    reason: Reason,
+    pub(super) sink: Option<EventSink>,
+}
+
+impl Scout {
+    /// An empty one.
+    pub(super) fn new(capacity: u64) -> Scout {
+        Scout {
+            follower: Follower::new(capacity),
+            streams: Streams::new(capacity),
+            ledgers: Vec::new(),
+            favourites: Vec::new(),
+            window: Window::new(capacity),
+            references: 0,
+            reason: Reason::Start,
+            sink: None,
+        }
+    }
+
+    /// The slot of a stream; with the second one the cache can be divided.
+    pub(super) fn slot(&mut self, stream: Stream) -> usize {
+        let slot = self.streams.slot(stream);
+        while self.ledgers.len() <= slot {
+            self.ledgers.push(Ledger::default());
+            self.favourites.push(None);
+            if self.ledgers.len() == 2 {
+                self.follower.divide();
+            }
+        }
+        slot
+    }
+
+    /// A whole reference, where the scout is the cache.
+    pub(super) fn reference(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: Stream,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> Access {
+        let slot = self.slot(stream);
+        let Scout { follower, window, .. } = self;
+        let access = follower.reference(id, weight, Stream(slot as u32), &mut |victim| {
+            let is_given_up = evict(victim);
+            if is_given_up {
+                window.evict(victim);
+            }
+            is_given_up
+        });
+        self.settle(slot, id, weight, access == Access::Hit);
+        access
+    }
+
+    /// The ghosts' and followers' part of a reference of the sample.
+    pub(super) fn refer(&mut self, id: u64, weight: u64, slot: usize) {
+        self.follower.reference(id, weight, Stream(slot as u32), &mut |_| true);
+    }
+
+    /// Says that the cache evicted an id of the sample.
+    pub(super) fn evicted(&mut self, id: u64) {
+        self.window.evict(id);
+    }
+
+    /// The books of a reference: what the cache itself did.
+    pub(super) fn settle(&mut self, slot: usize, id: u64, weight: u64, is_hit: bool) {
+        self.references += 1;
+        let is_lru_hit = self.follower.ghosts().missed() >> LRU & 1 == 0;
+        self.ledgers[slot].count(is_hit, is_lru_hit);
+        if let Some(deposed) = self.follower.deposed() {
+            self.change_leader(deposed);
+        }
+        let window = self.window.count(id, weight, is_hit, self.follower.capacity());
+        if let (Some(report), Some(sink)) = (window, &mut self.sink) {
+            sink(Event::Window(report));
+        }
+        if self.streams.count(slot, id) {
+            self.end_period(slot);
+        }
+    }
+
+    fn change_leader(&mut self, deposed: usize) {
+        self.reason = reason(&self.follower, deposed);
+        let leader = LeaderChange { reference: self.references, leader: self.leader(), reason: self.reason };
+        if let Some(sink) = &mut self.sink {
+            sink(Event::Leader(leader));
+        }
+    }
+
+    /// Draws the conclusions of a stream's period.
+    fn end_period(&mut self, slot: usize) {
+        let found = &self.streams.slots()[slot];
+        // On no verdict the last one holds.
+        if let Some(favourite) = candidate(found.report.verdict) {
+            self.favourites[slot] = Some(favourite);
+            self.follower.set_favourite_of(slot, Some(favourite));
+        }
+        let first = self.favourites[0];
+        let is_common = self.favourites.iter().all(|favourite| *favourite == first);
+        self.follower.set_favourite(first.filter(|_| is_common));
+        let Some(sink) = &mut self.sink else { return };
+        let guard = self.follower.guard();
+        let partition = self.follower.ghosts().partition();
+        let is_divided = guard.leader() >= super::ghosts::CANDIDATES.len();
+        let part = partition.filter(|_| is_divided).and_then(|partition| partition.follower(slot));
+        let replacement = part.map_or(self.follower.ghosts().name(guard.leader()), |follower| follower.name());
+        sink(Event::Period(StreamPeriod {
+            period: PeriodEvent { stream: found.stream, report: &found.report, replacement },
+            reason: self.reason,
+            share: partition.filter(|_| is_divided).map(|partition| partition.share(slot)),
+            ledger: self.ledgers[slot],
+        }));
+    }
+
+    /// The ledger of a stream.
+    pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
+        let slot = self.streams.slots().iter().position(|slot| slot.stream == stream)?;
+        self.ledgers.get(slot).copied()
+    }
+
+    /// The streams that are told apart.
+    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
+        self.streams.slots().iter().map(|slot| slot.stream)
+    }
+
+    /// The policy in force: a candidate's name, or `partition`.
+    pub(super) fn leader(&self) -> &'static str {
+        self.follower.name()
+    }
+
+    /// Share and policy in force of each slot of the partition.
+    pub(super) fn division(&self) -> impl Iterator<Item = (u64, &'static str)> + '_ {
+        let partition = self.follower.ghosts().partition();
+        (0..self.ledgers.len()).filter_map(move |slot| {
+            let partition = partition?;
+            Some((partition.share(slot), partition.follower(slot)?.name()))
+        })
+    }
+
+    /// Forgets `id`; returns whether it was resident.
+    pub(super) fn remove(&mut self, id: u64) -> bool {
+        let was_resident = self.follower.remove(id);
+        if was_resident {
+            self.window.evict(id);
+        }
+        was_resident
+    }
+
+    /// Whether `id` is resident.
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.follower.contains(id)
+    }
+
+    /// Sets the capacity and evicts down to it.
+    pub(super) fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        let Scout { follower, window, .. } = self;
+        follower.set_capacity(capacity, &mut |victim| {
+            let is_given_up = evict(victim);
+            if is_given_up {
+                window.evict(victim);
+            }
+            is_given_up
+        });
+    }
+
+    /// The weight of all residents.
+    pub(super) fn used(&self) -> u64 {
+        self.follower.used()
+    }
+
+    /// How many residents there are.
+    pub(super) fn len(&self) -> usize {
+        self.follower.len()
+    }
+}
+
+/// Why the leader of a follower is the leader.
+fn reason(follower: &Follower, deposed: usize) -> Reason {
+    let guard = follower.guard();
+    if guard.leads_by_verdict() {
+        return Reason::Verdict;
+    }
+    Reason::Guard {
+        from: follower.ghosts().name(deposed),
+        misses: guard.misses(deposed),
+        misses_best: guard.misses(guard.leader()),
+    }
+}
