@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::counters::{Counters, Figures};
 use crate::error::Error;
 use crate::fuse::{Mount, Server, open_channel};
-use crate::loop_device::{LoopDevice, named};
+use crate::loop_device::LoopDevice;
 use crate::process;
 use crate::stale::own_name;
 
@@ -30,6 +30,18 @@ pub struct Options {
 }
 
 /// A device in the kernel.
+///
+/// # Examples
+/// ```no_run
+/// use nectary_attach::{Attachment, Options};
+/// use nectary_block::Registry;
+///
+/// let attachment = Attachment::start(Registry::with_builtins(), "memory:1G", Options::default())?;
+/// println!("{}", attachment.path().display());
+/// attachment.release()?;
+/// attachment.finish()?;
+/// # Ok::<(), nectary_attach::Error>(())
+/// ```
 pub struct Attachment {
     loop_device: LoopDevice,
     geometry: Geometry,
@@ -151,8 +163,7 @@ impl Attachment {
         let Some(thread) = thread else { return Ok(()) };
         let ended = |problem: &str| Error::Ended { path: self.path().to_owned(), problem: problem.to_owned() };
         let served = thread.join().unwrap_or_else(|_| Err(ended("the serving thread panicked")));
-        let name = own_name();
-        if named().iter().any(|(path, found)| path == self.path() && *found == name) {
+        if self.loop_device.is_attached() {
             let _ = self.release_when_unused();
             return served.and(Err(ended("nothing answers what is still asked of it")));
         }

@@ -76,9 +76,12 @@ impl Info {
 }
 
 /// A loop device that this process has made.
+///
+/// Its number is another one's as soon as it is released, so it is known by its name as well.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
+    name: String,
 }
 
 impl LoopDevice {
@@ -96,8 +99,8 @@ impl LoopDevice {
         let control = control()?;
         let mut config = Config { file: file.as_raw_fd() as u32, block_bytes, info: Info::empty(), reserved: [0; 8] };
         config.info.flags = LO_FLAGS_DIRECT_IO | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
-        let name = &name.as_bytes()[..name.len().min(NAME_BYTES_MAX)];
-        config.info.file_name[..name.len()].copy_from_slice(name);
+        let bytes = &name.as_bytes()[..name.len().min(NAME_BYTES_MAX)];
+        config.info.file_name[..bytes.len()].copy_from_slice(bytes);
         for _ in 0..ATTEMPTS_MAX {
             // SAFETY: the request takes no argument.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
@@ -109,7 +112,7 @@ impl LoopDevice {
             let device = device.map_err(|source| Error::NoLoop { path: path.clone(), source })?;
             // SAFETY: the argument has the layout that the request reads, and outlives the call.
             if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
-                return Ok(LoopDevice { path });
+                return Ok(LoopDevice { path, name: String::from_utf8_lossy(bytes).into_owned() });
             }
             let error = io::Error::last_os_error();
             if error.raw_os_error() != Some(libc::EBUSY) {
@@ -125,23 +128,40 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Writes back what the kernel holds and releases it, where nobody has it for himself.
+    /// Whether it is still there, and has not become another one's.
+    pub fn is_attached(&self) -> bool {
+        File::open(&self.path).is_ok_and(|device| self.is_own(&device))
+    }
+
+    fn is_own(&self, device: &File) -> bool {
+        name(device.as_raw_fd()).is_some_and(|name| name == self.name)
+    }
+
+    /// Writes back what the kernel holds and releases it, where nobody has it for himself. One that is gone is released.
     ///
     /// *Errors*: [`Error::InUse`] where somebody has; [`Error::Os`] where writing back fails: then it stays.
     pub fn release(&self) -> Result<(), Error> {
+        if !self.is_attached() {
+            return Ok(());
+        }
         // Exclusively: until it is released nobody can mount it.
         let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.path);
         let device = device.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => Error::InUse { path: self.path.clone(), users: holders(&self.path) },
             _ => Error::os("opening the loop device", error),
         })?;
+        if !self.is_own(&device) {
+            return Ok(());
+        }
         device.sync_all().map_err(|error| Error::os("writing back the loop device's pages", error))?;
         clear(&device).map_err(|error| Error::os("releasing the loop device", error))
     }
 
     /// Lets it go as soon as its last user has closed it; at once where there is none.
     pub fn release_when_unused(&self) -> Result<(), Error> {
-        release_when_unused(&self.path).map_err(|error| Error::os("releasing the loop device", error))
+        let failed = |error| Error::os("releasing the loop device", error);
+        let device = File::open(&self.path).map_err(failed)?;
+        if self.is_own(&device) { clear(&device).map_err(failed) } else { Ok(()) }
     }
 }
 

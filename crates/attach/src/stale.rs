@@ -11,15 +11,17 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::loop_device::{mounts, named, release_when_unused};
 
 const PREFIX: &str = "nectary-attach";
 
-/// The name for a loop device of this process.
+/// A name for a loop device of this process; each call gives another one.
 pub(crate) fn own_name() -> String {
-    let process = std::process::id();
-    format!("{PREFIX} {} {process} {}", namespace(), started(process).unwrap_or(0))
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let (process, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+    format!("{PREFIX} {} {process} {} {serial}", namespace(), started(process).unwrap_or(0))
 }
 
 /// Releases the loop devices that dead processes left, and says what it did, a line each.

@@ -1,62 +1,17 @@
 //! Attached devices from the outside: what the kernel gets of them, and what is left when they go.
 
+mod support;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use nectary_attach::{Attachment, Error, Options};
 use nectary_block::{ErrorKind, Registry};
 
-/// Says why nothing can be attached here, where it cannot.
-fn is_missing(test: &str) -> bool {
-    let root =
-        std::fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
-    let places = ["/dev/fuse", "/dev/loop-control"];
-    let reason = match places.iter().find(|place| !Path::new(place).exists()) {
-        Some(place) => format!("there is no {place}"),
-        None if !root => "it takes root".to_owned(),
-        None => return false,
-    };
-    println!("NOT RUN: {test}: {reason}");
-    true
-}
-
-/// An attached device that goes away in any outcome.
-struct Attached(Attachment);
-
-impl Attached {
-    fn new(spec: &str, read_only: bool) -> Attached {
-        let options = Options { read_only, ..Options::default() };
-        Attached(Attachment::start(Registry::with_builtins(), spec, options).expect("it attaches"))
-    }
-
-    fn open(&self) -> File {
-        OpenOptions::new().read(true).write(true).open(self.0.path()).expect("it opens")
-    }
-
-    /// Past the page cache, so that the device itself answers.
-    fn open_direct(&self) -> File {
-        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(self.0.path()).expect("it opens")
-    }
-
-    fn backing_file(&self) -> PathBuf {
-        Path::new("/sys/block").join(self.0.path().file_name().expect("a name")).join("loop/backing_file")
-    }
-
-    fn detach(&self) -> Result<(), Error> {
-        self.0.release()?;
-        self.0.finish()
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        let _ = self.0.release_when_unused();
-    }
-}
+use support::{Attached, is_missing};
 
 /// A page-aligned piece of 4096 bytes, as direct I/O wants it.
 fn read_direct(file: &File, offset: u64) -> io::Result<u8> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A small sample; `attach-filesystems` runs for longer.
 fn sample(system: FileSystem, spec: &str) {
     if let Some(reason) = missing(system) {
-        return not_run(&format!("attach {}: {reason}", system.name()));
+        return not_run(format!("attach {}: {reason}", system.name()));
     }
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("{} on {spec}, seed {seed}", system.name());

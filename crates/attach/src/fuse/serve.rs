@@ -12,7 +12,6 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,8 +56,6 @@ pub struct Server {
     /// Held by the slot whose turn it is to read.
     turn: tokio::sync::Mutex<()>,
     flights: Vec<Mutex<Flight>>,
-    /// The first answer that did not get through, as an error number; 0 for none.
-    lost: AtomicU64,
 }
 
 /// What a slot is at.
@@ -111,7 +108,6 @@ impl Server {
             counters,
             turn: tokio::sync::Mutex::new(()),
             flights: (0..SLOTS).map(|_| Mutex::default()).collect(),
-            lost: AtomicU64::new(0),
         })
     }
 
@@ -363,7 +359,6 @@ impl Server {
         if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM)) {
             static LOST: Throttle = Throttle::every(Duration::from_secs(60));
             LOST.write(Level::Error, "attach", format_args!("the kernel did not take an answer: {error}"));
-            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

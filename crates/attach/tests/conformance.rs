@@ -1,0 +1,28 @@
+//! An attached device, opened as a disk, keeps the contract of the device that was attached: nothing is lost on the way
+//! through the kernel and back.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use nectary_block::conformance::check;
+use nectary_block::{FileDevice, OpenOptions, SharedDevice};
+
+use support::{Attached, is_missing};
+
+#[tokio::test]
+async fn an_attached_device_keeps_the_contract() {
+    if is_missing("attached conformance") {
+        return;
+    }
+    let attached = &Mutex::new(Vec::new());
+    let make = |size| async move {
+        let device = Attached::new(&format!("memory:{size}"), false);
+        let disk = FileDevice::open_disk(device.0.path(), &OpenOptions::default()).await.expect("it opens");
+        attached.lock().unwrap().push(device);
+        Arc::new(disk) as SharedDevice
+    };
+    if let Err(failure) = check(make).await {
+        panic!("{failure}");
+    }
+}

@@ -1,0 +1,57 @@
+//! An attached device for a test, which goes away in any outcome.
+#![allow(dead_code)]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nectary_attach::{Attachment, Error, Options};
+use nectary_block::Registry;
+
+/// Says why nothing can be attached here, where it cannot.
+pub fn is_missing(test: &str) -> bool {
+    let root =
+        std::fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
+    let places = ["/dev/fuse", "/dev/loop-control"];
+    let reason = match places.iter().find(|place| !Path::new(place).exists()) {
+        Some(place) => format!("there is no {place}"),
+        None if !root => "it takes root".to_owned(),
+        None => return false,
+    };
+    println!("NOT RUN: {test}: {reason}");
+    true
+}
+
+/// An attached device that goes away in any outcome.
+pub struct Attached(pub Attachment);
+
+impl Attached {
+    pub fn new(spec: &str, read_only: bool) -> Attached {
+        let options = Options { read_only, ..Options::default() };
+        Attached(Attachment::start(Registry::with_builtins(), spec, options).expect("it attaches"))
+    }
+
+    pub fn open(&self) -> File {
+        OpenOptions::new().read(true).write(true).open(self.0.path()).expect("it opens")
+    }
+
+    /// Past the page cache, so that the device itself answers.
+    pub fn open_direct(&self) -> File {
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(self.0.path()).expect("it opens")
+    }
+
+    pub fn backing_file(&self) -> PathBuf {
+        Path::new("/sys/block").join(self.0.path().file_name().expect("a name")).join("loop/backing_file")
+    }
+
+    pub fn detach(&self) -> Result<(), Error> {
+        self.0.release()?;
+        self.0.finish()
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.0.release_when_unused();
+    }
+}
