@@ -1,9 +1,8 @@
 //! How fast simulations are: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE] [POLICIES]`.
 //!
-//! Two traces of 8 Mi references: skewed ones (each block half as often as the one of half its rank, a Zipf law of exponent
-//! 1) over 4 x SIZE blocks, and uniform ones over 2 x SIZE blocks, where every reference is a cache miss of the processor
-//! too. On one core, processor time (as `/proc/thread-self/schedstat` has it), median of five runs, interleaved. The figure to
-//! reach: 10 M references/s for LRU.
+//! Two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one over twice SIZE
+//! blocks, where nearly every reference misses the processor's caches too. On one core, processor time (as
+//! `/proc/thread-self/schedstat` has it), median of five runs, interleaved. The figure to reach: 10 M references/s for LRU.
 
 use nectary_cache::{Lru, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};
