@@ -60,11 +60,32 @@ pub enum Error {
 }
 
 impl Error {
+    /// An error of opening what may be missing, or may be there for root only.
+    pub(crate) fn opening(what: &'static str, source: io::Error, missing: fn(io::Error) -> Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Error::NotPermitted { what, source },
+            _ => missing(source),
+        }
+    }
+
     /// An error of the operating system, told apart by its number.
     pub(crate) fn os(what: &'static str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { what, source },
             _ => Error::Os { what: what.to_owned(), source },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_and_what_is_forbidden_have_remedies_of_their_own() {
+        let missing = |source| Error::NoFuse { source };
+        let text = |number| Error::opening("/dev/fuse", io::Error::from_raw_os_error(number), missing).to_string();
+        assert!(text(libc::ENOENT).contains("modprobe fuse"), "{}", text(libc::ENOENT));
+        assert!(text(libc::EACCES).contains("run it as root"), "{}", text(libc::EACCES));
     }
 }

@@ -167,7 +167,9 @@ impl LoopDevice {
 
 fn control() -> Result<File, Error> {
     let control = OpenOptions::new().read(true).write(true).open(CONTROL);
-    control.map_err(|source| Error::NoLoop { path: PathBuf::from(CONTROL), source })
+    control.map_err(|source| {
+        Error::opening(CONTROL, source, |source| Error::NoLoop { path: PathBuf::from(CONTROL), source })
+    })
 }
 
 /// Lets a loop device go as soon as its last user has closed it.

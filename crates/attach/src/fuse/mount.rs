@@ -26,11 +26,12 @@ pub struct Mount {
 
 /// Opens the kernel's end of the protocol; nothing is served before [`Mount::new`].
 ///
-/// *Errors*: [`Error::NoFuse`].
+/// *Errors*: [`Error::NoFuse`], [`Error::NotPermitted`].
 pub fn open_channel() -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-    options.open("/dev/fuse").map_err(|source| Error::NoFuse { source })
+    let opened = options.open("/dev/fuse");
+    opened.map_err(|source| Error::opening("/dev/fuse", source, |source| Error::NoFuse { source }))
 }
 
 impl Mount {
