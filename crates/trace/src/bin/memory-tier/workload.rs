@@ -1,0 +1,147 @@
+//! Requests as a web cache sees them, made from a seed.
+//!
+//! A catalogue of objects is requested by Zipf's law: the object of rank r with a weight of r to the power of minus the
+//! *exponent*; published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal, with a median of 12 KiB and
+//! a mean of about 35 KiB and at most 1 MiB (the store keeps larger objects in fragments of that size), independent of
+//! popularity. Into that come
+//! - *one-hit wonders*: requests for objects that never come again, so many that 50 to 70 % of all objects that are
+//!   requested at all are requested once, as content networks report;
+//! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
+//! - *drift*: after every so many requests one rank is given to a new object, so that in the course of the run more objects
+//!   become popular and unpopular than the catalogue has at one time.
+
+use std::collections::HashMap;
+
+/// Objects that can be popular at one time.
+const CATALOGUE: usize = 100_000;
+/// The log-normal sizes: median, deviation of the logarithm, bounds. *Units*: bytes.
+const MEDIAN_BYTES: f64 = 12.0 * 1024.0;
+const DEVIATION: f64 = 1.55;
+const BYTES_MIN: f64 = 200.0;
+const BYTES_MAX: f64 = 1024.0 * 1024.0;
+
+/// A kind of workload.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    pub name: &'static str,
+    exponent: f64,
+    /// The share of requests for objects that never come again.
+    wonders: f64,
+    /// A scan begins after so many requests and is so long; none where 0.
+    scan_every: usize,
+    scan_length: usize,
+    /// After so many requests one rank is given to a new object; never where 0.
+    drift_every: usize,
+}
+
+pub const KINDS: [Kind; 5] = [
+    Kind { name: "steady", exponent: 0.8, wonders: 0.0, scan_every: 0, scan_length: 0, drift_every: 0 },
+    Kind { name: "wonders", exponent: 0.8, wonders: 0.08, scan_every: 0, scan_length: 0, drift_every: 0 },
+    Kind { name: "scans", exponent: 0.8, wonders: 0.08, scan_every: 100_000, scan_length: 30_000, drift_every: 0 },
+    Kind { name: "drift", exponent: 0.8, wonders: 0.08, scan_every: 0, scan_length: 0, drift_every: 8 },
+    Kind { name: "all", exponent: 0.9, wonders: 0.08, scan_every: 150_000, scan_length: 30_000, drift_every: 16 },
+];
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    pub id: u64,
+    pub bytes: u32,
+}
+
+/// The requests of one run.
+pub struct Workload {
+    pub requests: Vec<Request>,
+    /// The sizes of all distinct objects together.
+    pub distinct_bytes: u64,
+    distinct: usize,
+    once: usize,
+}
+
+impl Workload {
+    /// Makes `count` requests.
+    pub fn new(kind: &Kind, seed: u64, count: usize) -> Workload {
+        let mut random = Random(seed);
+        let cumulative = zipf(kind.exponent);
+        // Popularity is in no order of the objects' numbers.
+        let mut objects: Vec<u64> = (0..CATALOGUE as u64).collect();
+        for rank in (1..CATALOGUE).rev() {
+            objects.swap(rank, (random.uniform() * (rank + 1) as f64) as usize);
+        }
+        let mut next_object = CATALOGUE as u64;
+        let mut fresh = || {
+            next_object += 1;
+            next_object - 1
+        };
+        let mut requests = Vec::with_capacity(count);
+        let mut scanned = 0;
+        while requests.len() < count {
+            let number = requests.len();
+            let in_scan = kind.scan_every > 0 && number % kind.scan_every >= kind.scan_every - kind.scan_length;
+            // While a scan runs every other request is the scan's.
+            let id = if in_scan && number % 2 == 0 {
+                scanned = (scanned + 1) % CATALOGUE;
+                objects[scanned]
+            } else if random.uniform() < kind.wonders {
+                fresh()
+            } else {
+                let drawn = random.uniform();
+                objects[cumulative.partition_point(|sum| *sum < drawn).min(CATALOGUE - 1)]
+            };
+            if kind.drift_every > 0 && number % kind.drift_every == 0 {
+                objects[(random.uniform() * CATALOGUE as f64) as usize] = fresh();
+            }
+            requests.push(Request { id, bytes: bytes_of(id, seed) });
+        }
+        let mut counts: HashMap<u64, (u32, u32)> = HashMap::new();
+        requests.iter().for_each(|request| counts.entry(request.id).or_insert((request.bytes, 0)).1 += 1);
+        Workload {
+            distinct_bytes: counts.values().map(|(bytes, _)| u64::from(*bytes)).sum(),
+            distinct: counts.len(),
+            once: counts.values().filter(|(_, count)| *count == 1).count(),
+            requests,
+        }
+    }
+
+    /// What was made, in words.
+    pub fn description(&self) -> String {
+        let once = 100.0 * self.once as f64 / self.distinct.max(1) as f64;
+        let gib = self.distinct_bytes as f64 / f64::from(1 << 30);
+        format!("{} objects, {once:.0} % of them requested once, {gib:.1} GiB", self.distinct)
+    }
+}
+
+/// The share of requests for all ranks up to each.
+fn zipf(exponent: f64) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut cumulative: Vec<f64> = Vec::with_capacity(CATALOGUE);
+    for rank in 1..=CATALOGUE {
+        sum += (rank as f64).powf(-exponent);
+        cumulative.push(sum);
+    }
+    cumulative.iter_mut().for_each(|share| *share /= sum);
+    cumulative
+}
+
+/// An object's size: the same whenever it is asked for.
+fn bytes_of(id: u64, seed: u64) -> u32 {
+    let mut random = Random(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
+    // Box and Muller's way to a normal number.
+    let (radius, angle) = (random.uniform().max(f64::MIN_POSITIVE), random.uniform());
+    let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+    (MEDIAN_BYTES * (DEVIATION * normal).exp()).clamp(BYTES_MIN, BYTES_MAX) as u32
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    /// A number from 0 to 1.
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
