@@ -68,6 +68,8 @@ pub(super) struct Application {
     pub(super) replacement: Replacement,
     /// The system's time of its last reference.
     pub(super) last: u64,
+    /// How many of its hits are not yet counted.
+    pub(super) uncounted: u32,
     pub(super) recency: Chain,
     /// The chains of the LFU order by rank, grown to the highest rank seen.
     ranks: Vec<Chain>,
@@ -83,6 +85,7 @@ impl Application {
             detector,
             replacement: Replacement::Lru,
             last: 0,
+            uncounted: 0,
             recency: Chain::EMPTY,
             ranks: Vec::new(),
             occupied: [0; RANK_WORDS],
@@ -116,16 +119,15 @@ impl Application {
         self.unfile(blocks, index);
     }
 
-    /// Notes a hit, already counted in the block's history.
+    /// Makes a resident block the most recent.
     #[inline]
-    pub(super) fn hit(&mut self, blocks: &mut Blocks, index: u32) {
+    pub(super) fn refresh(&mut self, blocks: &mut Blocks, index: u32) {
         blocks.refresh::<RECENCY>(&mut self.recency, index);
-        self.keep_filed(blocks, index);
     }
 
     /// Files a block that is not filed, or filed above its frequency, which only a refused victim is.
     #[inline]
-    fn keep_filed(&mut self, blocks: &mut Blocks, index: u32) {
+    pub(super) fn keep_filed(&mut self, blocks: &mut Blocks, index: u32) {
         let block = blocks.get(index);
         if u32::from(block.rank) > block.history.frequency() {
             let rank = true_rank(blocks, index);

@@ -33,6 +33,12 @@
 //! At most `streams_max` applications are told apart; the next takes over the manager, with its blocks, of the one whose
 //! last reference is the oldest.
 //!
+//! # Hits are counted together
+//! A hit needs the block's entry from memory, and so does counting it. A processor works ahead on the next references while
+//! it waits, but only so many instructions ahead. So a hit just moves its block and is put by; what is put by is counted
+//! when there are 32, when it would end a period, and before anything else happens that could tell the difference: a miss,
+//! a block that changes its owner, a new stream, a removal. The outcome is the same as if each hit were counted at once.
+//!
 //! # Invariants
 //! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the system's
 //!    order of places; a ghost is in its owner's LFU order or in none.
@@ -63,6 +69,9 @@ use application::Application;
 use blocks::{Blocks, RESIDENT};
 use ghosts::Ghosts;
 use system::System;
+
+/// How many hits are counted together at most.
+const HITS_MAX: usize = 32;
 
 /// What DEAR can be told.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,6 +121,9 @@ pub struct Dear {
     /// The position of the stream that referred last.
     current: u16,
     system: System,
+    /// Hits that are not yet counted: the position of the application, and the block, which is its own.
+    hits: [(u16, u32); HITS_MAX],
+    hit_count: usize,
     sink: Option<PeriodSink>,
 }
 
@@ -136,6 +148,8 @@ impl Dear {
             streams: HashTable::new(),
             current: 0,
             system: System::new(),
+            hits: [(0, 0); HITS_MAX],
+            hit_count: 0,
             sink: None,
         }
     }
@@ -161,10 +175,15 @@ impl Dear {
             self.streams.find(hash_of(stream), |&position| applications[usize::from(position)].stream == stream);
         self.current = match found {
             Some(&position) => position,
-            None if self.applications.len() < self.parameters.streams_max => self.found(stream),
-            None => self.take_over(stream),
+            None => self.begin(stream),
         };
         self.current
+    }
+
+    /// Founds an application, or takes one over where there are enough.
+    fn begin(&mut self, stream: Stream) -> u16 {
+        self.count_hits();
+        if self.applications.len() < self.parameters.streams_max { self.found(stream) } else { self.take_over(stream) }
     }
 
     /// Founds an application.
@@ -239,14 +258,32 @@ impl Dear {
     fn hit(&mut self, position: u16, index: u32) {
         let owner = self.blocks.get(index).owner;
         if owner == position {
-            self.observe(position, index);
-            self.applications[usize::from(position)].hit(&mut self.blocks, index);
+            let application = &mut self.applications[usize::from(position)];
+            application.refresh(&mut self.blocks, index);
+            application.uncounted += 1;
+            self.hits[self.hit_count] = (position, index);
+            self.hit_count += 1;
+            if self.hit_count == HITS_MAX || application.uncounted == application.detector.left() {
+                self.count_hits();
+            }
         } else {
+            self.count_hits();
             self.applications[usize::from(owner)].dismiss(&mut self.blocks, index);
             self.observe(position, index);
             self.applications[usize::from(position)].admit(&mut self.blocks, index);
         }
         self.system.refresh(&mut self.blocks, index);
+    }
+
+    /// Counts the hits that were put by.
+    fn count_hits(&mut self) {
+        for place in 0..std::mem::take(&mut self.hit_count) {
+            let (position, index) = self.hits[place];
+            self.observe(position, index);
+            let application = &mut self.applications[usize::from(position)];
+            application.uncounted = 0;
+            application.keep_filed(&mut self.blocks, index);
+        }
     }
 
     /// The entry of a block that is not resident, no ghost any more: the ghost's or a new one.
@@ -322,6 +359,7 @@ impl Policy for Dear {
             self.hit(position, index);
             return Access::Hit;
         }
+        self.count_hits();
         // The ghost is recalled first: making room may push it out of the ghosts and reuse its entry.
         let Some(index) = self.entry_for(known, id, position) else { return Access::Bypassed };
         let weight = weight.max(1);
@@ -341,6 +379,7 @@ impl Policy for Dear {
     }
 
     fn remove(&mut self, id: u64) -> bool {
+        self.count_hits();
         let Some(index) = self.blocks.find(id) else { return false };
         let resident = self.blocks.get(index).evicted == RESIDENT;
         if resident {
@@ -361,6 +400,7 @@ impl Policy for Dear {
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.count_hits();
         self.capacity = capacity;
         // The first refusal of a sequential application's block puts that block behind all others, so with one more
         // than the count every id is offered.

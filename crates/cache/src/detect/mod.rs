@@ -173,6 +173,12 @@ impl Detector {
         self.now
     }
 
+    /// References until the running period ends.
+    #[inline]
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
     /// The report of the last period that ended; `None` before the first.
     pub fn last_report(&self) -> Option<&PeriodReport> {
         (self.report.number > 0).then_some(&self.report)

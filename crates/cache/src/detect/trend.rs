@@ -100,7 +100,8 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
         *sum = whole << FRACTION_BITS;
     }
     let cut = &mut scratch[..cut];
-    cut.sort_unstable();
+    // By value alone: often most are of one value, and their order is of no consequence.
+    cut.sort_unstable_by_key(|word| word >> FORWARD_BITS);
     for bucket in cut.chunk_by(|left, right| bucket_of(*left, smallest) == bucket_of(*right, smallest)) {
         add_bucket(bucket, positions[bucket_of(bucket[0], smallest)] as usize, ends, &mut sums);
     }
