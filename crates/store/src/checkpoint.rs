@@ -9,7 +9,8 @@ use zerocopy::IntoBytes;
 
 use crate::error::Error;
 use crate::format::{
-    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, Magic, Place,
+    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, Magic,
+    Place,
 };
 use crate::index::{Index, Location};
 use crate::layout::Layout;
@@ -156,6 +157,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
         let offset = u64::from(body.position_offset.get());
         let bounded = body.number.get() == number
             && number % 2 == area as u64
+            && body.last_sequence.get() <= COUNTER_MAX
             && offset <= layout.segment_bytes
             && chunk_count <= layout.checkpoint_bytes / BLOCK_BYTES;
         if bounded {

@@ -18,6 +18,8 @@ pub const VERSION: u16 = 1;
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 /// Records in one purge block, at most.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
+/// No sequence, generation, incarnation or lap comes near this; a larger one is damage, and sums of smaller ones fit.
+pub const COUNTER_MAX: u64 = 1 << 62;
 /// Shards of the index, as a checkpoint lists them.
 pub const INDEX_SHARDS: usize = 64;
 
@@ -299,6 +301,13 @@ pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
 
 /// Reads a unit's header and checks its magic, version, length and checksum, but not its place.
 pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch> {
+    let header = header(bytes, magic)?;
+    check_sum(bytes, &header, magic)?;
+    Ok(header)
+}
+
+/// Reads a unit's header; what it says is in bounds, but may be anything.
+fn header(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch> {
     let Ok((header, _)) = UnitHeader::read_from_prefix(bytes) else { return Err(Mismatch::Magic) };
     if header.magic != magic.bytes() {
         return Err(Mismatch::Magic);
@@ -310,29 +319,46 @@ pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch>
     if length < HEADER_BYTES || length > bytes.len() || header.span.get() != 0 {
         return Err(Mismatch::Length);
     }
-    let skip = planted(Bug::ChecksumSkipped)
-        || (planted(Bug::TornHeaderAccepted) && matches!(magic, Magic::Append | Magic::Purge));
-    if !skip {
-        let mut zeroed = header;
-        zeroed.checksum = 0.into();
-        let sum = crc32c::crc32c_append(crc32c::crc32c(zeroed.as_bytes()), &bytes[HEADER_BYTES..length]);
-        if sum != header.checksum.get() {
-            return Err(Mismatch::Checksum);
-        }
+    if header.incarnation.get() > COUNTER_MAX {
+        return Err(Mismatch::Field);
     }
     Ok(header)
 }
 
-/// Reads a unit's header and checks everything, its place included.
+fn check_sum(bytes: &[u8], header: &UnitHeader, magic: Magic) -> Result<(), Mismatch> {
+    let skip = planted(Bug::ChecksumSkipped)
+        || (planted(Bug::TornHeaderAccepted) && matches!(magic, Magic::Append | Magic::Purge));
+    if !skip {
+        let mut zeroed = *header;
+        zeroed.checksum = 0.into();
+        let covered = &bytes[HEADER_BYTES..header.length.get() as usize];
+        let sum = crc32c::crc32c_append(crc32c::crc32c(zeroed.as_bytes()), covered);
+        if sum != header.checksum.get() {
+            return Err(Mismatch::Checksum);
+        }
+    }
+    Ok(())
+}
+
+/// Reads a unit's header and checks everything, its place included. *Cost*: the checksum is reckoned last, so that bytes
+/// that look like units without being any (a body may hold them) cost nothing.
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<UnitHeader, Mismatch> {
-    let header = open_unplaced(bytes, magic)?;
+    let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
     let same_life = header.incarnation.get() == place.incarnation;
     if (same_store && same_life) || (planted(Bug::FormerUnitAccepted) && magic != Magic::Superblock) {
+        check_sum(bytes, &header, magic)?;
         Ok(header)
     } else {
         Err(Mismatch::Place)
     }
+}
+
+/// How many bytes the checksum of a unit covers that looks as if it stood here; nothing else is known of it.
+pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
+    let (header, _) = UnitHeader::read_from_prefix(bytes).ok()?;
+    let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
+    looks.then(|| header.length.get().into())
 }
 
 /// Reads the fixed body that follows the unit header.
@@ -367,7 +393,9 @@ impl Record {
             + usize::from(fields.primary_bytes.get())
             + usize::from(fields.variant_bytes.get())
             + fields.metadata_bytes.get() as usize;
-        if header.length.get() as usize != body_start || body_start > bytes.len() {
+        let bounded = header.length.get() as usize == body_start && body_start <= bytes.len();
+        let counted = fields.sequence.get() <= COUNTER_MAX && fields.generation.get() <= COUNTER_MAX;
+        if !counted || (!bounded && !planted(Bug::RecordBoundUnchecked)) {
             return Err(Mismatch::Field);
         }
         Ok(Record { fields, kind, body_start })
@@ -427,7 +455,8 @@ impl Append {
             && append_bytes >= u64::from(header.length.get())
             && append_bytes <= room
             && append_bytes % BLOCK_BYTES == 0
-            && fields.first_sequence.get() <= fields.last_sequence.get();
+            && fields.first_sequence.get() <= fields.last_sequence.get()
+            && fields.last_sequence.get() <= COUNTER_MAX;
         let Some(table_bytes) = table_end.filter(|_| bounded).and_then(|end| bytes.get(APPEND_HEADER_BYTES..end))
         else {
             return Err(Mismatch::Field);
@@ -436,7 +465,10 @@ impl Append {
         for chunk in table_bytes.chunks_exact(TABLE_ENTRY_BYTES) {
             let entry = TableEntry::read_from_bytes(chunk).map_err(|_| Mismatch::Length)?;
             let start = u64::from(entry.start_units.get()) * UNIT_BYTES;
-            if start + u64::from(entry.record_bytes.get()) > append_bytes || start < header.length.get().into() {
+            let end = start + u64::from(entry.record_bytes.get());
+            let bounded = end <= append_bytes && start >= u64::from(header.length.get());
+            let counted = entry.sequence.get() <= COUNTER_MAX && entry.generation.get() <= COUNTER_MAX;
+            if !counted || (!bounded && !planted(Bug::AppendBoundUnchecked)) {
                 return Err(Mismatch::Field);
             }
             table.push(entry);
@@ -444,12 +476,11 @@ impl Append {
         Ok(Append { fields, table })
     }
 
-    /// How many bytes the header and table take, where `bytes` begins like an append; bounded by `room`.
-    pub fn header_bytes(bytes: &[u8], room: u64) -> Option<usize> {
-        let (header, _) = UnitHeader::read_from_prefix(bytes).ok()?;
-        let length = u64::from(header.length.get());
-        (header.magic == Magic::Append.bytes() && length >= APPEND_HEADER_BYTES as u64 && length <= room)
-            .then_some(length as usize)
+    /// How many bytes the header and table take, where `bytes` look like an append of this store that stands at `address`;
+    /// bounded by `room`.
+    pub fn header_bytes(bytes: &[u8], identity: u128, address: u64, room: u64) -> Option<usize> {
+        let length = apparent_bytes(bytes, Magic::Append, identity, address)?;
+        (APPEND_HEADER_BYTES as u64..=room).contains(&length).then_some(length as usize)
     }
 }
 

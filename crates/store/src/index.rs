@@ -25,6 +25,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::format::{INDEX_SHARDS, UNIT_BYTES};
 use crate::key::KeyHash;
+use crate::planted::{Bug, planted};
 
 const TAG_BITS: u32 = 16;
 const UNIT_BITS: u32 = 36;
@@ -246,12 +247,20 @@ impl Index {
         }
         let mut shard = Shard::of(homes as usize);
         let mut dead = Vec::new();
+        // How far from home the entry in the slot before may stand at most, and one more.
+        let mut distance_end = 1;
         for (slot, bytes) in bytes.chunks_exact(SLOT_BYTES).enumerate() {
             let entry = u64::from_le_bytes(bytes.try_into().expect("chunks are of eight bytes"));
             if entry == 0 {
+                distance_end = 1;
                 continue;
             }
-            if distance_of(entry) > slot || slot - distance_of(entry) >= shard.homes {
+            let bounded = distance_of(entry) <= slot
+                && slot - distance_of(entry) < shard.homes
+                && distance_of(entry) < distance_end
+                && self.is_hash(&shard, slot, entry);
+            distance_end = distance_of(entry) + 2;
+            if !bounded && !planted(Bug::CheckpointSlotUnchecked) {
                 return false;
             }
             shard.slots[slot] = entry;
@@ -272,6 +281,12 @@ impl Index {
         self.bytes.fetch_sub((SLOT_BYTES * current.slots.len()) as u64, Ordering::Relaxed);
         *current = shard;
         true
+    }
+
+    /// Whether an entry's place and tag are those of any hash: at the last homes they may be beyond all.
+    fn is_hash(&self, shard: &Shard, slot: usize, entry: u64) -> bool {
+        let last = slot - distance_of(entry) + shard.homes / self.homes_initial + 1 >= shard.homes;
+        !last || shard.known(self.width, slot, entry) >> self.width == 0
     }
 
     /// The shard of a hash, and the bits of it that an entry's place and tag tell.

@@ -6,7 +6,7 @@
 
 use nectary_block::{Buffer, SharedDevice, read};
 
-use crate::format::{Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, UNIT_BYTES};
+use crate::format::{self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::Location;
 use crate::key::{KeyHash, PrimaryHash};
 use crate::layout::Layout;
@@ -162,7 +162,7 @@ impl<'a> SegmentReader<'a> {
             let wanted = match self.bytes_at(position, BLOCK_BYTES).await {
                 Some(bytes) => {
                     blank &= bytes[..BLOCK_BYTES as usize].iter().all(|&byte| byte == 0);
-                    Append::header_bytes(bytes, room)
+                    Append::header_bytes(bytes, layout.identity, address, room)
                 }
                 None => None,
             };
@@ -197,7 +197,7 @@ impl<'a> SegmentReader<'a> {
         let room = self.layout.segment_bytes - position;
         let place = self.place(position);
         let bytes = self.bytes_at(position, BLOCK_BYTES).await?;
-        let wanted = Append::header_bytes(bytes, room)?;
+        let wanted = Append::header_bytes(bytes, place.identity, place.address, room)?;
         let bytes = self.bytes_at(position, wanted as u64).await?;
         let append = Append::decode(bytes, place, room).ok()?;
         let first = append.fields.first_sequence.get();
@@ -273,7 +273,7 @@ impl<'a> SegmentReader<'a> {
         while position + UNIT_BYTES * 2 < range.end {
             let place = self.place(position);
             let header = self.bytes_at(position, HEADER_BYTES as u64).await;
-            let Some(length) = header.and_then(record_header_bytes) else {
+            let Some(length) = header.and_then(|bytes| record_header_bytes(bytes, place)) else {
                 position += UNIT_BYTES;
                 continue;
             };
@@ -357,11 +357,8 @@ fn fragments_of(record: &Record) -> Option<(u64, u32)> {
     (record.kind == RecordKind::Head).then(|| (fields.fragment_generation.get(), fields.fragment.get()))
 }
 
-/// The length of a record's part before the body, where `bytes` begin like a record.
-fn record_header_bytes(bytes: &[u8]) -> Option<u64> {
-    if bytes.get(..4)? != Magic::Record.bytes() {
-        return None;
-    }
-    let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
-    Some(u64::from(length).max(HEADER_BYTES as u64))
+/// The length of a record's part before the body, where `bytes` look like a record that stands here.
+fn record_header_bytes(bytes: &[u8], place: Place) -> Option<u64> {
+    let length = format::apparent_bytes(bytes, Magic::Record, place.identity, place.address)?;
+    Some(length.max(HEADER_BYTES as u64))
 }

@@ -18,10 +18,16 @@ pub enum Bug {
     TornHeaderAccepted = 5,
     /// A unit of a former store, or of a former lap of its segment, is believed.
     FormerUnitAccepted = 6,
+    /// The lengths in a record's header are not compared with the header's own.
+    RecordBoundUnchecked = 32,
+    /// Where an append's table says that a record lies is not compared with the append's length.
+    AppendBoundUnchecked = 33,
+    /// How far an entry of a checkpoint stands from its home is not compared with where it stands.
+    CheckpointSlotUnchecked = 34,
 }
 
 impl Bug {
-    /// All of them.
+    /// All that a crash or a flipped bit brings to light.
     pub const ALL: [Bug; 6] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
@@ -30,6 +36,9 @@ impl Bug {
         Bug::TornHeaderAccepted,
         Bug::FormerUnitAccepted,
     ];
+
+    /// Bounds that decoders leave out: what fuzz targets must find.
+    pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
 
     /// The name that is printed.
     pub fn name(self) -> &'static str {
@@ -40,6 +49,9 @@ impl Bug {
             Bug::StaleGenerationAccepted => "stale generation accepted",
             Bug::TornHeaderAccepted => "torn header accepted",
             Bug::FormerUnitAccepted => "unit of a former store or lap accepted",
+            Bug::RecordBoundUnchecked => "lengths in a record unchecked",
+            Bug::AppendBoundUnchecked => "places in an append's table unchecked",
+            Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",
         }
     }
 }

@@ -11,12 +11,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::Error;
 use crate::format::{
-    self, BLOCK_BYTES, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, Place, PurgeBlockBody, PurgeRecord,
+    self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, Place, PurgeBlockBody, PurgeRecord,
 };
 use crate::layout::Layout;
 use crate::planted::{Bug, planted};
 use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY};
 
+/// How much of the log is read at once, in bytes.
+const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
 /// How far the log goes.
@@ -33,6 +35,8 @@ pub struct PurgeLog {
     device: SharedDevice,
     layout: Layout,
     end: LogEnd,
+    /// Blocks of laps up to this may stand in either half, of a lap that was never finished or is damaged.
+    lap_seen: u64,
     snapshot_blocks: u32,
 }
 
@@ -55,6 +59,7 @@ impl PurgeLog {
             device: Arc::clone(device),
             layout: *layout,
             end: LogEnd { lap: 1, blocks: 0 },
+            lap_seen: 1,
             snapshot_blocks: 1,
         };
         log.write_block(&[]).await
@@ -94,7 +99,8 @@ impl PurgeLog {
         // What overwrote the segments of retired records must be durable before the records are gone.
         self.device.flush(Default::default()).await?;
         let records = table.records();
-        self.end = LogEnd { lap: self.end.lap + 1, blocks: 0 };
+        self.end = LogEnd { lap: self.next_lap(), blocks: 0 };
+        self.lap_seen = self.end.lap;
         self.snapshot_blocks = records.len().div_ceil(PURGE_RECORDS_PER_BLOCK).max(1) as u32;
         if records.is_empty() {
             self.write_block(&[]).await?;
@@ -104,6 +110,13 @@ impl PurgeLog {
         }
         self.device.flush(Default::default()).await?;
         Ok(())
+    }
+
+    /// The lap after this one: in the other half, and above all whose blocks may still stand there, so that none of them is
+    /// taken for one of its own.
+    fn next_lap(&self) -> u64 {
+        let next = self.end.lap.max(self.lap_seen) + 1;
+        if next % 2 == self.end.lap % 2 { next + 1 } else { next }
     }
 
     /// Finds the log of an existing store.
@@ -137,13 +150,15 @@ impl PurgeLog {
             let one_copy = blocks.iter().flatten().any(|block| block.copies == 1);
             let records = blocks.into_iter().flatten().flat_map(|block| block.records).collect();
             let end = LogEnd { lap, blocks: whole as u32 };
-            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, snapshot_blocks };
+            let lap_seen = newest_lap(device, layout).await.max(lap);
+            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks };
             return Ok(Recovered { log, records, lost, one_copy });
         }
         lost |= !laps.is_empty();
         let lap = laps.first().copied().unwrap_or(0);
         let end = LogEnd { lap, blocks: 0 };
-        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, snapshot_blocks: 1 };
+        let lap_seen = newest_lap(device, layout).await.max(lap);
+        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks: 1 };
         Ok(Recovered { log, records: Vec::new(), lost, one_copy: true })
     }
 
@@ -184,9 +199,25 @@ async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
     read(&**device, address, BLOCK_BYTES as usize).await.ok()
 }
 
+/// The highest lap of which any block is whole, anywhere in either half; 0 where there is none.
+async fn newest_lap(device: &SharedDevice, layout: &Layout) -> u64 {
+    let mut newest = 0;
+    for start in layout.purge_log_offset {
+        for offset in (0..layout.purge_log_bytes).step_by(CHUNK_BYTES as usize) {
+            let length = CHUNK_BYTES.min(layout.purge_log_bytes - offset);
+            let Ok(bytes) = read(&**device, start + offset, length as usize).await else { continue };
+            for block in bytes.chunks(BLOCK_BYTES as usize) {
+                let header = format::open_unplaced(block, Magic::Purge).ok();
+                let lap = header.filter(|header| header.identity.get() == layout.identity);
+                newest = newest.max(lap.map_or(0, |header| header.incarnation.get()));
+            }
+        }
+    }
+    newest
+}
+
 /// Reads all blocks of a lap, each from whichever copy has it.
 async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Option<Block>> {
-    const CHUNK_BYTES: u64 = 256 << 10;
     let half_bytes = layout.purge_log_bytes / 2;
     let mut blocks = Vec::new();
     let mut offset = 0;
@@ -229,7 +260,11 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     }
     let records = bytes[RECORDS_OFFSET..].chunks_exact(size_of::<PurgeRecord>()).take(count);
     let records = records.map(PurgeRecord::read_from_bytes).collect::<Result<Vec<_>, _>>().ok()?;
-    if records.iter().any(|record| record.rule != RULE_KEY && record.rule != RULE_ALL) {
+    let known = |record: &PurgeRecord| {
+        let counted = record.generation.get() <= COUNTER_MAX && record.position.get() <= COUNTER_MAX;
+        counted && (record.rule == RULE_KEY || record.rule == RULE_ALL)
+    };
+    if !records.iter().all(known) {
         return None;
     }
     Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), records })

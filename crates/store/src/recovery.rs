@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::checkpoint::{self, CheckpointHeader, LogPosition};
 use crate::error::{Error, ErrorKind};
-use crate::format::{self, BLOCK_BYTES, HEADER_BYTES, Magic, Place, StateBody, UNIT_BYTES};
+use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, Place, StateBody, UNIT_BYTES};
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, hash_fragment};
 use crate::layout::{Layout, STATE_OFFSET};
@@ -92,7 +92,7 @@ async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(),
 }
 
 /// The life and whether the last one ended cleanly, as the newer state slot says.
-async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
+pub async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
     let mut newest = (0, false);
     for slot in 0..2 {
         let address = STATE_OFFSET + slot * BLOCK_BYTES;
@@ -103,7 +103,7 @@ async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
         if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
             && body.life.get() == life
             && life > newest.0
-            && life < 1 << (64 - LIFE_SHIFT)
+            && life < COUNTER_MAX >> LIFE_SHIFT
         {
             newest = (life, body.clean.get() == 1);
         }
@@ -264,7 +264,7 @@ impl<'a> Replay<'a> {
 
     /// Loads a checkpoint and replays what came after it; false where the checkpoint is damaged.
     async fn replay_checkpoint(&mut self, header: &CheckpointHeader) -> bool {
-        if header.position.incarnation == 0 || header.position.incarnation > u64::MAX / 2 {
+        if header.position.incarnation == 0 || header.position.incarnation > COUNTER_MAX {
             return false;
         }
         // How far has the log gone on? Entries in segments opened since are of a former lap. Where a lap or more was
