@@ -82,6 +82,21 @@ impl Binaries {
     }
 }
 
+/// Builds the fuzz targets so that they count which code they reach; the program stands where the usual one stood.
+///
+/// Nectary's own crates alone are built again, by the wrapper, with stable Rust's coverage counters.
+pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {
+    println!("== build with coverage");
+    let mut command = cargo();
+    command.current_dir(&workspace.root).args(["build", "--release", "--locked", "--package", "nectary-fuzz"]);
+    command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("crates/fuzz/coverage-rustc"));
+    let ended = process::run(&mut command, BUILD_LIMIT, false)?;
+    if !ended.success {
+        bail!("the build with coverage failed: {}", ended.how);
+    }
+    Ok(())
+}
+
 fn binary(message: &Value) -> Option<Binary> {
     if message["reason"] != "compiler-artifact" {
         return None;

@@ -18,7 +18,7 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// For tests only: they may depend on any floor; floors name them as dev-dependencies at most.
-const BESIDE: &[&str] = &["nectary-sim", "nectary-e2e", "xtask"];
+const BESIDE: &[&str] = &["nectary-sim", "nectary-fuzz", "nectary-e2e", "xtask"];
 
 /// Heavy frameworks, and the one floor's crate that may name each, so that nobody pays for them who does not use them.
 const FRAMEWORKS: &[(&str, &str)] =

@@ -3,7 +3,8 @@
 //! Owns: the campaigns, their rounds and the log. A round is one run of a program with a seed of its own, derived from
 //! the seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line;
 //! a round that passed on the same commit is not run again, so a soak that was stopped goes on where it was. Shards
-//! share a soak out to several machines: shard I/K runs every K-th round, from the I-th on, counted from 0.
+//! share a soak out to several machines: shard I/K runs every K-th round, from the I-th on, counted from 0. The campaign
+//! `fuzz` has a round for each target of `nectary-fuzz`, in a build that counts coverage.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -14,12 +15,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::binaries::Binaries;
+use crate::binaries::{self, Binaries};
 use crate::metadata::Workspace;
 use crate::process::{self, Ended};
 
 /// A round that takes longer hangs.
 const ROUND_LIMIT: Duration = Duration::from_secs(3600);
+/// The program of `nectary-fuzz`.
+const FUZZ_PROGRAM: &str = "fuzz";
 /// How many lines of a failed round's output go into the log.
 const TAIL_LINES: usize = 40;
 
@@ -29,12 +32,14 @@ enum Program {
     Binary(&'static str),
     /// The test programs of a crate whose names begin so.
     Tests { package: &'static str, prefix: &'static str },
+    /// The targets of `nectary-fuzz`, one after another.
+    Fuzz,
 }
 
 struct Campaign {
     name: &'static str,
     program: Program,
-    /// Its arguments; `{seed}` stands for the round's seed.
+    /// Its arguments; `{seed}` stands for the round's seed, `{seconds}` for the time of a fuzz target.
     arguments: &'static [&'static str],
     /// Its environment; `{seed}` stands for the round's seed.
     environment: &'static [(&'static str, &'static str)],
@@ -77,7 +82,20 @@ const CAMPAIGNS: &[Campaign] = &[
         arguments: &["--seconds", "60", "--seed", "{seed}"],
         environment: &[],
     },
+    Campaign {
+        name: "fuzz",
+        program: Program::Fuzz,
+        arguments: &["--seed", "{seed}", "--seconds", "{seconds}"],
+        environment: &[NO_PROFILE],
+    },
 ];
+
+/// Coverage is read in the process; no file is written.
+const NO_PROFILE: (&str, &str) = ("LLVM_PROFILE_FILE", "/dev/null");
+/// How long each fuzz target runs in a round; 0 leaves them out. *Units*: seconds.
+const FUZZ_SECONDS: u64 = 600;
+/// What a round's limit leaves for everything else. *Units*: seconds.
+const FUZZ_SECONDS_MAX: u64 = 3000;
 
 /// What to soak, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +105,8 @@ pub struct Options {
     shard_index: u64,
     shard_count: u64,
     only: Option<String>,
+    /// How long each fuzz target runs.
+    fuzz_seconds: u64,
     log: PathBuf,
 }
 
@@ -99,6 +119,7 @@ impl Options {
             shard_index: 0,
             shard_count: 1,
             only: None,
+            fuzz_seconds: FUZZ_SECONDS,
             log: PathBuf::from("target/soak.jsonl"),
         };
         let mut rest = arguments.iter();
@@ -108,6 +129,12 @@ impl Options {
             match name.as_str() {
                 "--seed" => options.seed = Some(number()?),
                 "--rounds" => options.rounds = number()?,
+                "--fuzz-seconds" => {
+                    options.fuzz_seconds = number()?;
+                    if options.fuzz_seconds > FUZZ_SECONDS_MAX {
+                        bail!("--fuzz-seconds {value}: at most {FUZZ_SECONDS_MAX}");
+                    }
+                }
                 "--only" => options.only = Some(value.clone()),
                 "--log" => options.log = PathBuf::from(value),
                 "--shard" => {
@@ -121,9 +148,10 @@ impl Options {
                 other => bail!("{other} is not understood"),
             }
         }
-        if let Some(only) = options.only.as_deref().filter(|only| !CAMPAIGNS.iter().any(|known| known.name == *only)) {
+        let is_known = |only: &str| CAMPAIGNS.iter().any(|campaign| only == campaign.name) || only.starts_with("fuzz-");
+        if let Some(only) = options.only.as_deref().filter(|only| !is_known(only)) {
             let known: Vec<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-            bail!("there is no campaign {only}; there are {}", known.join(", "));
+            bail!("there is no campaign {only}; there are {}, and fuzz-TARGET", known.join(", "));
         }
         Ok(options)
     }
@@ -138,31 +166,64 @@ pub fn command(options: &Options) -> Result<bool> {
     let done = fs::read_to_string(&path).unwrap_or_default();
     let seed = options.seed.or_else(|| last_seed(&done, &commit)).unwrap_or_else(new_seed);
     println!("== soak: seed {seed}, {} rounds, commit {commit}, log {}", options.rounds, path.display());
+    let items = items(options, &binaries, &workspace)?;
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
-        for campaign in CAMPAIGNS {
-            if options.only.as_deref().is_some_and(|only| only != campaign.name) {
-                continue;
-            }
-            if is_done(&done, campaign.name, seed, round, &commit) {
+        for item in &items {
+            if is_done(&done, &item.name, seed, round, &commit) {
                 skipped += 1;
                 continue;
             }
             let round_seed = derive(seed, round);
-            println!("== soak: {} round {round}, seed {round_seed}", campaign.name);
-            let runs = run(campaign, round_seed, &binaries, &workspace)?;
+            println!("== soak: {} round {round}, seed {round_seed}", item.name);
+            let runs = run(item, round_seed, options, &binaries, &workspace)?;
             let good = runs.iter().all(|ended| ended.success);
             *if good { &mut passed } else { &mut failed } += 1;
-            append(&path, &entry(campaign.name, seed, round, round_seed, &commit, &runs))?;
+            append(&path, &entry(&item.name, seed, round, round_seed, &commit, &runs))?;
         }
     }
     println!("soak: {passed} rounds passed, {failed} failed, {skipped} were in the log already (seed {seed})");
     Ok(failed == 0)
 }
 
-fn run(campaign: &Campaign, seed: u64, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Ended>> {
+/// A campaign, or one target of it: what a line of the log is about.
+struct Item {
+    name: String,
+    campaign: &'static Campaign,
+    target: Option<String>,
+}
+
+/// What a round runs. Where there are fuzz targets among it, they are built once more so that coverage is counted.
+fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Item>> {
+    let only = options.only.as_deref();
+    let mut items = Vec::new();
+    for campaign in CAMPAIGNS {
+        if !matches!(campaign.program, Program::Fuzz) {
+            items.push(Item { name: campaign.name.to_owned(), campaign, target: None });
+            continue;
+        }
+        if options.fuzz_seconds == 0 || only.is_some_and(|only| !only.starts_with(campaign.name)) {
+            continue;
+        }
+        binaries::build_with_coverage(workspace)?;
+        let fuzz = binaries.program(FUZZ_PROGRAM).context("there is no program fuzz")?;
+        let targets = process::output(binaries.command(fuzz, workspace).arg("list").envs([NO_PROFILE]))?;
+        let targets = targets.lines().map(str::to_owned);
+        items.extend(targets.map(|target| Item { name: format!("fuzz-{target}"), campaign, target: Some(target) }));
+    }
+    items.retain(|item| only.is_none_or(|only| only == item.name || only == item.campaign.name));
+    if items.is_empty() {
+        bail!("there is no campaign {}", only.unwrap_or_default());
+    }
+    Ok(items)
+}
+
+fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Ended>> {
+    let campaign = item.campaign;
+    let program = |name: &str| binaries.program(name).with_context(|| format!("there is no program {name}"));
     let programs = match campaign.program {
-        Program::Binary(name) => vec![binaries.program(name).with_context(|| format!("there is no program {name}"))?],
+        Program::Binary(name) => vec![program(name)?],
+        Program::Fuzz => vec![program(FUZZ_PROGRAM)?],
         Program::Tests { package, prefix } => {
             let member = workspace.packages.iter().find(|member| member.name == package);
             let mut tests = binaries.tests_of(member.with_context(|| format!("there is no crate {package}"))?);
@@ -173,11 +234,15 @@ fn run(campaign: &Campaign, seed: u64, binaries: &Binaries, workspace: &Workspac
             tests
         }
     };
-    let filled = |text: &str| text.replace("{seed}", &seed.to_string());
+    let seconds = options.fuzz_seconds.to_string();
+    let filled = |text: &str| text.replace("{seed}", &seed.to_string()).replace("{seconds}", &seconds);
     programs
         .into_iter()
         .map(|program| {
             let mut command = binaries.command(program, workspace);
+            if let Some(target) = &item.target {
+                command.args(["soak", "--target", target]);
+            }
             command.args(campaign.arguments.iter().map(|argument| filled(argument)));
             command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
             process::run(&mut command, ROUND_LIMIT, true)
@@ -259,10 +324,21 @@ mod tests {
 
     #[test]
     fn arguments_are_read_and_wrong_ones_refused() {
+        let fuzz = parse("--only fuzz-store-state --fuzz-seconds 5").expect("good");
+        assert_eq!((fuzz.fuzz_seconds, fuzz.only.as_deref()), (5, Some("fuzz-store-state")));
         let options = parse("--seed 7 --rounds 3 --shard 1/4 --only policies").expect("good");
         assert_eq!((options.seed, options.rounds), (Some(7), 3));
         assert_eq!((options.shard_index, options.shard_count), (1, 4));
-        for wrong in ["--seed", "--seed x", "--shard 4/4", "--shard 0/0", "--shard 1", "--only no", "--what 1"] {
+        for wrong in [
+            "--seed",
+            "--seed x",
+            "--shard 4/4",
+            "--shard 0/0",
+            "--shard 1",
+            "--only no",
+            "--fuzz-seconds 3001",
+            "--what 1",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

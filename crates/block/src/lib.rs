@@ -13,6 +13,8 @@ mod error;
 mod figures;
 mod file;
 mod filter;
+#[doc(hidden)]
+pub mod fuzzing;
 mod memory;
 mod registry;
 mod request;

@@ -15,6 +15,8 @@
 mod access_log;
 mod body;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod memo;
 mod options;
 pub mod rules;

@@ -15,8 +15,13 @@ impl Arguments {
     ///
     /// *Errors*: prints what is wrong, or the usage where it was asked for, and gives the code to exit with.
     pub fn parse(program: &'static str, names: &[&str]) -> Result<Arguments, ExitCode> {
+        Arguments::parse_from(program, names, 1)
+    }
+
+    /// As [`parse`](Self::parse), from the process's argument `first` on, the program itself counted as 0.
+    pub fn parse_from(program: &'static str, names: &[&str], first: usize) -> Result<Arguments, ExitCode> {
         let mut values = HashMap::new();
-        let mut words = std::env::args().skip(1);
+        let mut words = std::env::args().skip(first);
         while let Some(word) = words.next() {
             let name = word.strip_prefix("--").filter(|name| names.contains(name));
             match (name, words.next()) {

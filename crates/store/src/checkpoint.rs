@@ -159,7 +159,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
             && number % 2 == area as u64
             && body.last_sequence.get() <= COUNTER_MAX
             && offset <= layout.segment_bytes
-            && chunk_count <= layout.checkpoint_bytes / BLOCK_BYTES;
+            && chunk_count <= (layout.checkpoint_bytes - BLOCK_BYTES).div_ceil(CHUNK_BYTES as u64);
         if bounded {
             headers.push(CheckpointHeader {
                 number,

@@ -20,6 +20,8 @@ mod entry;
 mod error;
 mod fill;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod index;
 mod key;
 mod layout;

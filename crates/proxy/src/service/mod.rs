@@ -15,3 +15,5 @@ mod purge;
 mod reply;
 mod route;
 mod tunnel;
+
+pub(crate) use direct::plain_path;

@@ -198,6 +198,26 @@ impl Recording {
     }
 }
 
+/// Reads a recording from memory; nothing where it is damaged. For fuzz targets.
+pub fn parse_recording(bytes: &[u8]) -> Option<Recording> {
+    format::parse(bytes, "fuzz").ok()
+}
+
+/// Writes a recording as a file of it would be. For fuzz targets.
+pub fn write_recording(recording: &Recording, identity: [u8; 16]) -> Vec<u8> {
+    let geometry = Geometry {
+        block_bytes: recording.block_bytes,
+        size_bytes: recording.size_bytes,
+        ..crate::BlockDevice::geometry(&crate::MemoryDevice::new(1 << 20))
+    };
+    let mut bytes = format::header(identity, &geometry);
+    for (index, event) in recording.events.iter().enumerate() {
+        bytes.extend(format::event(format::short(identity), index as u64, event));
+        bytes.extend_from_slice(event.data().map_or(&[][..], |data| data));
+    }
+    bytes
+}
+
 /// The `record` filter; see the file's head.
 pub struct RecordFilter {
     inner: SharedDevice,

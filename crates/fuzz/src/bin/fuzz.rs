@@ -1,0 +1,189 @@
+//! `fuzz`: the targets by hand and in the soak.
+//!
+//! | arguments | what it does |
+//! |---|---|
+//! | `list` | names the targets |
+//! | `replay TARGET FILE…` | runs inputs |
+//! | `mutants TARGET SEED COUNT` | runs mutants of the committed inputs |
+//! | `soak --target TARGET --seed N --seconds N [--folder DIR]` | a long run; exits with 1 at a finding |
+//! | `planted` | shows that planted bugs are found; exits with 1 where one survives |
+//! | `seeds` | puts good inputs into the corpus, made by what writes each format |
+//! | `minimise TARGET [FOLDER] [BYTES]` | chooses a small corpus, with a build that counts |
+//!
+//! Findings are written to `target/fuzz/findings/`, inputs that reached new code to `target/fuzz/corpus/TARGET/`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use nectary_fuzz::campaign::{self, Guilty};
+use nectary_fuzz::guard::Guard;
+use nectary_fuzz::targets::{TARGETS, Target, by_name};
+use nectary_fuzz::{corpus, coverage};
+use nectary_sim::arguments::Arguments;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// How much longer than asked for a soaking child may take before it counts as hanging.
+const GRACE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+/// How large a target's committed corpus is, unless it is told otherwise. *Units*: bytes.
+const CORPUS_BYTES: usize = 6 << 10;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["list"] => {
+            TARGETS.iter().for_each(|target| println!("{}", target.name));
+            Ok(true)
+        }
+        ["replay", name, ref files @ ..] => replay(name, files),
+        ["mutants", name, seed, count] => mutants(name, seed, count),
+        ["soak", ..] => soak(),
+        ["child", name, seed, seconds, folder, running] => child(name, seed, seconds, folder, running),
+        ["planted"] => campaign::planted(&Guard::new()).map_err(Into::into),
+        ["seeds"] => seeds(),
+        ["minimise", name, ref rest @ ..] => minimise(name, rest),
+        _ => Err("list | replay TARGET FILE… | mutants TARGET SEED COUNT | soak … | planted | seeds | minimise TARGET"
+            .into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("fuzz: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn target(name: &str) -> Result<&'static Target, Failure> {
+    by_name(name).ok_or_else(|| format!("there is no target {name}; `fuzz list` names them").into())
+}
+
+fn replay(name: &str, files: &[&str]) -> Result<bool, Failure> {
+    let (target, guard) = (target(name)?, Guard::new());
+    let mut good = true;
+    for file in files {
+        match guard.run(target, &std::fs::read(file)?) {
+            Ok(()) => println!("{file}: passed"),
+            Err(finding) => {
+                println!("{file}: {}", finding.what);
+                good = false;
+            }
+        }
+    }
+    Ok(good)
+}
+
+fn mutants(name: &str, seed: &str, count: &str) -> Result<bool, Failure> {
+    let (target, started) = (target(name)?, Instant::now());
+    let found = campaign::mutants(target, &Guard::new(), seed.parse()?, count.parse()?)?;
+    println!("{name}: {count} mutants, {:.2} s", started.elapsed().as_secs_f64());
+    if let Some(guilty) = &found {
+        report(target, guilty)?;
+    }
+    Ok(found.is_none())
+}
+
+/// Where the soak's files are: beside the build's, or where the variable says.
+fn base() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| [env!("CARGO_MANIFEST_DIR"), "..", "..", "target"].iter().collect(), PathBuf::from);
+    target.join("fuzz")
+}
+
+/// Writes the input of a finding and prints how to make it again.
+fn report(target: &Target, guilty: &Guilty) -> Result<(), Failure> {
+    println!("{}: FOUND after {} runs: {}", target.name, guilty.runs, guilty.finding.what);
+    keep(target, &guilty.input)
+}
+
+fn keep(target: &Target, input: &[u8]) -> Result<(), Failure> {
+    let path = corpus::write(&base().join("findings").join(target.name), input)?;
+    println!("  replay: cargo run --release -p nectary-fuzz -- replay {} {}", target.name, path.display());
+    Ok(())
+}
+
+/// Runs a target in a child, so that an input that ends the process, or never ends, is found too.
+fn soak() -> Result<bool, Failure> {
+    let arguments = match Arguments::parse_from("fuzz soak", &["target", "seed", "seconds", "folder"], 2) {
+        Ok(arguments) => arguments,
+        Err(_) => return Err("soak --target TARGET --seed N --seconds N [--folder DIR]".into()),
+    };
+    let target = target(arguments.word("target").unwrap_or_default())?;
+    let (seed, seconds) = (arguments.number("seed", 1), arguments.number("seconds", 600));
+    let folder = arguments.word("folder").map_or_else(|| base().join("corpus").join(target.name), PathBuf::from);
+    std::fs::create_dir_all(&folder)?;
+    let running = base().join(format!("running-{}-{}", target.name, std::process::id()));
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["child", target.name, &seed.to_string(), &seconds.to_string()])
+        .args([&folder, &running])
+        // The counters are read in the process; no profile is written.
+        .env("LLVM_PROFILE_FILE", "/dev/null")
+        .stdin(Stdio::null())
+        .spawn()?;
+    let deadline = Instant::now() + Duration::from_secs(seconds) + GRACE;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            break None;
+        }
+        std::thread::sleep(POLL);
+    };
+    if status.is_some_and(|status| status.code() == Some(0)) {
+        return Ok(true);
+    }
+    // A finding was reported by the child; where the child was ended, what ran is the finding.
+    if let Ok(input) = std::fs::read(&running) {
+        let how = status.map_or_else(|| "it does not end".to_owned(), |status| format!("the process ended: {status}"));
+        println!("{}: FOUND: {how}", target.name);
+        keep(target, &input)?;
+        std::fs::remove_file(&running)?;
+    }
+    Ok(false)
+}
+
+fn child(name: &str, seed: &str, seconds: &str, folder: &str, running: &str) -> Result<bool, Failure> {
+    let target = target(name)?;
+    let guard = Guard::with_file(Path::new(running))?;
+    let time = Duration::from_secs(seconds.parse()?);
+    let (progress, found) = campaign::soak(target, &guard, seed.parse()?, time, Path::new(folder))?;
+    println!(
+        "{name}: seed {seed}, {} runs, {} features{}, {} inputs kept",
+        progress.runs,
+        progress.features,
+        if coverage::IS_COUNTED { "" } else { " (not counted in this build)" },
+        progress.kept
+    );
+    if let Some(guilty) = &found {
+        report(target, guilty)?;
+    }
+    Ok(found.is_none())
+}
+
+fn seeds() -> Result<bool, Failure> {
+    for target in TARGETS {
+        for seed in (target.seeds)() {
+            corpus::write(&corpus::folder(target), &seed)?;
+        }
+    }
+    Ok(true)
+}
+
+fn minimise(name: &str, rest: &[&str]) -> Result<bool, Failure> {
+    if !coverage::IS_COUNTED {
+        return Err("this build does not count; set RUSTC_WORKSPACE_WRAPPER to crates/fuzz/coverage-rustc".into());
+    }
+    let target = target(name)?;
+    let folder = rest.first().map_or_else(|| base().join("corpus").join(name), PathBuf::from);
+    let bytes_max = rest.get(1).map_or(Ok(CORPUS_BYTES), |bytes| bytes.parse())?;
+    let (files, bytes) = campaign::minimise(target, &Guard::new(), &folder, bytes_max)?;
+    println!("{name}: {files} inputs, {bytes} bytes");
+    Ok(true)
+}

@@ -1,0 +1,207 @@
+//! Many runs of a target.
+//!
+//! Owns: the replay of a corpus, the short run of mutants that the tests make, the long run of the soak that keeps inputs
+//! which reach new code, the choice of a small corpus, and the planted bugs.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nectary_sim::random::Random;
+use nectary_store::planted::{Bug, plant};
+
+use crate::corpus;
+use crate::coverage::{self, Reached};
+use crate::guard::{Finding, Guard};
+use crate::mutate::mutate;
+use crate::targets::{Target, by_name};
+
+/// The seed of the mutants that the default tests run.
+pub const DEFAULT_SEED: u64 = 1;
+/// How many inputs a long run mutates at most; the rest stay in their files.
+const POOL_MAX: usize = 4096;
+
+/// An input that a target is guilty of.
+#[derive(Debug, Clone)]
+pub struct Guilty {
+    /// The input.
+    pub input: Vec<u8>,
+    /// What it did.
+    pub finding: Finding,
+    /// How many runs it took.
+    pub runs: u64,
+}
+
+/// How a long run went.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Runs made.
+    pub runs: u64,
+    /// Inputs kept because they reached new code.
+    pub kept: u64,
+    /// Features reached.
+    pub features: usize,
+}
+
+/// Runs every committed input; how many there are.
+///
+/// *Errors*: the first that the target is guilty of, with its file.
+pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding)> {
+    let folder = corpus::folder(target);
+    let inputs = corpus::read(&folder).map_err(|error| (folder, Finding { what: error.to_string() }))?;
+    let count = inputs.len();
+    for (path, input) in inputs {
+        guard.run(target, &input).map_err(|finding| (path, finding))?;
+    }
+    Ok(count)
+}
+
+/// Runs `count` mutants of the committed inputs; what the first guilty one did.
+pub fn mutants(target: &Target, guard: &Guard, seed: u64, count: u64) -> io::Result<Option<Guilty>> {
+    let pool: Vec<Vec<u8>> = corpus::read(&corpus::folder(target))?.into_iter().map(|(_, input)| input).collect();
+    let mut random = Random::new(seed);
+    for run in 0..count {
+        let input = mutant(&mut random, &pool, target);
+        if let Err(finding) = guard.run(target, &input) {
+            return Ok(Some(Guilty { input, finding, runs: run + 1 }));
+        }
+    }
+    Ok(None)
+}
+
+fn mutant(random: &mut Random, pool: &[Vec<u8>], target: &Target) -> Vec<u8> {
+    let (first, second) = (random.below(pool.len() as u64), random.below(pool.len() as u64));
+    let [input, other] = [first, second].map(|at| pool.get(at as usize).map_or(&[][..], Vec::as_slice));
+    mutate(random, input, other, target.words, target.input_bytes_max)
+}
+
+/// Runs mutants for a time, from the committed inputs and those of `folder`; inputs that reach new code are kept there.
+pub fn soak(
+    target: &Target,
+    guard: &Guard,
+    seed: u64,
+    time: Duration,
+    folder: &Path,
+) -> io::Result<(Progress, Option<Guilty>)> {
+    let started = Instant::now();
+    let mut random = Random::new(seed);
+    let mut pool: Vec<Vec<u8>> = Vec::new();
+    let (mut reached, mut progress) = (Reached::new(), Progress::default());
+    let mut found = corpus::read(&corpus::folder(target))?;
+    found.extend(corpus::read(folder)?);
+    coverage::clear();
+    for (_, input) in found {
+        progress.runs += 1;
+        if let Err(finding) = guard.run(target, &input) {
+            return Ok((progress, Some(Guilty { input, finding, runs: 0 })));
+        }
+        if reached.take() > 0 || !coverage::IS_COUNTED {
+            pool.push(input);
+        }
+    }
+    while started.elapsed() < time {
+        // The newest inputs are mutated as often as all others: what they reached is known least.
+        let newest = pool.len().saturating_sub(16);
+        let recent = if random.chance(50) { &pool[newest..] } else { &pool[..] };
+        let mut input = mutant(&mut random, recent, target);
+        if random.chance(25) {
+            let other = mutant(&mut random, &pool, target);
+            input = mutant(&mut random, &[input, other], target);
+        }
+        progress.runs += 1;
+        coverage::clear();
+        if let Err(finding) = guard.run(target, &input) {
+            let runs = progress.runs;
+            return Ok((progress, Some(Guilty { input, finding, runs })));
+        }
+        if reached.take() > 0 {
+            corpus::write(folder, &input)?;
+            progress.kept += 1;
+            if pool.len() < POOL_MAX {
+                pool.push(input);
+            } else {
+                let at = random.below(POOL_MAX as u64) as usize;
+                pool[at] = input;
+            }
+        }
+    }
+    progress.features = reached.features();
+    Ok((progress, None))
+}
+
+/// Chooses of all known inputs a few that together reach as much as `bytes_max` allows, cheapest first, beside those that
+/// are committed under a name of their own; commits them.
+pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
+    let committed = corpus::folder(target);
+    let mut known = corpus::read(&committed)?;
+    known.extend(corpus::read(folder)?);
+    let mut candidates = Vec::new();
+    for (path, input) in known {
+        coverage::clear();
+        if guard.run(target, &input).is_ok() {
+            let is_named = path.parent() == Some(&committed) && !path.ends_with(corpus::name(&input));
+            candidates.push((is_named, coverage::features(), input));
+        }
+    }
+    let (mut covered, mut chosen, mut bytes) = (BTreeSet::new(), Vec::new(), 0);
+    for (_, features, _) in candidates.iter().filter(|candidate| candidate.0) {
+        covered.extend(features.iter().copied());
+    }
+    candidates.retain(|candidate| !candidate.0);
+    loop {
+        // Most new features a byte; an input costs a file too.
+        let gain = |features: &[(u32, u8)], input: &[u8]| {
+            let new = features.iter().filter(|feature| !covered.contains(*feature)).count();
+            new * 1_000_000 / (input.len() + 64)
+        };
+        let best = candidates
+            .iter()
+            .filter(|(_, _, input)| bytes + input.len() <= bytes_max)
+            .max_by_key(|(_, features, input)| gain(features, input));
+        let Some((_, features, input)) = best.filter(|(_, features, input)| gain(features, input) > 0) else { break };
+        covered.extend(features.iter().copied());
+        bytes += input.len();
+        chosen.push(input.clone());
+    }
+    for (path, input) in corpus::read(&committed)? {
+        if path.ends_with(corpus::name(&input)) {
+            std::fs::remove_file(path)?;
+        }
+    }
+    for input in &chosen {
+        corpus::write(&committed, input)?;
+    }
+    Ok((chosen.len(), bytes))
+}
+
+/// Which target must find which bug.
+pub const PLANTED: [(Bug, &str); 3] = [
+    (Bug::RecordBoundUnchecked, "store-record"),
+    (Bug::AppendBoundUnchecked, "store-append"),
+    (Bug::CheckpointSlotUnchecked, "store-checkpoint"),
+];
+
+/// Plants each bug and makes the default run of its target; prints what became of it. False where one survives, or the
+/// run finds something without it.
+pub fn planted(guard: &Guard) -> io::Result<bool> {
+    let mut good = Bug::DECODERS.iter().all(|bug| PLANTED.iter().any(|planted| planted.0 == *bug));
+    for (bug, name) in PLANTED {
+        let Some(target) = by_name(name) else { return Ok(false) };
+        let before = mutants(target, guard, DEFAULT_SEED, target.mutants)?;
+        plant(Some(bug));
+        let found = mutants(target, guard, DEFAULT_SEED, target.mutants);
+        plant(None);
+        let outcome = match (&before, &found?) {
+            (Some(guilty), _) => format!("NOT SHOWN, it fails without: {}", guilty.finding.what),
+            (None, None) => "SURVIVED".to_owned(),
+            (None, Some(guilty)) => {
+                println!("planted: {}: {name} found it in {} runs: {}", bug.name(), guilty.runs, guilty.finding.what);
+                continue;
+            }
+        };
+        good = false;
+        println!("planted: {}: {name}: {outcome}", bug.name());
+    }
+    Ok(good)
+}

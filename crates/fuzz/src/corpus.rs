@@ -1,0 +1,43 @@
+//! Committed inputs: `corpus/TARGET/`, one file each.
+//!
+//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or says what it once broke.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::targets::Target;
+
+/// No folder is read further. A corpus is small, or the tests are slow.
+const FILES_MAX: usize = 100_000;
+
+/// The folder of a target's committed inputs.
+pub fn folder(target: &Target) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "corpus", target.name].iter().collect()
+}
+
+/// The inputs of a folder in the order of their names; none where there is no folder.
+pub fn read(folder: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let mut paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    paths.retain(|path| path.is_file());
+    paths.sort();
+    paths.truncate(FILES_MAX);
+    paths.into_iter().map(|path| fs::read(&path).map(|bytes| (path, bytes))).collect()
+}
+
+/// The name of an input's file.
+pub fn name(input: &[u8]) -> String {
+    let low = crc32c::crc32c(input);
+    format!("{low:08x}{:08x}", crc32c::crc32c_append(!low, input))
+}
+
+/// Puts an input into a folder, which is made where there is none.
+pub fn write(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(name(input));
+    fs::write(&path, input)?;
+    Ok(path)
+}

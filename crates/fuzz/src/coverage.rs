@@ -1,0 +1,94 @@
+//! Which code a run reached: the counters that `-C instrument-coverage` puts into Nectary's crates.
+//!
+//! Owns: reading and clearing the counters, and what was ever reached. Built without them (every default build), it knows
+//! nothing, and every run looks alike. A counter and the size of its count, in powers of two, are one feature.
+
+/// What was ever reached.
+#[derive(Debug, Default)]
+pub struct Reached {
+    /// For each counter, a bit for each size of count.
+    seen: Vec<u8>,
+    features: usize,
+}
+
+impl Reached {
+    /// Nothing yet.
+    pub fn new() -> Reached {
+        Reached::default()
+    }
+
+    /// How many features were reached.
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    /// Takes in what was counted since the counters were cleared, and clears them; how much of it is new.
+    pub fn take(&mut self) -> usize {
+        let mut new = 0;
+        counted(|index, count| {
+            if self.seen.len() <= index {
+                self.seen.resize(index + 1, 0);
+            }
+            let bit = 1 << size_of_count(count);
+            if self.seen[index] & bit == 0 {
+                self.seen[index] |= bit;
+                new += 1;
+            }
+        });
+        self.features += new;
+        new
+    }
+}
+
+/// The features of what was counted since the counters were cleared; clears them.
+pub fn features() -> Vec<(u32, u8)> {
+    let mut features = Vec::new();
+    counted(|index, count| features.push((index as u32, size_of_count(count))));
+    features
+}
+
+/// Clears the counters.
+pub fn clear() {
+    counted(|_, _| {});
+}
+
+fn size_of_count(count: u64) -> u8 {
+    match count {
+        0..=3 => count.saturating_sub(1) as u8,
+        4..=7 => 3,
+        8..=31 => 4,
+        32..=127 => 5,
+        128..=1023 => 6,
+        _ => 7,
+    }
+}
+
+/// Whether this build counts.
+pub const IS_COUNTED: bool = cfg!(nectary_coverage);
+
+#[cfg(nectary_coverage)]
+fn counted(mut visit: impl FnMut(usize, u64)) {
+    unsafe extern "C" {
+        safe fn __llvm_profile_begin_counters() -> *mut u64;
+        safe fn __llvm_profile_end_counters() -> *mut u64;
+    }
+    let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
+    // SAFETY: the linker puts all counters between the two, aligned for them; a target has ended its threads when it returns, so nobody else counts.
+    let counters = unsafe { std::slice::from_raw_parts_mut(begin, end.offset_from(begin).max(0) as usize) };
+    for (chunk, counters) in counters.chunks_mut(CHUNK).enumerate() {
+        // Most code is not reached by most runs.
+        if counters.iter().fold(0, |any, count| any | *count) == 0 {
+            continue;
+        }
+        for (index, count) in counters.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            visit(chunk * CHUNK + index, std::mem::take(count));
+        }
+    }
+}
+
+/// How many counters are passed over at once.
+#[cfg(nectary_coverage)]
+const CHUNK: usize = 32;
+
+#[cfg(not(nectary_coverage))]
+fn counted(_: impl FnMut(usize, u64)) {}

@@ -1,0 +1,103 @@
+//! One run of a target: what makes an input guilty.
+//!
+//! Owns: catching panics of any thread, the bounds on memory and time, and the file that holds the input while it runs, so
+//! that it is not lost where the whole process ends.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::memory;
+use crate::targets::Target;
+
+/// A run that takes longer is a finding; far more than any takes, for machines are shared.
+const RUN_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Where the panics of all threads are noted.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static HOOK: Once = Once::new();
+/// Whether a target runs; other panics are none of its.
+static IS_RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// What an input did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Panics, or the bound that was passed.
+    pub what: String,
+}
+
+/// Runs targets.
+pub struct Guard {
+    running: Option<(File, PathBuf)>,
+}
+
+impl Guard {
+    /// A guard without a file.
+    pub fn new() -> Guard {
+        HOOK.call_once(|| {
+            let usual = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                if !IS_RUNNING.load(Ordering::SeqCst) {
+                    return usual(info);
+                }
+                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+                if panics.len() < 16 {
+                    panics.push(info.to_string().replace('\n', " "));
+                }
+            }));
+        });
+        Guard { running: None }
+    }
+
+    /// A guard that keeps each input in the file at `path` while it runs.
+    pub fn with_file(path: &Path) -> io::Result<Guard> {
+        let file = File::create(path)?;
+        Ok(Guard { running: Some((file, path.to_owned())), ..Guard::new() })
+    }
+
+    /// Runs a target on an input.
+    ///
+    /// *Errors*: what the input is guilty of.
+    pub fn run(&self, target: &Target, input: &[u8]) -> Result<(), Finding> {
+        if let Some((file, _)) = &self.running {
+            // Where the disk is full an input may be lost; the run is made all the same.
+            let _ = file.set_len(0).and_then(|()| file.write_all_at(input, 0));
+        }
+        PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let (begun, started) = (memory::begin(), Instant::now());
+        IS_RUNNING.store(true, Ordering::SeqCst);
+        let returned = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
+        IS_RUNNING.store(false, Ordering::SeqCst);
+        let (taken, peak) = (started.elapsed(), memory::peak_since(begun));
+        let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+        let what = if returned.is_err() || !panics.is_empty() {
+            panics.join("; ")
+        } else if peak > target.memory_bytes_max {
+            format!("{peak} bytes of memory at once, at most {} are allowed", target.memory_bytes_max)
+        } else if taken > RUN_TIME_MAX {
+            format!("{:.1} s, at most {} s are allowed", taken.as_secs_f64(), RUN_TIME_MAX.as_secs())
+        } else {
+            return Ok(());
+        };
+        Err(Finding { what })
+    }
+}
+
+impl Default for Guard {
+    fn default() -> Guard {
+        Guard::new()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some((_, path)) = &self.running {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

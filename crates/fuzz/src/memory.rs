@@ -1,0 +1,83 @@
+//! How much memory a run takes: an allocator that counts.
+//!
+//! Owns: the count of live bytes and its peak, and a bound beyond which an allocation fails, so that a decoder that
+//! believes a length ends the process with a message and does not end the machine.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// No single allocation gets more. *Units*: bytes.
+const ALLOCATION_BYTES_MAX: usize = 1 << 30;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, counted.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call goes to the system's allocator as it is, or fails with a null pointer, which the contract allows.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        count(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        count(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if size > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        count(size);
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+fn count(bytes: usize) {
+    let live = LIVE.fetch_add(bytes, Ordering::Relaxed).wrapping_add(bytes);
+    PEAK.fetch_max(live, Ordering::Relaxed);
+}
+
+/// Forgets the peak; gives what is live now. *Units*: bytes.
+pub fn begin() -> usize {
+    let live = LIVE.load(Ordering::Relaxed);
+    PEAK.store(live, Ordering::Relaxed);
+    live
+}
+
+/// The peak since [`begin`], above what was live then. *Units*: bytes.
+pub fn peak_since(begun: usize) -> usize {
+    PEAK.load(Ordering::Relaxed).saturating_sub(begun)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_peak_counts_what_was_given_back() {
+        let begun = super::begin();
+        drop(std::hint::black_box(vec![1_u8; 64 << 20]));
+        assert!(super::peak_since(begun) >= 64 << 20);
+    }
+}

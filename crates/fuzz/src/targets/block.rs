@@ -1,0 +1,125 @@
+//! Targets of `nectary-block`: the file of a recording, SPECs, and quantities as people write them.
+
+use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, parse_share, parse_size};
+
+use super::choices;
+use crate::units;
+
+/// What SPECs and quantities are made of.
+pub const WORDS: &[&[u8]] = &[
+    b"(",
+    b")",
+    b",",
+    b"=",
+    b"\"",
+    b"\\",
+    b"memory:",
+    b"file=",
+    b"delay(",
+    b" ",
+    b"1.5",
+    b"16E",
+    b"K",
+    b"GiB",
+    b"ms",
+    b"%",
+    b"18446744073709551615",
+    b"./a",
+    "\u{e9}".as_bytes(),
+];
+
+/// A recording: what is read is written, and read again as the same.
+pub fn recording(input: &[u8]) {
+    let (choices, rest) = choices(input);
+    let mut bytes = rest.to_vec();
+    if choices & 1 == 1 {
+        units::seal_recording(&mut bytes);
+    }
+    if let Some(recording) = fuzzing::recording(&bytes) {
+        let written = fuzzing::write_recording(&recording, [7; 16]);
+        assert_eq!(fuzzing::recording(&written).as_ref(), Some(&recording));
+        assert!(written.len() <= bytes.len().max(64), "more events than the file holds");
+    }
+}
+
+/// Every kind of event.
+pub fn recording_seeds() -> Vec<Vec<u8>> {
+    use nectary_block::Event;
+    let events = vec![
+        Event::WriteBegun { id: 0, offset: 4096, data: bytes::Bytes::from_static(b"data of a write"), fua: true },
+        Event::Completed { id: 0, succeeded: true },
+        Event::ZeroesBegun { id: 1, offset: 0, length: 8192 },
+        Event::DiscardBegun { id: 2, offset: 4096, length: 4096 },
+        Event::FlushBegun { id: 3 },
+        Event::Completed { id: 3, succeeded: false },
+        Event::GrowBegun { id: 4, size_bytes: 2 << 20 },
+        Event::Mark(9),
+    ];
+    let recording = nectary_block::Recording { size_bytes: 1 << 20, block_bytes: 4096, events };
+    let bytes = fuzzing::write_recording(&recording, [7; 16]);
+    vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
+}
+
+/// A SPEC: as it is written out, it is read as the same.
+pub fn spec(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match Spec::parse(text) {
+        Ok(spec) => {
+            let shown = spec.to_string();
+            let again = Spec::parse(&shown).unwrap_or_else(|error| panic!("{shown:?} is not read again: {error}"));
+            assert!(are_same(&spec, &again), "{text:?} became {shown:?}");
+            let _ = (spec.scheme(), spec.path());
+        }
+        Err(error) => assert!(error.position <= text.chars().count(), "{error}"),
+    }
+}
+
+/// The same but for where they stand.
+fn are_same(left: &Spec, right: &Spec) -> bool {
+    match (&left.form, &right.form) {
+        (Form::Text(left), Form::Text(right)) => left == right,
+        (Form::Call { name: left, arguments }, Form::Call { name: right, arguments: others }) => {
+            let same =
+                |(one, other): (&Argument, &Argument)| one.key == other.key && are_same(&one.value, &other.value);
+            left == right && arguments.len() == others.len() && arguments.iter().zip(others).all(same)
+        }
+        _ => false,
+    }
+}
+
+/// SPECs of all shapes.
+pub fn spec_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "memory:1G",
+        "./data.img",
+        "record(delay(memory:1M,read=12ms),file=\"a, b\")",
+        "twice(a:b, key = \"x\\\"y\" ,(c))",
+        "error(/dev/x,on=read,share=1%)",
+        " a( ) ",
+        "a(b(c(d(e(f(g(h(i(j(k(l(m(n(o(p)))))))))))))))",
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
+}
+
+/// Sizes, durations, shares: what is read is in bounds, and sizes are written back nearly as they were.
+pub fn sizes(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(size) = parse_size(text) {
+        let shown = format_size(size);
+        let again = parse_size(&shown);
+        let near = again.as_ref().is_ok_and(|&again| again.abs_diff(size) <= size / 50);
+        // Close to 2^64 two decimals may round up to what has no number any more.
+        assert!(near || size > u64::MAX - (u64::MAX >> 6), "{text:?} is {size}, shown as {shown}, read as {again:?}");
+    }
+    if let Ok(share) = parse_share(text) {
+        assert!((0.0..=1.0).contains(&share), "{text:?} is {share}");
+    }
+    let _ = parse_duration(text);
+}
+
+/// Quantities of all kinds.
+pub fn size_seeds() -> Vec<Vec<u8>> {
+    ["4096", "1.5T", "10 GiB", "15E", "12ms", "1.5s", "100us", "0.5%", "0.01", "16E", "18446744073709551615"]
+        .map(|text| text.as_bytes().to_vec())
+        .to_vec()
+}

@@ -1,0 +1,413 @@
+//! Targets of `nectary-proxy`: stored metadata, framing of both directions, the rules of caching, dates, URLs.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use nectary_proxy::fuzzing::{self, Found, Framing, Metadata, Phase, Violation};
+use nectary_proxy::rules::{
+    age::Times, age::corrected_initial_age_ms, cache_control, conditional, default_ttl, freshness, hop, invalidate,
+    key, list, parse_date_s, range, serve, storable, update, vary,
+};
+use nectary_proxy::{ClientNet, OriginUrl};
+
+use super::choices;
+use super::http_reference::{self, End};
+
+/// What heads, dates and URLs are made of.
+pub const WORDS: &[&[u8]] = &[
+    b"\r\n",
+    b"\n",
+    b"\r\n\r\n",
+    b": ",
+    b" ",
+    b"\t",
+    b",",
+    b"\"",
+    b"=",
+    b"\0",
+    b"GET / HTTP/1.1\r\n",
+    b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.0",
+    b"CONNECT ",
+    b"HEAD ",
+    b"Host: h\r\n",
+    b"Content-Length: ",
+    b"Content-Length: 5\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"chunked",
+    b"0\r\n\r\n",
+    b"5\r\nabcde\r\n",
+    b";x=y",
+    b"Connection: keep-alive\r\n",
+    b"cache-control: ",
+    b"max-age=",
+    b"s-maxage=60",
+    b"no-store",
+    b"private",
+    b"no-cache=\"a, b\"",
+    b"must-understand",
+    b"vary: ",
+    b"age: ",
+    b"date: ",
+    b"expires: 0",
+    b"etag: \"a\"",
+    b"if-none-match: ",
+    b"range: bytes=",
+    b"bytes=0-",
+    b"Sun, 06 Nov 1994 08:49:37 GMT",
+    b"9223372036854775807",
+    b"18446744073709551616",
+    b"http://",
+    b"//",
+    b"[::1]:80",
+    b"@",
+    b"%00",
+    b"*",
+    b"NHTM",
+    b"location: ../",
+    b"\xff",
+];
+
+/// Heads longer than this are refused by the guards of the targets. *Units*: bytes.
+const HEAD_BYTES_MAX: usize = 1024;
+
+/// Stored metadata: what is read is written and read again as the same, and is rendered without a line of its own.
+pub fn metadata(input: &[u8]) {
+    let bytes = Bytes::copy_from_slice(input);
+    let found = Found::read(&bytes, b"http://h/p", &default_ttl::DefaultTtl::default());
+    match fuzzing::decode(&bytes) {
+        None => assert!(matches!(found, Found::Damaged)),
+        Some(Metadata::Marker(names)) => {
+            let written = fuzzing::encode_marker(&names).expect("it was in bounds");
+            assert_eq!(fuzzing::decode(&written), Some(Metadata::Marker(names)));
+        }
+        Some(Metadata::Response(head, entries)) => {
+            let map = entries.to_map();
+            assert_eq!((entries.iter().count(), entries.lines().count()), (entries.count(), entries.count()));
+            for ((name, value), (shown, text)) in entries.iter().zip(entries.lines()) {
+                assert!(shown.eq_ignore_ascii_case(name.as_str().as_bytes()) && text == value.as_bytes());
+                assert!(!text.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)), "a value that ends its line");
+            }
+            let Some(written) = fuzzing::encode_response(&head, &map) else { return };
+            let Some(Metadata::Response(again, others)) = fuzzing::decode(&written) else {
+                panic!("what was written is not read");
+            };
+            assert_eq!((again, others.to_map()), (head, map));
+            let Found::Response(stored) = found else { panic!("read in one place alone") };
+            let mut out = HeaderMap::new();
+            stored.write_headers(&mut out);
+            stored.write_headers_of_304(&mut HeaderMap::new());
+            let mut lines = Vec::new();
+            stored.render_headers(&mut lines);
+            let _ = serve::decide(&stored.stored, &Default::default(), u64::MAX);
+            let _ = serve::decide(&stored.stored, &Default::default(), 0);
+        }
+    }
+}
+
+/// A response and a marker.
+pub fn metadata_seeds() -> Vec<Vec<u8>> {
+    let headers = header_lines(
+        b"etag: \"a\"\ncache-control: max-age=60\nx-mine: 1\nx-mine: \ndate: Sun, 06 Nov 1994 08:49:37 GMT",
+    );
+    let times = Times { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
+    let response = fuzzing::to_metadata(StatusCode::OK, &headers, times).expect("small");
+    let marker = fuzzing::encode_marker(&[http::header::ACCEPT, HeaderName::from_static("x-mine")]).expect("small");
+    vec![response.to_vec(), marker.to_vec()]
+}
+
+/// Where messages end, byte by byte, and how it ended.
+fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
+    let mut ends = Vec::new();
+    between(&mut framing);
+    for (at, byte) in bytes.iter().enumerate() {
+        if framing.accept(&[*byte]).is_err() {
+            return (ends, at, framing);
+        }
+        if framing.phase() == Phase::Between {
+            ends.push(at + 1);
+            between(&mut framing);
+        }
+    }
+    (ends, bytes.len(), framing)
+}
+
+/// The same bytes at once and in pieces get the same answer.
+fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
+    let run = |size: usize| -> Result<Phase, Violation> {
+        let mut framing = make();
+        for piece in bytes.chunks(size) {
+            framing.accept(piece).map_err(|(taken, violation)| {
+                assert!(taken <= piece.len());
+                violation
+            })?;
+        }
+        Ok(framing.phase())
+    };
+    let whole = run(bytes.len().max(1));
+    for size in [1, 3, 64] {
+        assert_eq!(run(size), whole, "in pieces of {size}");
+    }
+}
+
+/// Whoever reads behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
+fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
+    let mut start = 0;
+    while start < passed {
+        // An empty line before a request is nobody's message.
+        let lead = if bytes[start..].starts_with(b"\r\n") { 2 } else { 0 };
+        let inside = |end: usize| ends.iter().find(|&&at| at > start + lead && at < end);
+        match next(&bytes[start..]) {
+            End::At(length) => {
+                let end = start + length;
+                assert_eq!(inside(end.min(passed + 1)), None, "the guard ends a message before {end}");
+                assert!(end > passed || ends.contains(&end), "the guard does not end a message at {end}");
+                start = end;
+            }
+            End::Later => {
+                assert_eq!(inside(passed + 1), None, "the guard ends a message that has not ended");
+                return;
+            }
+            End::Refused => return,
+        }
+    }
+}
+
+/// Requests: the guard alone, the guard and hyper's parser, and the shortest way.
+pub fn requests(input: &[u8]) {
+    in_pieces(|| Framing::of_requests(HEAD_BYTES_MAX), input);
+    let (ends, passed, framing) = guarded(Framing::of_requests(HEAD_BYTES_MAX), input, |_| {});
+    same_ends(input, &ends, passed, http_reference::request);
+    let Some(path) = fuzzing::plain_path(input) else { return };
+    if input.len() <= HEAD_BYTES_MAX {
+        assert_eq!((framing.phase(), ends.last()), (Phase::Between, Some(&input.len())), "answered, and refused");
+    }
+    let mut headers = [httparse::EMPTY_HEADER; 128];
+    let mut request = httparse::Request::new(&mut headers);
+    let Ok(parsed) = request.parse(input) else { return assert!(input.len() > 128 * 4, "answered, and not parsed") };
+    assert_eq!(parsed, httparse::Status::Complete(input.len()));
+    assert_eq!((request.method, request.version), (Some("GET"), Some(1)));
+    assert_eq!(request.path.map(str::as_bytes), Some(path));
+    let uri: Uri = request.path.unwrap_or_default().parse().expect("hyper takes the path");
+    assert_eq!(uri.path_and_query().map(|path| path.as_str().as_bytes()), Some(path), "hyper sees another path");
+}
+
+/// Requests of all framings.
+pub fn request_seeds() -> Vec<Vec<u8>> {
+    [
+        "GET /a?b=c HTTP/1.1\r\nHost: h\r\nUser-Agent: x y\r\nAccept: */*\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost:h:80\r\nConnection: keep-alive\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabcdeGET / HTTP/1.0\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nabcde\r\n0\r\nt: 1\r\n\r\n",
+        "\r\nCONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\nanything\n",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// Responses; the first byte says whether they answer a HEAD.
+pub fn responses(input: &[u8]) {
+    let (choices, bytes) = choices(input);
+    let to_head = choices & 1 == 1;
+    let framing = || Framing::of_responses(HEAD_BYTES_MAX);
+    in_pieces(
+        || {
+            let mut framing = framing();
+            framing.await_response(to_head);
+            framing
+        },
+        bytes,
+    );
+    let (ends, passed, _) = guarded(framing(), bytes, |framing| framing.await_response(to_head));
+    same_ends(bytes, &ends, passed, |rest| http_reference::response(rest, to_head));
+}
+
+/// Responses of all framings.
+pub fn response_seeds() -> Vec<Vec<u8>> {
+    [
+        "\0HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabcdeHTTP/1.1 304 Not Modified\r\n\r\n",
+        "\0HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3  \r\nabc\r\n0\r\nt: 1\r\n\r\n",
+        "\x01HTTP/1.0 200 OK\nContent-Length: 5\n\nHTTP/1.1 204 No Content\r\n\r\n",
+        "\0HTTP/1.0 200 OK\r\n\r\nuntil the end",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// `name: value` lines; what is none is left out.
+fn header_lines(text: &[u8]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for line in text.split(|&byte| byte == b'\n').take(64) {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+        let (name, value) =
+            (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()));
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+/// The rules of RFC 9111, on a request and its response. Four bytes choose method, status and times; then come the
+/// request's lines, an empty one, and the response's.
+pub fn rules(input: &[u8]) {
+    let Some((&[method, status, sent, now], text)) = input.split_first_chunk::<4>() else { return };
+    let method = [Method::GET, Method::HEAD, Method::POST, Method::DELETE][usize::from(method & 3)].clone();
+    let statuses = [200, 203, 204, 206, 301, 304, 404, 410, 500, 599];
+    let status = StatusCode::from_u16(statuses[usize::from(status) % statuses.len()]).expect("one of the table");
+    let response_ms = 784_111_777_000 + (1_u64 << (sent & 31));
+    let times = Times { request_ms: response_ms - u64::from(sent) * 7, response_ms };
+    let now_ms = if now == 255 { u64::MAX } else { response_ms + (1_u64 << (now & 41)) };
+    let split = text.windows(2).position(|pair| pair == b"\n\n").unwrap_or(text.len());
+    let (asked, mut answered) = (header_lines(&text[..split]), header_lines(&text[split..]));
+
+    let request = cache_control::RequestDirectives::parse(&asked);
+    let response = cache_control::ResponseDirectives::parse(&answered);
+    plain_directives(&answered, &response);
+    let fresh = freshness::lifetime(status, &answered, &response, Some(u64::from(now)), times.response_ms);
+    let storability = storable::storability(&method, &asked, &request, status, &answered, &response, fresh);
+    if storability.is_storable() {
+        assert!(!response.private && !request.no_store && (!response.no_store || response.must_understand));
+    }
+    let initial_age_ms = corrected_initial_age_ms(&answered, times);
+    let stored = serve::Stored::new(times.response_ms, initial_age_ms, fresh.lifetime_ms, &response);
+    match serve::decide(&stored, &request, now_ms) {
+        serve::Verdict::Serve { ttl_s, .. } => {
+            assert!(!response.no_cache && !request.no_cache);
+            assert!(ttl_s >= 0 || (request.max_stale.is_some() && !response.forbids_stale()), "served stale");
+        }
+        serve::Verdict::Validate(_) => {}
+    }
+    hop::remove_hop_by_hop(&mut answered);
+    assert!([CONNECTION, TRANSFER_ENCODING, UPGRADE].iter().all(|name| !answered.contains_key(name)));
+    if let vary::Vary::Names(names) = vary::Vary::parse(&answered) {
+        let mut variant = Vec::new();
+        vary::push_variant(&mut variant, &names, &asked);
+        assert!(vary::matches_variant(&variant, &asked), "a request does not match its own variant");
+        assert_eq!(vary::names_in(&variant), names);
+    }
+    let size = u64::from(now) * 100;
+    if let range::Wanted::Part(part) = range::wanted(&asked, size) {
+        assert!(part.start < part.end && part.end <= size);
+    }
+    let _ = range::first_byte(&asked);
+    let _ = conditional::is_not_modified(&method, &asked, status, &answered, times.response_ms);
+    let _ = (conditional::if_range_holds(&asked, &answered), conditional::validates(&answered, &asked));
+    let target = b"http://example.org/a/b?c";
+    for key in invalidate::invalidated(&method, target, status, &answered) {
+        assert!(key.starts_with(b"http://example.org/"), "another origin's object is purged");
+    }
+    let merged = update::merged(&answered, &header_lines(&text[..split]));
+    assert!(!merged.contains_key(http::header::AGE) || asked.contains_key(http::header::AGE));
+    if let Some(bytes) = fuzzing::to_metadata(status, &answered, times) {
+        let found = Found::read(&bytes, target, &default_ttl::DefaultTtl::default());
+        assert!(matches!(found, Found::Response(_)), "what is stored is not read");
+    }
+    conditional::set_validation(&mut asked.clone(), &answered);
+}
+
+/// Where nothing is quoted, the directives are those that stand between commas.
+fn plain_directives(headers: &HeaderMap, found: &cache_control::ResponseDirectives) {
+    let lines: Vec<&[u8]> = headers.get_all(CACHE_CONTROL).into_iter().map(HeaderValue::as_bytes).collect();
+    if lines.iter().any(|line| line.contains(&b'"')) {
+        return;
+    }
+    let has = |name: &[u8]| {
+        let members = lines.iter().flat_map(|line| line.split(|&byte| byte == b','));
+        members.map(<[u8]>::trim_ascii).any(|member| {
+            let end = member.iter().position(|&byte| byte == b'=').unwrap_or(member.len());
+            member[..end].eq_ignore_ascii_case(name)
+        })
+    };
+    assert_eq!((found.no_store, found.private), (has(b"no-store"), has(b"private")));
+    assert_eq!((found.no_cache, found.public), (has(b"no-cache"), has(b"public")));
+    assert_eq!((found.max_age.is_some(), found.s_maxage.is_some()), (has(b"max-age"), has(b"s-maxage")));
+}
+
+/// Headers that the rules read.
+pub fn rule_seeds() -> Vec<Vec<u8>> {
+    [
+        "\0\0\x09\x05cache-control: max-age=5, min-fresh=3\nrange: bytes=5-10\n\ncache-control: max-age=60, s-maxage=\"70\"\ndate: Sun, 06 Nov 1994 08:49:37 GMT\nage: 7, 8\nvary: accept, X-Y\netag: \"a\"",
+        "\0\x06\0\x12if-none-match: W/\"a\", *\nif-range: \"a\"\naccept: a ,b\n\nexpires: Sun, 06 Nov 1994 08:50:37 GMT\nlast-modified: Sunday, 06-Nov-94 08:49:37 GMT\nvary: accept",
+        "\x02\0\0\0pragma: no-cache\nauthorization: x\n\nlocation: ../x?y#z\ncontent-location: http://EXAMPLE.org:80/d\nconnection: close, x-hop\nx-hop: 1",
+        "\0\0\0\x14cache-control: max-stale, only-if-cached\n\ncache-control: no-cache=\"set-cookie, x\", private, no-store, must-understand",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// Dates, numbers of seconds, and directives by themselves.
+pub fn dates(input: &[u8]) {
+    if let Ok(value) = HeaderValue::from_bytes(input)
+        && let Some(seconds) = parse_date_s(&value)
+    {
+        assert!(seconds < 253_402_300_800, "a date beyond the year 9999");
+    }
+    let expected =
+        std::str::from_utf8(input).ok().filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()));
+    let expected = expected.map(|text| text.parse::<u64>().unwrap_or(u64::MAX).min(cache_control::DELTA_SECONDS_MAX));
+    assert_eq!(cache_control::delta_seconds(Some(input)), expected);
+    let mut bytes = 0;
+    for member in list::Members::new(input) {
+        assert!(!member.is_empty() && member.trim_ascii() == member);
+        bytes += member.len();
+        let (name, argument) = list::directive(member);
+        assert!(name.len() + argument.map_or(0, |argument| argument.len()) <= member.len());
+    }
+    assert!(bytes <= input.len());
+}
+
+/// The three forms of dates, a number, a list.
+pub fn date_seeds() -> Vec<Vec<u8>> {
+    [
+        "Sun, 06 Nov 1994 08:49:37 GMT",
+        "Sunday, 06-Nov-94 08:49:37 GMT",
+        "Sun Nov  6 08:49:37 1994",
+        "2147483648",
+        "a, b=\"c, \\\"d\" ,, e=f",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// URLs as keys, origins, networks and the operator's rules.
+pub fn urls(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(uri) = text.parse::<Uri>() {
+        let (mut pushed, origin) = (Vec::new(), key::Origin::of(&uri));
+        let has_key = key::push_key(&mut pushed, &uri);
+        assert_eq!(has_key, origin.is_some(), "{text:?}: two readings of one URL");
+        if let Some(origin) = origin {
+            let mut start = Vec::new();
+            origin.push(&mut start);
+            assert!(pushed.starts_with(&start) && pushed.get(start.len()) == Some(&b'/'), "{text:?}: {pushed:?}");
+            let (host, path) = key::host_and_path(&pushed);
+            assert_eq!((host, path), (origin.host.as_bytes(), &pushed[start.len()..]), "{text:?}");
+        }
+    }
+    if let Ok(rule) = default_ttl::Rule::parse(text) {
+        let ttl = default_ttl::DefaultTtl::new(vec![rule]).for_key(b"http://example.org/a/b.deb");
+        assert!(ttl.is_none_or(|ttl| ttl <= cache_control::DELTA_SECONDS_MAX));
+    }
+    if let Ok(origin) = text.parse::<OriginUrl>() {
+        assert!(origin.to_string().parse::<OriginUrl>().is_ok(), "{text:?} became {origin}");
+    }
+    let _ = text.parse::<ClientNet>();
+}
+
+/// URLs, rules, networks.
+pub fn url_seeds() -> Vec<Vec<u8>> {
+    [
+        "http://Example.org:80/a?b",
+        "https://[::1]:8443/",
+        "http://u@h/",
+        "/a/../b",
+        "h:443",
+        "*.example.org/*.deb=12h",
+        "90",
+        "192.0.2.0/24",
+        "2001:db8::/32",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}

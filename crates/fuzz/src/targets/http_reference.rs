@@ -1,0 +1,122 @@
+//! Where a message of HTTP/1 ends, as whoever is behind the guard reads it: httparse's heads, and bodies by RFC 9112, 6.
+//!
+//! Owns: a second reading to compare the guard's with. It knows less: what is ambiguous it refuses, for hyper does.
+
+use httparse::{EMPTY_HEADER, Header, Request, Response, Status, parse_chunk_size};
+
+const HEADERS_MAX: usize = 128;
+
+/// Where a message ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// After so many bytes.
+    At(usize),
+    /// Not within these bytes.
+    Later,
+    /// It is refused, and nothing after it is read.
+    Refused,
+}
+
+/// The end of a request.
+pub fn request(bytes: &[u8]) -> End {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    let head = match request.parse(bytes) {
+        Ok(Status::Complete(head)) => head,
+        Ok(Status::Partial) => return End::Later,
+        Err(_) => return End::Refused,
+    };
+    if request.method == Some("CONNECT") {
+        return End::Later;
+    }
+    match length(request.headers) {
+        Some(Length::Chunked) => chunked(bytes, head),
+        Some(Length::Known(length)) => sized(bytes, head, length),
+        Some(Length::None) => End::At(head),
+        None => End::Refused,
+    }
+}
+
+/// The end of a response.
+pub fn response(bytes: &[u8], to_head: bool) -> End {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut response = Response::new(&mut headers);
+    let head = match response.parse(bytes) {
+        Ok(Status::Complete(head)) => head,
+        Ok(Status::Partial) => return End::Later,
+        Err(_) => return End::Refused,
+    };
+    match (response.code.unwrap_or(0), length(response.headers)) {
+        (101, _) | (_, None) => End::Refused,
+        (100..=199 | 204 | 304, _) => End::At(head),
+        _ if to_head => End::At(head),
+        (_, Some(Length::Chunked)) => chunked(bytes, head),
+        (_, Some(Length::Known(length))) => sized(bytes, head, length),
+        (_, Some(Length::None)) => End::Later,
+    }
+}
+
+enum Length {
+    Chunked,
+    Known(u64),
+    None,
+}
+
+/// The length that headers give; nothing where they are ambiguous.
+fn length(headers: &[Header<'_>]) -> Option<Length> {
+    let mut found = Length::None;
+    for header in headers {
+        let value = std::str::from_utf8(header.value).ok().map(str::trim);
+        if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            match found {
+                Length::None if value?.eq_ignore_ascii_case("chunked") => found = Length::Chunked,
+                _ => return None,
+            }
+        } else if header.name.eq_ignore_ascii_case("content-length") {
+            let length = value?.parse().ok()?;
+            match found {
+                Length::None => found = Length::Known(length),
+                Length::Known(known) if known == length => {}
+                _ => return None,
+            }
+        }
+    }
+    Some(found)
+}
+
+fn sized(bytes: &[u8], head: usize, length: u64) -> End {
+    match usize::try_from(length).ok().and_then(|length| head.checked_add(length)).filter(|&end| end <= bytes.len()) {
+        Some(end) => End::At(end),
+        None => End::Later,
+    }
+}
+
+fn chunked(bytes: &[u8], head: usize) -> End {
+    let mut at = head;
+    loop {
+        let (taken, size) = match parse_chunk_size(&bytes[at..]) {
+            Ok(Status::Complete(found)) => found,
+            Ok(Status::Partial) => return End::Later,
+            Err(_) => return End::Refused,
+        };
+        at += taken;
+        if size == 0 {
+            break;
+        }
+        let End::At(end) = sized(bytes, at, size) else { return End::Later };
+        match &bytes[end..] {
+            [b'\r', b'\n', ..] => at = end + 2,
+            [] | [b'\r'] => return End::Later,
+            _ => return End::Refused,
+        }
+    }
+    // Trailers, up to an empty line.
+    loop {
+        let Some(end) = bytes[at..].iter().position(|&byte| byte == b'\n') else { return End::Later };
+        let line = &bytes[at..at + end];
+        at += end + 1;
+        if line == b"\r" || line.is_empty() {
+            return End::At(at);
+        }
+    }
+}

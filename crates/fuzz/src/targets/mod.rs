@@ -1,0 +1,108 @@
+//! The registry of fuzz targets.
+//!
+//! Owns: what a target is, and the list of all. A new decoder gets a line here, a function in the file of its crate, and a
+//! folder of the target's name in `corpus/`.
+
+mod block;
+mod http;
+mod http_reference;
+mod store;
+mod trace;
+
+/// A decoder, and how it is to be fuzzed.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name: that of its folder in `corpus/`.
+    pub name: &'static str,
+    /// Decodes an input; panics where a property is broken.
+    pub run: fn(&[u8]),
+    /// Good inputs, made by what writes the format; `fuzz seeds` puts them into the corpus.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// What the format is made of.
+    pub words: &'static [&'static [u8]],
+    /// The longest input. *Units*: bytes.
+    pub input_bytes_max: usize,
+    /// The most memory that a run may take. *Units*: bytes.
+    pub memory_bytes_max: usize,
+    /// How many mutants the default tests run.
+    pub mutants: u64,
+}
+
+const MIB: usize = 1 << 20;
+
+const TARGET: Target = Target {
+    name: "",
+    run: |_| {},
+    seeds: Vec::new,
+    words: &[],
+    input_bytes_max: 4096,
+    memory_bytes_max: 8 * MIB,
+    mutants: 20_000,
+};
+
+const STORE: Target = Target { words: store::WORDS, mutants: 4000, ..TARGET };
+const TEXT: Target = Target { words: http::WORDS, input_bytes_max: 2048, ..TARGET };
+const TRACE: Target = Target { memory_bytes_max: 160 * MIB, mutants: 4000, ..TARGET };
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "store-superblock", run: store::superblock, seeds: store::superblock_seeds, ..STORE },
+    Target { name: "store-state", run: store::state, seeds: store::state_seeds, mutants: 1000, ..STORE },
+    Target { name: "store-append", run: store::append, seeds: store::append_seeds, ..STORE },
+    Target { name: "store-record", run: store::record, seeds: store::record_seeds, ..STORE },
+    Target { name: "store-segment", run: store::segment, seeds: store::segment_seeds, mutants: 500, ..STORE },
+    Target { name: "store-checkpoint", run: store::checkpoint, seeds: store::checkpoint_seeds, mutants: 1000, ..STORE },
+    Target { name: "store-purge-log", run: store::purge_log, seeds: store::purge_log_seeds, mutants: 500, ..STORE },
+    Target {
+        name: "store-image",
+        run: store::image,
+        seeds: store::image_seeds,
+        memory_bytes_max: 64 * MIB,
+        mutants: 100,
+        ..STORE
+    },
+    Target { name: "http-metadata", run: http::metadata, seeds: http::metadata_seeds, ..TEXT },
+    Target { name: "http-requests", run: http::requests, seeds: http::request_seeds, ..TEXT },
+    Target { name: "http-responses", run: http::responses, seeds: http::response_seeds, ..TEXT },
+    Target { name: "http-rules", run: http::rules, seeds: http::rule_seeds, mutants: 10_000, ..TEXT },
+    Target { name: "http-dates", run: http::dates, seeds: http::date_seeds, ..TEXT },
+    Target { name: "http-urls", run: http::urls, seeds: http::url_seeds, ..TEXT },
+    Target { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
+    Target { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
+    Target { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },
+    Target { name: "trace-text", run: trace::text, seeds: trace::text_seeds, words: trace::WORDS, ..TRACE },
+    Target { name: "trace-arc", run: trace::arc, seeds: trace::arc_seeds, words: trace::WORDS, mutants: 400, ..TRACE },
+    Target { name: "trace-csv", run: trace::csv, seeds: trace::csv_seeds, words: trace::WORDS, ..TRACE },
+    Target { name: "trace-vscsi", run: trace::vscsi, seeds: trace::vscsi_seeds, ..TRACE },
+    Target { name: "trace-oracle-general", run: trace::oracle_general, seeds: trace::oracle_general_seeds, ..TRACE },
+    Target { name: "trace-nectary", run: trace::nectary, seeds: trace::nectary_seeds, ..TRACE },
+    Target { name: "trace-compressed", run: trace::compressed, seeds: trace::compressed_seeds, mutants: 4000, ..TRACE },
+];
+
+/// The target of a name.
+pub fn by_name(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// Splits a first byte of choices from an input.
+fn choices(input: &[u8]) -> (u8, &[u8]) {
+    input.split_first().map_or((0, input), |(&choices, rest)| (choices, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_name_of_its_own_and_seeds_within_its_bound() {
+        let names: std::collections::BTreeSet<&str> = TARGETS.iter().map(|target| target.name).collect();
+        assert_eq!(names.len(), TARGETS.len());
+        for target in TARGETS {
+            let seeds = (target.seeds)();
+            assert!(!seeds.is_empty(), "{}", target.name);
+            for seed in seeds {
+                assert!(seed.len() <= target.input_bytes_max, "{}: {} bytes", target.name, seed.len());
+            }
+        }
+    }
+}

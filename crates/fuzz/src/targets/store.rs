@@ -1,0 +1,309 @@
+//! Targets of `nectary-store`: each on-disk structure, and a whole image opened as a store is.
+//!
+//! The first byte of an input chooses: bit 0, whether checksums, identity and addresses are put right; for an image, bits 1
+//! and 2, its ground.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nectary_block::{Buffer, MemoryDevice, SharedDevice, write};
+use nectary_store::fuzzing::{self, IDENTITY, SEGMENT_BYTES, SPAN_BYTES, Span};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
+
+use super::choices;
+use crate::{pieces, units};
+
+/// Magics, a version, a length.
+pub const WORDS: &[&[u8]] =
+    &[b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC", b"\x01\0\0\0", b"\x80\0\0\0"];
+
+const BLOCK_BYTES: usize = 4096;
+/// The incarnation that the targets read.
+const INCARNATION: u64 = 1;
+/// The most bytes of a body that are read.
+const BODY_BYTES_MAX: u64 = 1 << 20;
+/// The size of the images that are kept with the store's tests. *Units*: bytes.
+const GOLDEN_BYTES: usize = 2 << 20;
+/// The keys of the golden images, and one of the small store's.
+const KEYS: [&str; 15] = [
+    "http://example.org/0",
+    "http://example.org/1",
+    "http://example.org/2",
+    "http://example.org/3",
+    "http://example.org/4",
+    "http://example.org/5",
+    "http://example.org/6",
+    "http://example.org/7",
+    "http://example.org/8",
+    "http://example.org/9",
+    "http://example.org/10",
+    "http://example.org/11",
+    "long",
+    "absent",
+    "",
+];
+
+static CLOSED: LazyLock<Vec<u8>> =
+    LazyLock::new(|| from_sparse(include_bytes!("../../../store/tests/data/store-1-closed.image")));
+static CRASHED: LazyLock<Vec<u8>> =
+    LazyLock::new(|| from_sparse(include_bytes!("../../../store/tests/data/store-1-crashed.image")));
+
+/// A golden image, as `crates/store/tests/golden_images.rs` writes it.
+fn from_sparse(bytes: &[u8]) -> Vec<u8> {
+    const SPARSE_BYTES: usize = 512;
+    let mut image = vec![0; GOLDEN_BYTES];
+    for unit in bytes.chunks(4 + SPARSE_BYTES) {
+        let at = u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]) as usize * SPARSE_BYTES;
+        image[at..at + unit.len() - 4].copy_from_slice(&unit[4..]);
+    }
+    image
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    }
+    RUNTIME.with(|runtime| runtime.block_on(future))
+}
+
+fn span() -> Span {
+    Span::new().expect("the constants fit")
+}
+
+/// The span with the pieces of an input in one area.
+fn area(input: &[u8], (start, length): (u64, u64)) -> SharedDevice {
+    let (choices, rest) = choices(input);
+    let mut area = vec![0; length as usize];
+    pieces::place(rest, &mut area);
+    if choices & 1 == 1 {
+        units::seal_store(&mut area, start, IDENTITY);
+    }
+    let device = MemoryDevice::new(SPAN_BYTES);
+    block_on(write(&device, start, Buffer::copy_of(&area))).expect("it lies on the span");
+    Arc::new(device)
+}
+
+/// One unit, filled up with zeroes to a block.
+fn unit(input: &[u8], address: u64) -> Vec<u8> {
+    let (choices, rest) = choices(input);
+    let mut unit = rest.to_vec();
+    unit.resize(rest.len().max(BLOCK_BYTES), 0);
+    if choices & 1 == 1 {
+        units::seal_store(&mut unit, address, IDENTITY);
+    }
+    unit
+}
+
+/// A superblock: what is believed is written back as the same fields.
+pub fn superblock(input: &[u8]) {
+    let bytes = unit(input, 0);
+    if let Some(written) = fuzzing::superblock(&bytes) {
+        assert_eq!(fuzzing::superblock(&written).as_ref(), Some(&written));
+        assert_eq!(written[64..176], bytes[64..176], "a field that was not checked");
+    }
+}
+
+/// The two slots of the state.
+pub fn state(input: &[u8]) {
+    let span = span();
+    let device = area(input, span.state());
+    let (life, _) = block_on(span.read_state(&device));
+    assert!(life < 1 << 24);
+}
+
+/// An append's header and table: every record lies within the segment.
+pub fn append(input: &[u8]) {
+    let start = span().segment(INCARNATION).0;
+    for (at, length) in fuzzing::append(&unit(input, start), INCARNATION, start).unwrap_or_default() {
+        assert!(at * 64 >= 128 && at * 64 + length <= SEGMENT_BYTES, "a record outside of the segment");
+    }
+}
+
+/// A record: its parts lie behind one another in the bytes.
+pub fn record(input: &[u8]) {
+    let start = span().segment(INCARNATION).0;
+    let bytes = unit(input, start);
+    if let Some(parts) = fuzzing::record(&bytes, INCARNATION, start) {
+        let [primary, variant, metadata, body] = &parts;
+        let lengths = primary.len() + variant.len() + metadata.len() + body.len();
+        assert_eq!(parts.concat(), bytes[144..144 + lengths]);
+    }
+}
+
+/// A segment, as roll forward reads it, and record by record.
+pub fn segment(input: &[u8]) {
+    let span = span();
+    let (start, length) = span.segment(INCARNATION);
+    let device = area(input, (start, length));
+    for is_recent in [false, true] {
+        let found = block_on(span.read_segment(&device, INCARNATION, is_recent));
+        assert!(found.end <= length && found.records <= length / 64);
+        assert!(found.future.iter().all(|&address| address >= start + found.end && address < start + length));
+    }
+}
+
+/// Both checkpoints; the index that comes of one is then used.
+pub fn checkpoint(input: &[u8]) {
+    let span = span();
+    block_on(span.read_checkpoints(&area(input, span.checkpoints())));
+}
+
+/// Both copies of the purge log; what is believed is there again behind a new lap.
+pub fn purge_log(input: &[u8]) {
+    let span = span();
+    let device = area(input, span.purge_log());
+    let (rules, _) = block_on(span.read_purge_log(&device)).expect("memory takes every write");
+    let again = block_on(span.read_purge_log(&device)).expect("memory takes every write");
+    assert_eq!(again, (rules, false), "a compacted log does not come back whole");
+}
+
+/// A whole image: opened, read, checked, written, closed and opened again.
+pub fn image(input: &[u8]) {
+    let (choices, rest) = choices(input);
+    let mut image = match choices >> 1 & 3 {
+        0 => SMALL.clone(),
+        1 => CLOSED.clone(),
+        2 => CRASHED.clone(),
+        _ => vec![0; SPAN_BYTES as usize],
+    };
+    pieces::place(rest, &mut image);
+    if choices & 1 == 1 {
+        let identity = image[16..32].try_into().map_or(IDENTITY, u128::from_le_bytes);
+        units::seal_store(&mut image, 0, identity);
+    }
+    let device: SharedDevice = Arc::new(MemoryDevice::from_image(image));
+    block_on(use_image(device));
+}
+
+async fn use_image(device: SharedDevice) {
+    let options = OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::ZERO, flush_interval: None };
+    let Ok(store) = Store::open(device.clone(), options.clone()).await else { return };
+    for key in KEYS {
+        read(&store, key).await;
+    }
+    let report = store.check(|_, _| {}).await;
+    assert!(report.objects + report.fragments + report.purged + report.damaged == report.entries, "{report:?}");
+    store.purge_key(b"http://example.org/3").await.expect("memory takes every write");
+    assert_eq!(read(&store, "http://example.org/3").await, None, "purged and found");
+    let new = KeyRef::new(b"new", b"");
+    let put = store.put(new, "metadata".into(), Bytes::from_static(b"body")).await;
+    put.expect("there is room for four bytes");
+    store.sync().await.expect("memory takes every write");
+    assert_eq!(read(&store, "new").await.as_deref(), Some(&b"body"[..]), "put and not found");
+    store.close().await.expect("memory takes every write");
+    drop(store);
+    let store = Store::open(device, options).await.expect("it was closed");
+    assert_eq!(read(&store, "new").await.as_deref(), Some(&b"body"[..]), "synced, closed and not found");
+    assert_eq!(read(&store, "http://example.org/3").await, None, "purged, closed and found");
+}
+
+async fn read(store: &Store, key: &str) -> Option<Vec<u8>> {
+    let object = store.get(KeyRef::new(key.as_bytes(), b"")).await?;
+    let mut reader = object.reader(0..BODY_BYTES_MAX);
+    let mut bytes = Vec::new();
+    while let Some(piece) = reader.next().await {
+        bytes.extend_from_slice(&piece.ok()?);
+    }
+    Some(bytes)
+}
+
+/// A small store with objects of all kinds, a purge, a checkpoint and something after it. Its identity is random, but
+/// nothing that the targets find depends on it.
+static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let device = Arc::new(MemoryDevice::new(SPAN_BYTES));
+    block_on(async {
+        let options = CreateOptions { size_bytes: SPAN_BYTES, segment_bytes: Some(SEGMENT_BYTES), force: false };
+        Store::create(device.clone(), &options).await.expect("it fits");
+        let options = OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::ZERO, flush_interval: None };
+        let store = Store::open(device.clone(), options).await.expect("it was made");
+        let put = async |key: &str, variant: &[u8], length: usize| {
+            let body = Bytes::from(vec![b'x'; length]);
+            store.put(KeyRef::new(key.as_bytes(), variant), "m".into(), body).await.expect("room");
+        };
+        put(KEYS[0], b"", 3).await;
+        put(KEYS[1], b"gzip", 40).await;
+        store.sync().await.expect("written");
+        put("long", b"", 10_000).await;
+        store.purge_key(KEYS[3].as_bytes()).await.expect("written");
+        store.checkpoint().await.expect("written");
+        put(KEYS[2], b"", 5).await;
+        put(KEYS[2], b"", 6).await;
+        store.sync().await.expect("written");
+    });
+    let mut image = device.image();
+    units::seal_store(&mut image, 0, IDENTITY);
+    image
+});
+
+fn small((start, length): (u64, u64)) -> &'static [u8] {
+    &SMALL[start as usize..(start + length) as usize]
+}
+
+/// The pieces of an area of the small store, as they are and to be put right.
+fn seeds_of(place: (u64, u64)) -> Vec<Vec<u8>> {
+    let pieces = pieces::take(small(place));
+    let keep = |mut pieces: Vec<u8>| {
+        pieces.truncate(4095);
+        pieces
+    };
+    [0, 1].map(|choice| [vec![choice], keep(pieces.clone())].concat()).to_vec()
+}
+
+fn unit_seeds(unit: &[u8]) -> Vec<Vec<u8>> {
+    let end = unit.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let unit = &unit[..end.min(4000)];
+    vec![[&[0], unit].concat(), [&[1], unit].concat()]
+}
+
+/// A good superblock.
+pub fn superblock_seeds() -> Vec<Vec<u8>> {
+    let mut unit = span().superblock();
+    unit[12..16].fill(0);
+    unit_seeds(&unit)
+}
+
+/// Good slots.
+pub fn state_seeds() -> Vec<Vec<u8>> {
+    seeds_of(span().state())
+}
+
+/// A good append.
+pub fn append_seeds() -> Vec<Vec<u8>> {
+    unit_seeds(&small(span().segment(INCARNATION))[..128 + 64])
+}
+
+/// Good records.
+pub fn record_seeds() -> Vec<Vec<u8>> {
+    let segment = small(span().segment(INCARNATION));
+    let starts = (0..segment.len()).step_by(64).filter(|&at| segment[at..].starts_with(b"NREC"));
+    starts.take(3).flat_map(|at| unit_seeds(&segment[at..(at + 300).min(segment.len())])).collect()
+}
+
+/// A good segment.
+pub fn segment_seeds() -> Vec<Vec<u8>> {
+    seeds_of(span().segment(INCARNATION))
+}
+
+/// A good checkpoint.
+pub fn checkpoint_seeds() -> Vec<Vec<u8>> {
+    seeds_of(span().checkpoints())
+}
+
+/// A good purge log.
+pub fn purge_log_seeds() -> Vec<Vec<u8>> {
+    seeds_of(span().purge_log())
+}
+
+/// Each ground as it is, and with a hole where something stood.
+pub fn image_seeds() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = (0..8).map(|choices| vec![choices]).collect();
+    let (start, _) = span().segment(INCARNATION);
+    for (choices, at) in
+        [(0, start), (1, start), (0, span().checkpoints().0), (0, span().purge_log().0), (2, 0), (4, 8192)]
+    {
+        seeds.push([&[choices], &((at / 64) as u16).to_le_bytes()[..], &[8, 0], &[0; 8]].concat());
+    }
+    seeds
+}

@@ -1,0 +1,217 @@
+//! Targets of `nectary-trace`: every format, plain, gzip and zstd.
+//!
+//! A trace is read to its end or to its first error; the error names the file and has no control characters in it.
+
+use std::io::{Cursor, Write};
+use std::path::Path;
+
+use nectary_trace::formats::csv::Columns;
+use nectary_trace::formats::input::Input;
+use nectary_trace::formats::nectary::{FileEntry, FileKind, Header, Map, Outcome, Process, Unseen, Writer};
+use nectary_trace::formats::{BLOCKS_PER_RECORD_MAX, Format, ReadOptions, from_input};
+use nectary_trace::{Error, Reference};
+
+use super::choices;
+use crate::units;
+
+/// What lines are made of.
+pub const WORDS: &[&[u8]] = &[
+    b"\n",
+    b"\r\n",
+    b" ",
+    b",",
+    b"*",
+    b"Read",
+    b"Write",
+    b"0",
+    b"18446744073709551615",
+    b"1048576",
+    b"block=1,",
+    b"sep=;",
+    b"volume=2+3,offset=5,size=6,op=4",
+];
+
+/// No file of these lengths has a reason to hold more references.
+const REFERENCES_MAX: usize = 8 << 20;
+/// What one record, or one call, may have at once.
+const AT_ONCE_MAX: usize = 1 << 22;
+
+fn read(bytes: &[u8], options: &ReadOptions) -> Result<u64, Error> {
+    let input = Input::from_reader(Path::new("input"), Box::new(Cursor::new(bytes.to_vec())))?;
+    let mut reader = from_input(input, options)?;
+    let (mut batch, mut count) = (Vec::<Reference>::new(), 0);
+    loop {
+        batch.clear();
+        if !reader.read(&mut batch)? {
+            break;
+        }
+        assert!(batch.len() <= AT_ONCE_MAX);
+        count += batch.len();
+        for reference in batch.iter().take(4) {
+            let _ = reader.stream_name(reference.stream);
+        }
+        if count > REFERENCES_MAX {
+            break;
+        }
+    }
+    let _ = reader.warning();
+    Ok(count as u64)
+}
+
+fn check(bytes: &[u8], options: &ReadOptions) {
+    if let Err(error) = read(bytes, options) {
+        let text = error.to_string();
+        assert!(text.contains("input") && text.len() < 4000, "{text:?}");
+        assert!(text.chars().all(|c| !c.is_control()), "{text:?}");
+    }
+}
+
+fn of(format: Format) -> ReadOptions {
+    ReadOptions { format: Some(format), ..ReadOptions::default() }
+}
+
+/// One block number a line.
+pub fn text(input: &[u8]) {
+    check(input, &of(Format::Text));
+}
+
+/// Lines of the ARC authors' traces.
+pub fn arc(input: &[u8]) {
+    check(input, &of(Format::Arc));
+}
+
+/// CSV: the first line says what the columns mean, where it can be read so.
+pub fn csv(input: &[u8]) {
+    let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
+    let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| Columns::parse(line).ok());
+    let lines = if columns.is_some() { &input[end..] } else { input };
+    check(lines, &ReadOptions { columns: columns.unwrap_or_else(Columns::msr), ..of(Format::Csv) });
+}
+
+/// VSCSI, both versions.
+pub fn vscsi(input: &[u8]) {
+    check(input, &of(Format::Vscsi));
+}
+
+/// libCacheSim's oracleGeneral: a reference for each record.
+pub fn oracle_general(input: &[u8]) {
+    if let Ok(count) = read(input, &of(Format::OracleGeneral))
+        && !is_compressed(input)
+    {
+        assert_eq!(count, input.len() as u64 / 24);
+    }
+    check(input, &of(Format::OracleGeneral));
+}
+
+/// Nectary's own format.
+pub fn nectary(input: &[u8]) {
+    let (choices, rest) = choices(input);
+    let mut bytes = rest.to_vec();
+    if choices & 1 == 1 {
+        units::seal_trace(&mut bytes);
+    }
+    check(&bytes, &of(Format::Nectary));
+}
+
+/// Anything that begins like gzip or zstd, and the guess of its format.
+pub fn compressed(input: &[u8]) {
+    let (choices, rest) = choices(input);
+    let magic: &[u8] = if choices & 1 == 1 { &[0x1f, 0x8b, 8] } else { &[0x28, 0xb5, 0x2f, 0xfd] };
+    let mut bytes = rest.to_vec();
+    let length = magic.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&magic[..length]);
+    check(&bytes, &ReadOptions::default());
+}
+
+fn is_compressed(input: &[u8]) -> bool {
+    input.starts_with(&[0x1f, 0x8b]) || input.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+}
+
+/// Lines and comments.
+pub fn text_seeds() -> Vec<Vec<u8>> {
+    vec![b"1\n2\n\n* a comment\n18446744073709551615\n".to_vec(), b" 7 \r\n8".to_vec()]
+}
+
+/// Requests.
+pub fn arc_seeds() -> Vec<Vec<u8>> {
+    vec![b"1 4 0 1\n100 1048576 0 2\n\n7 1 0 3\n".to_vec()]
+}
+
+/// MSR's columns, and others.
+pub fn csv_seeds() -> Vec<Vec<u8>> {
+    assert!(BLOCKS_PER_RECORD_MAX as usize <= AT_ONCE_MAX);
+    vec![
+        b"128166372003061629,host,0,Read,8192,16384,77\n128166372003061630,host,1,Write,0,512,9\n".to_vec(),
+        b"block=1,op=2,stream=3,sep=;\n7;r;a\n8;W;b\n".to_vec(),
+        b"time,host,disk,op,offset,size\n1,h,0,Read,0,0\n".to_vec(),
+    ]
+}
+
+/// Two records of each version.
+pub fn vscsi_seeds() -> Vec<Vec<u8>> {
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for number in 0..2_u32 {
+        for field in [number, 16384, 1] {
+            first.extend(field.to_le_bytes());
+        }
+        first.extend([0x28, 0, 0, 1]);
+        first.extend([u64::from(number) * 16, 5].map(u64::to_le_bytes).concat());
+        second.extend([0x2a, 0, 0, 2]);
+        for field in [number, 4096, 1] {
+            second.extend(field.to_le_bytes());
+        }
+        second.extend([u64::from(number) * 8, 5, 9].map(u64::to_le_bytes).concat());
+    }
+    vec![first, second]
+}
+
+/// Three records.
+pub fn oracle_general_seeds() -> Vec<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for (time, object, size, next) in [(1_u32, 7_u64, 512_u32, 3_i64), (2, 8, 0, -1), (3, 7, 512, -1)] {
+        bytes.extend(time.to_le_bytes());
+        bytes.extend(object.to_le_bytes());
+        bytes.extend(size.to_le_bytes());
+        bytes.extend(next.to_le_bytes());
+    }
+    vec![bytes]
+}
+
+/// Every kind of item, in two chunks.
+pub fn nectary_seeds() -> Vec<Vec<u8>> {
+    let bytes = recorded().expect("memory takes every write");
+    vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
+}
+
+fn recorded() -> std::io::Result<Vec<u8>> {
+    let header = Header { block_bytes: 4096, is_collapsed: true, is_reads_only: false };
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes, [7; 16], &header)?;
+    let process = Process { pid: 100, parent: None, name: "make".to_owned() };
+    writer.process(&process)?;
+    writer.process(&Process { pid: 101, parent: Some(0), name: "cc".to_owned() })?;
+    let file =
+        FileEntry { kind: FileKind::Regular, device: 2049, inode: 77, size_bytes: 10_000, name: "a.c".to_owned() };
+    writer.file(&file)?;
+    writer.stream(1, 0)?;
+    writer.references(0, 0, 3, false)?;
+    writer.flush()?;
+    writer.references(0, 3, 1, true)?;
+    writer.references(0, 0, 1, false)?;
+    let map =
+        Map { process: 1, file: 0, is_executable: true, is_written: false, is_program: true, offset: 0, bytes: 10_000 };
+    writer.map(&map)?;
+    writer.unseen(1, Unseen::IoUring, 2)?;
+    writer.finish(Outcome::Exited(0))?;
+    Ok(bytes)
+}
+
+/// Small files, compressed.
+pub fn compressed_seeds() -> Vec<Vec<u8>> {
+    let text = b"1\n2\n3\n".repeat(40);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(&text).expect("memory takes every write");
+    let gzip = encoder.finish().expect("memory takes every write");
+    let zstd = ruzstd::encoding::compress_to_vec(&text[..], ruzstd::encoding::CompressionLevel::Fastest);
+    vec![[&[1], &gzip[..]].concat(), [&[0], &zstd[..]].concat()]
+}

@@ -1,0 +1,12 @@
+//! For fuzz targets: what reads bytes of clients, origins and the store.
+//!
+//! Owns: nothing of its own. No part of the public face, and it changes without notice.
+
+pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encode_marker, encode_response};
+pub use crate::stored::response::{Found, StoredResponse, to_metadata};
+pub use crate::wire::framing::{Framing, Phase, Violation};
+
+/// The path of one complete head, where the shortest way would answer it.
+pub fn plain_path(request: &[u8]) -> Option<&[u8]> {
+    crate::service::plain_path(request)
+}

@@ -1,0 +1,147 @@
+//! For fuzz targets: what reads a span back, one area at a time, on a small span of fixed identity.
+//!
+//! Owns: nothing of its own; it calls what recovery calls. No part of the public face, and it changes without notice.
+
+use nectary_block::SharedDevice;
+
+use crate::checkpoint;
+use crate::error::Error;
+use crate::format::{Append, BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, Place, Record};
+use crate::index::{Index, Location};
+use crate::key::KeyHash;
+use crate::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
+use crate::log::{Care, SegmentReader};
+use crate::purge_log::PurgeLog;
+use crate::purges::PurgeTable;
+use crate::recovery;
+
+/// The identity of the span. Units must carry it to be believed.
+pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
+/// The size of the span, in bytes.
+pub const SPAN_BYTES: u64 = SPAN_BYTES_MIN;
+/// The size of its segments, in bytes.
+pub const SEGMENT_BYTES: u64 = 32 << 10;
+
+/// The span.
+pub struct Span {
+    layout: Layout,
+}
+
+/// What a segment's scan came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Appends and records that were believed.
+    pub appends: u64,
+    /// Records that were visited.
+    pub records: u64,
+    /// Where the log goes on, in bytes from the segment's start.
+    pub end: u64,
+    /// Offsets on the span of what would be wiped beyond the end.
+    pub future: Vec<u64>,
+    /// The incarnation that it was found to hold.
+    pub incarnation: Option<u64>,
+}
+
+impl Span {
+    /// The span, always the same.
+    ///
+    /// *Errors*: never, with these constants.
+    pub fn new() -> Result<Span, Error> {
+        Ok(Span { layout: Layout::plan(SPAN_BYTES, Some(SEGMENT_BYTES), IDENTITY, 7, 1)? })
+    }
+
+    /// Its superblock's first copy.
+    pub fn superblock(&self) -> Vec<u8> {
+        self.layout.encode(0).to_vec()
+    }
+
+    /// Where the two slots of the state begin, and their bytes.
+    pub fn state(&self) -> (u64, u64) {
+        (STATE_OFFSET, 2 * BLOCK_BYTES)
+    }
+
+    /// Where the purge log begins, and the bytes of both copies.
+    pub fn purge_log(&self) -> (u64, u64) {
+        (self.layout.purge_log_offset[0], 2 * self.layout.purge_log_bytes)
+    }
+
+    /// Where the checkpoints begin, and the bytes of both areas.
+    pub fn checkpoints(&self) -> (u64, u64) {
+        (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
+    }
+
+    /// Where the segment of an incarnation begins, and its bytes.
+    pub fn segment(&self, incarnation: u64) -> (u64, u64) {
+        (self.layout.segment_start(incarnation), self.layout.segment_bytes)
+    }
+
+    /// The newest life, and whether it ended cleanly.
+    pub async fn read_state(&self, device: &SharedDevice) -> (u64, bool) {
+        recovery::read_state(device, &self.layout).await
+    }
+
+    /// Recovers the purge log as an open does, with a new lap; gives how many rules there are, and whether some were lost.
+    pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
+        let mut recovered = PurgeLog::recover(device, &self.layout).await?;
+        let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;
+        assert!(recovered.lost || recovered.records.len() <= records_max, "more records than their blocks hold");
+        let table = PurgeTable::new();
+        for record in recovered.records.iter().take(recovered.log.live_records_max()) {
+            table.add(record);
+        }
+        table.retire(self.layout.tail(1), 0);
+        recovered.log.compact(&table).await?;
+        Ok((table.len(), recovered.lost))
+    }
+
+    /// Loads the newest whole checkpoint, puts as many entries in again, sweeps and counts.
+    pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
+        for header in checkpoint::read_headers(device, &self.layout).await {
+            let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
+            let unit_max = self.layout.segment_count * self.layout.segment_bytes / 64;
+            if !checkpoint::load(device, &self.layout, &header, &index, |location| location.unit < unit_max).await {
+                continue;
+            }
+            for number in 0..1500_u128 {
+                let hash = KeyHash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+                // No record stands at the very start of a segment.
+                index.insert(hash, Location::new(number as u64 + 2, 64));
+            }
+            index.sweep(|location| location.unit % 3 == 0);
+            assert_eq!(index.locations().len() as u64, index.len(), "the index counts its entries wrongly");
+            return Some(index.len());
+        }
+        None
+    }
+
+    /// Reads the segment of an incarnation as roll forward does.
+    pub async fn read_segment(&self, device: &SharedDevice, incarnation: u64, is_recent: bool) -> Segment {
+        let care = if is_recent { Care::Verify } else { Care::Search };
+        let mut reader = SegmentReader::new(device, &self.layout, incarnation);
+        let mut records = 0;
+        let scanned = reader.scan(0, 0, care, |_| records += 1).await;
+        let future = reader.units_from(scanned.end).await;
+        let incarnation = SegmentReader::new(device, &self.layout, incarnation).find_incarnation().await;
+        Segment { appends: scanned.appends, records, end: scanned.end, future, incarnation }
+    }
+}
+
+/// Reads a superblock's first copy and writes what was believed; both are the same where all of it was.
+pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
+    Layout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
+}
+
+/// Reads an append's header and table at the start of the span's first segment; gives where each record lies.
+pub fn append(bytes: &[u8], incarnation: u64, address: u64) -> Option<Vec<(u64, u64)>> {
+    let append = Append::decode(bytes, Place { identity: IDENTITY, incarnation, address }, SEGMENT_BYTES).ok()?;
+    let place = |entry: &crate::format::TableEntry| (entry.start_units.get().into(), entry.record_bytes.get().into());
+    Some(append.table.iter().map(place).collect())
+}
+
+/// Reads a record; gives its primary, its variant, its metadata, and its body where that is whole.
+pub fn record(bytes: &[u8], incarnation: u64, address: u64) -> Option<[Vec<u8>; 4]> {
+    let record = Record::decode(bytes, Place { identity: IDENTITY, incarnation, address }).ok()?;
+    let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };
+    let metadata = &bytes[record.metadata_range()];
+    Some([record.primary(bytes), record.variant(bytes), metadata, body].map(<[u8]>::to_vec))
+}
