@@ -275,7 +275,14 @@ impl Disk {
     fn fio(&self, file: &Path, kind: &str) -> Result<()> {
         let (file, kind) = (format!("--filename={}", file.display()), format!("--rw={kind}"));
         let fixed = ["--name=verify", "--size=16M", "--bs=4k", "--direct=1", "--ioengine=libaio", "--iodepth=16"];
-        let verify = ["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--end_fsync=1", "--output-format=terse"];
+        let verify = [
+            "--verify=crc32c",
+            "--do_verify=1",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--end_fsync=1",
+            "--output-format=terse",
+        ];
         self.run("fio", &[&fixed[..], &verify[..], &[&file, &kind]].concat())
     }
 
