@@ -15,9 +15,9 @@ pub const DOCTESTS: &str = "doc examples";
 const SECONDS: &[(&str, u64)] = &[
     ("nectary-block", 40),
     ("nectary-host", 10),
-    ("nectary-cache", 10),
+    ("nectary-cache", 30),
     ("nectary-sim", 50),
-    ("nectary-store", 105),
+    ("nectary-store", 85),
     ("nectary-fuzz", 15),
     ("nectary-trace", 30),
     ("nectary-attach", 10),

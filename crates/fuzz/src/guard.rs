@@ -57,7 +57,9 @@ impl Guard {
     /// A guard that keeps each input in the file at `path` while it runs.
     pub fn with_file(path: &Path) -> io::Result<Guard> {
         let file = File::create(path)?;
-        Ok(Guard { running: Some((file, path.to_owned())), ..Guard::new() })
+        let mut guard = Guard::new();
+        guard.running = Some((file, path.to_owned()));
+        Ok(guard)
     }
 
     /// Runs a target on an input.
