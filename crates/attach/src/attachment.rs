@@ -140,6 +140,11 @@ impl Attachment {
         self.ended.clone()
     }
 
+    /// Whether the block device is still there. Its number may be another one's by now: asked is for its name.
+    pub fn is_attached(&self) -> bool {
+        self.loop_device.is_attached()
+    }
+
     /// Releases the block device, unless somebody uses it; then [`finish`](Self::finish) is to be called.
     ///
     /// *Errors*: [`Error::InUse`]; nothing has changed then. *Durability*: what was written to the block device is written
@@ -163,7 +168,7 @@ impl Attachment {
         let Some(thread) = thread else { return Ok(()) };
         let ended = |problem: &str| Error::Ended { path: self.path().to_owned(), problem: problem.to_owned() };
         let served = thread.join().unwrap_or_else(|_| Err(ended("the serving thread panicked")));
-        if self.loop_device.is_attached() {
+        if self.is_attached() {
             let _ = self.release_when_unused();
             return served.and(Err(ended("nothing answers what is still asked of it")));
         }

@@ -47,7 +47,7 @@ fn what_is_written_is_read_back_and_what_is_discarded_reads_as_zeroes() {
     assert_eq!(attached.0.device_figures().len(), 1);
     drop((file, direct));
     attached.detach().expect("it detaches");
-    assert!(!attached.backing_file().exists());
+    assert!(!attached.0.is_attached());
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_device_in_use_stays_and_one_that_is_not_goes() {
     let attached = Attached::new("memory:16M", false);
     let holder = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(attached.0.path()).expect("it opens");
     assert!(matches!(attached.0.release(), Err(Error::InUse { .. })));
-    assert!(attached.backing_file().exists());
+    assert!(attached.0.is_attached());
     drop(holder);
     attached.detach().expect("it detaches");
-    assert!(!attached.backing_file().exists());
+    assert!(!attached.0.is_attached());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_device_whose_last_user_leaves_goes_when_it_was_asked_to() {
     assert!(!*attached.0.ended().borrow());
     drop(user);
     attached.0.finish().expect("it ends well");
-    assert!(!attached.backing_file().exists());
+    assert!(!attached.0.is_attached());
 }
 
 #[test]

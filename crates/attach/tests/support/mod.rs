@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nectary_attach::{Attachment, Error, Options};
 use nectary_block::Registry;
@@ -38,10 +38,6 @@ impl Attached {
     /// Past the page cache, so that the device itself answers.
     pub fn open_direct(&self) -> File {
         OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(self.0.path()).expect("it opens")
-    }
-
-    pub fn backing_file(&self) -> PathBuf {
-        Path::new("/sys/block").join(self.0.path().file_name().expect("a name")).join("loop/backing_file")
     }
 
     pub fn detach(&self) -> Result<(), Error> {
