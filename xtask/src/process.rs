@@ -15,6 +15,9 @@ const FAMILY_MAX: usize = 1000;
 /// How long the rest of the output is waited for after a child was killed.
 const REST: Duration = Duration::from_secs(5);
 
+/// The exit code of a program that cannot run here, as other test runners have it too.
+const NOT_RUN: i32 = 77;
+
 /// How a child ended.
 #[derive(Debug)]
 pub struct Ended {
@@ -22,6 +25,8 @@ pub struct Ended {
     pub success: bool,
     /// Whether it was killed because it ran too long.
     pub killed: bool,
+    /// Whether it said, by its exit code, that it cannot run on this machine.
+    pub not_run: bool,
     /// How it ended, in words.
     pub how: String,
     /// What it wrote to its standard output.
@@ -67,7 +72,8 @@ pub fn run(command: &mut Command, limit: Duration, show: bool) -> Result<Ended> 
     }
     let status = child.wait().context("cannot wait for a child")?;
     let how = if killed { format!("killed after {} s", limit.as_secs()) } else { status.to_string() };
-    Ok(Ended { success: status.success() && !killed, killed, how, output, taken: started.elapsed() })
+    let not_run = status.code() == Some(NOT_RUN);
+    Ok(Ended { success: status.success() && !killed, killed, not_run, how, output, taken: started.elapsed() })
 }
 
 /// Runs a command whose output is the result.
@@ -118,5 +124,6 @@ mod tests {
         let ended = run(&mut command, Duration::from_secs(100), false).expect("starts");
         assert!(!ended.success && !ended.killed && ended.how.contains('3'), "{}", ended.how);
         assert_eq!(ended.output, "a\nb\n");
+        assert!(!ended.not_run);
     }
 }

@@ -104,7 +104,8 @@ pub struct Options {
     rounds: u64,
     shard_index: u64,
     shard_count: u64,
-    only: Option<String>,
+    /// Names of campaigns, or of fuzz targets; empty for all campaigns.
+    only: Vec<String>,
     /// How long each fuzz target runs.
     fuzz_seconds: u64,
     log: PathBuf,
@@ -118,7 +119,7 @@ impl Options {
             rounds: 10,
             shard_index: 0,
             shard_count: 1,
-            only: None,
+            only: Vec::new(),
             fuzz_seconds: FUZZ_SECONDS,
             log: PathBuf::from("target/soak.jsonl"),
         };
@@ -135,7 +136,7 @@ impl Options {
                         bail!("--fuzz-seconds {value}: at most {FUZZ_SECONDS_MAX}");
                     }
                 }
-                "--only" => options.only = Some(value.clone()),
+                "--only" => options.only = value.split(',').map(str::to_owned).collect(),
                 "--log" => options.log = PathBuf::from(value),
                 "--shard" => {
                     let (index, count) = value.split_once('/').context("--shard: expected I/K, as 0/4")?;
@@ -149,7 +150,7 @@ impl Options {
             }
         }
         let is_known = |only: &str| CAMPAIGNS.iter().any(|campaign| only == campaign.name) || only.starts_with("fuzz-");
-        if let Some(only) = options.only.as_deref().filter(|only| !is_known(only)) {
+        if let Some(only) = options.only.iter().find(|only| !is_known(only)) {
             let known: Vec<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
             bail!("there is no campaign {only}; there are {}, and fuzz-TARGET", known.join(", "));
         }
@@ -168,6 +169,7 @@ pub fn command(options: &Options) -> Result<bool> {
     println!("== soak: seed {seed}, {} rounds, commit {commit}, log {}", options.rounds, path.display());
     let items = items(options, &binaries, &workspace)?;
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
+    let mut not_run = Vec::new();
     for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
         for item in &items {
             if is_done(&done, &item.name, seed, round, &commit) {
@@ -177,13 +179,38 @@ pub fn command(options: &Options) -> Result<bool> {
             let round_seed = derive(seed, round);
             println!("== soak: {} round {round}, seed {round_seed}", item.name);
             let runs = run(item, round_seed, options, &binaries, &workspace)?;
-            let good = runs.iter().all(|ended| ended.success);
-            *if good { &mut passed } else { &mut failed } += 1;
+            match Outcome::of(&runs) {
+                Outcome::Passed => passed += 1,
+                Outcome::Failed => failed += 1,
+                Outcome::NotRun(reason) => not_run.push(format!("{} round {round}: {reason}", item.name)),
+            }
             append(&path, &entry(&item.name, seed, round, round_seed, &commit, &runs))?;
         }
     }
+    if !not_run.is_empty() {
+        println!("NOT RUN {}\n  {}", not_run.len(), not_run.join("\n  "));
+    }
     println!("soak: {passed} rounds passed, {failed} failed, {skipped} were in the log already (seed {seed})");
     Ok(failed == 0)
+}
+
+/// What a round came to.
+enum Outcome {
+    Passed,
+    Failed,
+    /// This machine lacks what it needs: the reason.
+    NotRun(String),
+}
+
+impl Outcome {
+    fn of(runs: &[Ended]) -> Outcome {
+        if runs.iter().any(|ended| !ended.success && !ended.not_run) {
+            return Outcome::Failed;
+        }
+        let Some(lacking) = runs.iter().find(|ended| ended.not_run) else { return Outcome::Passed };
+        let reason = lacking.output.lines().find_map(|line| line.strip_prefix("NOT RUN: "));
+        reason.map_or(Outcome::Failed, |reason| Outcome::NotRun(reason.to_owned()))
+    }
 }
 
 /// A campaign, or one target of it: what a line of the log is about.
@@ -195,14 +222,14 @@ struct Item {
 
 /// What a round runs. Where there are fuzz targets among it, they are built once more so that coverage is counted.
 fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Item>> {
-    let only = options.only.as_deref();
+    let only = &options.only;
     let mut items = Vec::new();
     for campaign in CAMPAIGNS {
         if !matches!(campaign.program, Program::Fuzz) {
             items.push(Item { name: campaign.name.to_owned(), campaign, target: None });
             continue;
         }
-        if options.fuzz_seconds == 0 || only.is_some_and(|only| !only.starts_with(campaign.name)) {
+        if options.fuzz_seconds == 0 || !only.is_empty() && !only.iter().any(|only| only.starts_with(campaign.name)) {
             continue;
         }
         binaries::build_with_coverage(workspace)?;
@@ -211,9 +238,9 @@ fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Resul
         let targets = targets.lines().map(str::to_owned);
         items.extend(targets.map(|target| Item { name: format!("fuzz-{target}"), campaign, target: Some(target) }));
     }
-    items.retain(|item| only.is_none_or(|only| only == item.name || only == item.campaign.name));
+    items.retain(|item| only.is_empty() || only.iter().any(|only| *only == item.name || only == item.campaign.name));
     if items.is_empty() {
-        bail!("there is no campaign {}", only.unwrap_or_default());
+        bail!("there is no campaign {}", only.join(", "));
     }
     Ok(items)
 }
@@ -325,7 +352,8 @@ mod tests {
     #[test]
     fn arguments_are_read_and_wrong_ones_refused() {
         let fuzz = parse("--only fuzz-store-state --fuzz-seconds 5").expect("good");
-        assert_eq!((fuzz.fuzz_seconds, fuzz.only.as_deref()), (5, Some("fuzz-store-state")));
+        assert_eq!((fuzz.fuzz_seconds, &fuzz.only[..]), (5, &["fuzz-store-state".to_owned()][..]));
+        assert_eq!(parse("--only policies,sigkill").expect("good").only, ["policies", "sigkill"]);
         let options = parse("--seed 7 --rounds 3 --shard 1/4 --only policies").expect("good");
         assert_eq!((options.seed, options.rounds), (Some(7), 3));
         assert_eq!((options.shard_index, options.shard_count), (1, 4));
@@ -347,6 +375,18 @@ mod tests {
     fn no_two_campaigns_share_a_name() {
         let names: std::collections::BTreeSet<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
         assert_eq!(names.len(), CAMPAIGNS.len());
+    }
+
+    #[test]
+    fn what_cannot_run_here_is_told_from_what_fails() {
+        let ended = |code: &str| {
+            let script = format!("echo 'NOT RUN: no index'; exit {code}");
+            process::run(Command::new("sh").args(["-c", &script]), Duration::from_secs(100), false).expect("starts")
+        };
+        assert!(matches!(Outcome::of(&[ended("0")]), Outcome::Passed));
+        assert!(matches!(Outcome::of(&[ended("1")]), Outcome::Failed));
+        assert!(matches!(Outcome::of(&[ended("0"), ended("77")]), Outcome::NotRun(reason) if reason == "no index"));
+        assert!(matches!(Outcome::of(&[ended("1"), ended("77")]), Outcome::Failed));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! of `--traces` are read where they are; every count is printed. That a comparison can fail is shown first: each policy is
 //! compared with the outside counts of another one, and has to differ.
 //!
-//! Exits with 1 where a count differs or a wrong policy passes, with 2 where the outside program cannot be had or the
-//! command line is wrong.
+//! Exits with 1 where a count differs or a wrong policy passes, with 2 where the command line is wrong, with 77 where the
+//! outside program cannot be had.
 
 mod outside;
 mod traces;
@@ -23,7 +23,7 @@ Usage: policies-outside [--seed N] [--traces DIR]
   --seed N      of the generated traces [default: 1]
   --traces DIR  where NAME.trace.gz are [default: ../shared/traces beside the workspace]
 
-Exit codes: 0 all counts are equal, 1 one differs, 2 libcachesim cannot be had or the command line is wrong";
+Exit codes: 0 all counts are equal, 1 one differs, 2 the command line is wrong, 77 libcachesim cannot be had";
 
 /// What both programs have, each with another policy for which it must not be taken.
 const POLICIES: [(&str, &str); 9] = [
@@ -42,15 +42,14 @@ const PERCENT: [u64; 8] = [1, 3, 6, 12, 25, 40, 60, 85];
 /// Smaller caches have shares of less than one block.
 const SIZE_MIN: u64 = 20;
 
+/// The exit code where the outside program cannot be had.
+const NOT_RUN: u8 = 77;
+
 fn main() -> ExitCode {
-    match compare() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(what) => {
-            eprintln!("policies-outside: {what}");
-            ExitCode::from(2)
-        }
-    }
+    compare().unwrap_or_else(|what| {
+        eprintln!("policies-outside: {what}");
+        ExitCode::from(2)
+    })
 }
 
 /// Reads the command line: the seed and the folder of traces.
@@ -69,9 +68,15 @@ fn options() -> Result<(u64, PathBuf), String> {
     Ok((seed, folder))
 }
 
-fn compare() -> Result<bool, String> {
+fn compare() -> Result<ExitCode, String> {
     let (seed, folder) = options()?;
-    let outside = Outside::prepare()?;
+    let outside = match Outside::prepare() {
+        Ok(outside) => outside,
+        Err(what) => {
+            println!("NOT RUN: libcachesim cannot be had: {what}");
+            return Ok(NOT_RUN.into());
+        }
+    };
     println!("seed {seed}, {}", outside.version());
     let mut workloads = traces::generated(seed);
     workloads.extend(traces::of_literature(&folder)?);
@@ -94,7 +99,8 @@ fn compare() -> Result<bool, String> {
     }
     let planted = told_apart.iter().filter(|is_told_apart| **is_told_apart).count();
     println!("{equal} counts equal, {different} different; {planted} of {} planted policies caught", POLICIES.len());
-    Ok(different == 0 && planted == POLICIES.len())
+    let is_good = different == 0 && planted == POLICIES.len();
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Every policy at every size, policy by policy.
