@@ -1,59 +1,375 @@
-//! Fills a store with small objects, drops it as a crash would, opens it again, and tells how long each took.
+//! How a store comes back after SIGKILL, by its number of objects: first hit, first write accepted, and when requests/s
+//! and their 99th percentile are what they were.
 //!
-//! `cargo run --release -p nectary-store --example restart -- SPEC OBJECTS BODY_BYTES`
+//! `cargo run --release -p nectary-store --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory MIB] [--rounds N]`
+//!
+//! For each number of objects a process of its own fills a store and then serves a load from one thread: 16 requests at a
+//! time, keys of popularity 1/rank, one request in twenty a put. It is killed and started again, `--rounds` times; all times
+//! are from before the process is made, as a client would count them. The device is a file with O_DIRECT, so no page cache helps.
+//! Exits with 1 where a target of the design is missed, and says which.
 
-use std::time::Instant;
+use std::cell::{Cell, RefCell};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nectary_block::OpenOptions as DeviceOptions;
 use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [spec, objects, body_bytes] = arguments.as_slice() else {
-        return Err("usage: restart SPEC OBJECTS BODY_BYTES".into());
+type Failure = Box<dyn std::error::Error>;
+
+/// Requests under way at a time.
+const CONCURRENT: usize = 16;
+/// One request in so many is a put.
+const PUT_EVERY: u64 = 20;
+/// How often a load says what it did.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a load runs before it is killed; the second half counts.
+const WARM: Duration = Duration::from_secs(10);
+/// How long is waited for a load to be what it was.
+const RETURN_MAX: Duration = Duration::from_secs(60);
+/// First hit and first accepted write come within this.
+const FIRST_MAX: Duration = Duration::from_secs(1);
+/// What it was again, within this.
+const RETURNED_MAX: Duration = Duration::from_secs(5);
+/// The most objects may take this times as long as the fewest.
+const GROWTH_MAX: f64 = 1.5;
+
+#[derive(Clone)]
+struct Options {
+    folder: String,
+    objects: Vec<u64>,
+    body_bytes: usize,
+    memory_mib: u64,
+    rounds: usize,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.first().map(String::as_str) {
+        Some("serve") => serve(&words[1..]).map(|()| true),
+        _ => parse(&words).and_then(|options| measure(&options)),
     };
-    let (objects, body_bytes): (u64, usize) = (objects.parse()?, body_bytes.parse()?);
-    let size = (objects * (body_bytes as u64 + 400) * 2).max(64 << 20);
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let device_options = DeviceOptions { create_bytes: Some(size), ..DeviceOptions::default() };
-        let device = nectary_block::open(spec, &device_options).await?;
-        Store::create(device.clone(), &CreateOptions { force: true, ..CreateOptions::default() }).await?;
-        let options = OpenOptions { memory_bytes: 512 << 20, ..OpenOptions::default() };
-        let store = Store::open(device.clone(), options.clone()).await?;
-        let body = Bytes::from(vec![7u8; body_bytes]);
-        let begun = Instant::now();
-        for number in 0..objects {
-            let name = format!("http://example.invalid/object/{number}");
-            while store.put(KeyRef::new(name.as_bytes(), b""), "metadata".into(), body.clone()).await.is_err() {
-                store.sync().await?;
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("restart: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Options, Failure> {
+    let folder = std::env::temp_dir().to_string_lossy().into_owned();
+    let mut options =
+        Options { folder, objects: vec![1_000_000, 10_000_000], body_bytes: 200, memory_mib: 512, rounds: 5 };
+    for pair in words.chunks(2) {
+        let [name, value] = pair else { return Err(format!("{} needs a value", pair[0]).into()) };
+        match name.as_str() {
+            "--folder" => options.folder.clone_from(value),
+            "--objects" => options.objects = value.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            "--body" => options.body_bytes = value.parse()?,
+            "--memory" => options.memory_mib = value.parse()?,
+            "--rounds" => options.rounds = value.parse::<usize>()?.max(1),
+            other => return Err(format!("{other} is not understood").into()),
+        }
+    }
+    Ok(options)
+}
+
+/// What one restart came to.
+struct Restart {
+    first_hit: Duration,
+    first_write: Duration,
+    /// When requests/s were 95 % of what they were before; `None`: not while it was waited for.
+    rate: Option<Duration>,
+    /// When the 99th percentile was at most 1/95 % of what it was before.
+    p99: Option<Duration>,
+}
+
+fn measure(options: &Options) -> Result<bool, Failure> {
+    println!(
+        "| objects | round | first hit ms | first write ms | 95 % of requests/s after s | p99 after s | requests/s before |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let mut good = true;
+    let mut firsts = Vec::new();
+    for &objects in &options.objects {
+        let path = format!("{}/nectary-restart-{}.img", options.folder, std::process::id());
+        let outcome = rounds(options, objects, &path);
+        let _ = std::fs::remove_file(&path);
+        let restarts = outcome?;
+        let middle = |of: &dyn Fn(&Restart) -> Duration| {
+            let mut list: Vec<_> = restarts.iter().map(of).collect();
+            list.sort_unstable();
+            list[list.len() / 2]
+        };
+        let (hit, write) = (middle(&|restart| restart.first_hit), middle(&|restart| restart.first_write));
+        let rate = middle(&|restart| restart.rate.unwrap_or(RETURN_MAX));
+        let p99 = middle(&|restart| restart.p99.unwrap_or(RETURN_MAX));
+        println!(
+            "{objects} objects, medians of {}: first hit {hit:?}, first write {write:?}, requests/s after {rate:?}, p99 after {p99:?}",
+            restarts.len()
+        );
+        for (what, value, most) in [
+            ("first hit", hit, FIRST_MAX),
+            ("first write", write, FIRST_MAX),
+            ("95 % of requests/s", rate, RETURNED_MAX),
+            ("p99", p99, RETURNED_MAX),
+        ] {
+            if value > most {
+                println!("MISSED: {objects} objects: {what} after {value:?}, wanted {most:?}");
+                good = false;
             }
         }
-        store.sync().await?;
-        let seconds = begun.elapsed().as_secs_f64();
-        let stat = store.stat();
+        firsts.push(hit.max(write));
+    }
+    if let [first, .., last] = &firsts[..] {
+        let growth = last.as_secs_f64() / first.as_secs_f64();
         println!(
-            "put {objects} objects of {body_bytes} bytes in {seconds:.2} s: {:.0}/s, {:.0} MB/s; index {:.1} bytes an object; {} checkpoints",
-            objects as f64 / seconds,
-            (objects * body_bytes as u64) as f64 / seconds / 1e6,
-            stat.index_bytes as f64 / stat.entries as f64,
-            stat.counts.checkpoints
+            "first hit and write: {growth:.2} times as long with the most objects as with the fewest, wanted {GROWTH_MAX}"
         );
-        drop(store);
-        let begun = Instant::now();
-        let store = Store::open(device.clone(), options).await?;
-        let opened = begun.elapsed();
-        let name = format!("http://example.invalid/object/{}", objects / 2);
-        let hit = store.get(KeyRef::new(name.as_bytes(), b"")).await.is_some();
-        println!("opened in {opened:?}, first hit ({hit}) after {:?}; {:?}", begun.elapsed(), store.stat().recovery);
-        let begun = Instant::now();
-        let mut hits = 0;
-        for at in 0..2000u64 {
-            let name = format!("http://example.invalid/object/{}", at * 7919 % objects);
-            hits += u64::from(store.get(KeyRef::new(name.as_bytes(), b"")).await.is_some());
+        good &= growth <= GROWTH_MAX;
+    }
+    Ok(good)
+}
+
+fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, Failure> {
+    let mut server = Server::start(options, objects, path, true)?;
+    server.wait_for("write")?;
+    let mut restarts = Vec::new();
+    for round in 0..options.rounds {
+        let before = server.steady()?;
+        server.kill();
+        server = Server::start(options, objects, path, false)?;
+        let first_hit = server.wait_for("hit")?;
+        let first_write = server.wait_for("write")?;
+        let (rate, p99) = server.returned(&before)?;
+        let seconds = |time: Option<Duration>| time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()));
+        println!(
+            "| {objects} | {round} | {} | {} | {} | {} | {:.0} |",
+            first_hit.as_millis(),
+            first_write.as_millis(),
+            seconds(rate),
+            seconds(p99),
+            before.rate
+        );
+        restarts.push(Restart { first_hit, first_write, rate, p99 });
+    }
+    Ok(restarts)
+}
+
+/// What a load does.
+struct Load {
+    rate: f64,
+    p99_us: f64,
+}
+
+/// A process that serves; killed when dropped.
+struct Server {
+    process: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+    started: Instant,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Server {
+    fn start(options: &Options, objects: u64, path: &str, fill: bool) -> Result<Server, Failure> {
+        let started = Instant::now();
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", path, &objects.to_string(), &options.body_bytes.to_string()]);
+        command.args([options.memory_mib.to_string().as_str(), if fill { "fill" } else { "open" }]);
+        let mut process = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
+        let stdout = process.stdout.take().ok_or("its output is piped")?;
+        Ok(Server { process, lines: BufReader::new(stdout).lines(), started })
+    }
+
+    fn kill(&mut self) {
+        // SIGKILL.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    fn line(&mut self) -> Result<Vec<String>, Failure> {
+        let line = self.lines.next().ok_or("the serving process ended")??;
+        Ok(line.split(' ').map(str::to_owned).collect())
+    }
+
+    fn wait_for(&mut self, word: &str) -> Result<Duration, Failure> {
+        while self.line()?[0] != word {}
+        Ok(self.started.elapsed())
+    }
+
+    fn load(&mut self) -> Result<Load, Failure> {
+        loop {
+            if let [word, rate, p99_us] = &self.line()?[..]
+                && word == "load"
+            {
+                return Ok(Load { rate: rate.parse()?, p99_us: p99_us.parse()? });
+            }
         }
-        println!("{hits} of 2000 cold gets, {:?} each", begun.elapsed() / 2000);
-        store.close().await?;
-        Ok(())
+    }
+
+    /// The load once it has been running for a while.
+    fn steady(&mut self) -> Result<Load, Failure> {
+        let begun = Instant::now();
+        let (mut rates, mut p99) = (Vec::new(), Vec::new());
+        while begun.elapsed() < WARM {
+            let load = self.load()?;
+            if begun.elapsed() > WARM / 2 {
+                rates.push(load.rate);
+                p99.push(load.p99_us);
+            }
+        }
+        rates.sort_by(f64::total_cmp);
+        p99.sort_by(f64::total_cmp);
+        Ok(Load { rate: rates[rates.len() / 2], p99_us: p99[p99.len() / 2] })
+    }
+
+    /// How long after the start it was what it had been.
+    fn returned(&mut self, before: &Load) -> Result<(Option<Duration>, Option<Duration>), Failure> {
+        let (mut rate, mut p99) = (None, None);
+        while self.started.elapsed() < RETURN_MAX && (rate.is_none() || p99.is_none()) {
+            let load = self.load()?;
+            let now = self.started.elapsed();
+            if load.rate >= before.rate * 0.95 {
+                rate.get_or_insert(now);
+            }
+            if load.p99_us * 0.95 <= before.p99_us {
+                p99.get_or_insert(now);
+            }
+        }
+        Ok((rate, p99))
+    }
+}
+
+fn name(number: u64) -> String {
+    format!("http://example.invalid/object/{number}")
+}
+
+fn say(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// The serving process: PATH OBJECTS BODY_BYTES MEMORY_MIB fill|open.
+fn serve(words: &[String]) -> Result<(), Failure> {
+    let [path, objects, body_bytes, memory_mib, mode] = words else {
+        return Err("serve: five words are expected".into());
+    };
+    let (objects, body_bytes): (u64, usize) = (objects.parse()?, body_bytes.parse()?);
+    // A store has room for an entry in 128 of its bytes times 8; twice what the objects take leaves some.
+    let size = (objects * (body_bytes as u64 + 400).max(1100) * 2).max(64 << 20);
+    let options = OpenOptions { memory_bytes: memory_mib.parse::<u64>()? << 20, ..OpenOptions::default() };
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let device_options = DeviceOptions { create_bytes: Some(size), ..DeviceOptions::default() };
+        let device = nectary_block::open(path, &device_options).await?;
+        if mode == "fill" {
+            Store::create(device.clone(), &CreateOptions { force: true, ..CreateOptions::default() }).await?;
+        }
+        let store = Store::open(device, options).await?;
+        let body = Bytes::from(vec![7u8; body_bytes]);
+        if mode == "fill" {
+            fill(&store, objects, &body).await?;
+        }
+        let mut number = objects / 2;
+        while store.get(KeyRef::new(name(number).as_bytes(), b"")).await.is_none() {
+            number = (number + 1) % objects;
+        }
+        say("hit")?;
+        let first = name(number);
+        while store.put(KeyRef::new(first.as_bytes(), b""), "metadata".into(), body.clone()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        say("write")?;
+        load(store, objects, body).await
     })
+}
+
+async fn fill(store: &Store, objects: u64, body: &Bytes) -> Result<(), Failure> {
+    let begun = Instant::now();
+    for number in 0..objects {
+        let name = name(number);
+        while store.put(KeyRef::new(name.as_bytes(), b""), "metadata".into(), body.clone()).await.is_err() {
+            store.sync().await?;
+        }
+        if number % 100_000 == 0 {
+            eprint!("\rfilling: {number} of {objects} objects, {:.0} s", begun.elapsed().as_secs_f64());
+        }
+    }
+    store.sync().await?;
+    let stat = store.stat();
+    eprintln!(
+        "\rfilled: {} entries of {objects} objects in {:.0} s, index {:.2} bytes an entry, {} evicted from it, {} checkpoints",
+        stat.entries,
+        begun.elapsed().as_secs_f64(),
+        stat.index_bytes as f64 / stat.entries.max(1) as f64,
+        stat.index_evictions,
+        stat.counts.checkpoints
+    );
+    Ok(())
+}
+
+/// Requests until the process is killed, or nobody reads what it says.
+async fn load(store: Store, objects: u64, body: Bytes) -> Result<(), Failure> {
+    let times: Rc<RefCell<Vec<u32>>> = Rc::default();
+    let state = Rc::new(Cell::new(0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id())));
+    let local = tokio::task::LocalSet::new();
+    for _ in 0..CONCURRENT {
+        let (store, body, times, state) = (store.clone(), body.clone(), times.clone(), state.clone());
+        local.spawn_local(async move {
+            loop {
+                let random = next(&state);
+                let name = name(popular(random, objects));
+                let key = KeyRef::new(name.as_bytes(), b"");
+                let begun = Instant::now();
+                if random % PUT_EVERY == 0 || store.get(key).await.is_none() {
+                    // One that is refused because the disk is too slow is not stored: so it goes in a cache.
+                    let _ = store.put(key, "metadata".into(), body.clone()).await;
+                }
+                times.borrow_mut().push(begun.elapsed().as_micros() as u32);
+                if random.is_multiple_of(64) {
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+    }
+    local
+        .run_until(async {
+            let mut begun = Instant::now();
+            loop {
+                tokio::time::sleep(TICK).await;
+                let mut list = times.take();
+                list.sort_unstable();
+                let p99 = list.get(list.len() * 99 / 100).copied().unwrap_or(0);
+                say(&format!("load {:.0} {p99}", list.len() as f64 / begun.elapsed().as_secs_f64()))?;
+                begun = Instant::now();
+            }
+        })
+        .await
+}
+
+fn next(state: &Cell<u64>) -> u64 {
+    let mut x = state.get();
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    state.set(x);
+    x
+}
+
+/// An object of popularity 1/rank, the ranks scattered over the objects.
+fn popular(random: u64, objects: u64) -> u64 {
+    let share = (random >> 11) as f64 / (1u64 << 53) as f64;
+    let rank = (share * (objects as f64).ln()).exp() as u64;
+    rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % objects
 }
