@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::disk::{Mechanics, Times, Work};
-use super::timer::sleep_until;
+use super::timer::Timers;
 use super::{Clock, ModelOptions, ModelStats};
 
 /// How many waiting requests a disk with platters chooses from.
@@ -28,6 +28,7 @@ pub(super) struct Model {
     options: ModelOptions,
     /// When the disk's clock was at 0.
     began: Instant,
+    timers: Timers,
     state: Mutex<State>,
 }
 
@@ -83,7 +84,7 @@ impl Model {
             next_id: 0,
             sums: Sums::default(),
         };
-        Model { options, began: Instant::now(), state: Mutex::new(state) }
+        Model { options, began: Instant::now(), timers: Timers::default(), state: Mutex::new(state) }
     }
 
     pub fn stats(&self) -> ModelStats {
@@ -219,7 +220,7 @@ impl Turn {
                 }
             },
         };
-        sleep_until(self.model.real(end)).await;
+        self.model.timers.sleep_until(self.model.real(end)).await;
     }
 }
 

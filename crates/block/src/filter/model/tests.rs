@@ -120,3 +120,15 @@ async fn mistakes_in_the_options_are_refused() {
         assert!(error.to_string().contains(words), "{spec}: {error}");
     }
 }
+
+#[test]
+fn each_runtime_that_uses_a_device_waits_for_itself() {
+    let device = modelled(ModelOptions::new(Disk::SsdSata));
+    let runtimes: Vec<_> =
+        (0..2).map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()).collect();
+    for runtime in runtimes.iter().chain(&runtimes) {
+        // The other one stands still meanwhile: a timer that it watches would never be seen to go off.
+        let limit = Duration::from_secs(10);
+        runtime.block_on(async { tokio::time::timeout(limit, read(&device, 0, 4096)).await }).unwrap().unwrap();
+    }
+}

@@ -1,39 +1,105 @@
-//! A wait that is exact to tens of microseconds: a millisecond, the runtime's unit, is the whole life of a fast disk's request.
+//! Waits that are exact to tens of microseconds: a millisecond, the runtime's unit, is the whole life of a fast disk's request.
 //!
-//! Owns: a timer descriptor of the kernel for the last stretch, watched by the runtime. Without one the runtime's own timer
-//! serves, rounded up.
+//! Owns: timer descriptors of the kernel for the last stretch of each wait, watched by the runtime and kept for the next one.
+//! Without one the runtime's own timer serves, rounded up.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 /// The stretch for which the runtime's timer is too coarse.
 const LAST_STRETCH: Duration = Duration::from_millis(2);
 
-/// Waits until `end`. *Cost*: two system calls where it is far from a whole number of milliseconds.
-pub(super) async fn sleep_until(end: Instant) {
-    if let Some(early) = end.checked_sub(LAST_STRETCH)
-        && early > Instant::now()
-    {
-        tokio::time::sleep_until(early).await;
+/// How many are made when none is left: an attached device has as many requests under way, and its process is to make no
+/// more of them when memory is short, as the kernel's part of a timer is charged to it.
+const MADE_TOGETHER: usize = 64;
+
+/// How many are kept.
+const KEPT_MAX: usize = 256;
+
+/// A timer that is watched by one runtime; in another one, nobody would hear of it once the first one stands still.
+struct Timer {
+    descriptor: AsyncFd<OwnedFd>,
+    runtime: Id,
+}
+
+/// Timers that nobody waits for.
+#[derive(Default)]
+pub(super) struct Timers(Mutex<Vec<Timer>>);
+
+impl Timers {
+    /// Waits until `end`.
+    ///
+    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls where the end is far from a
+    /// whole number of milliseconds, and a descriptor for each wait at the same time, 64 at least.
+    pub async fn sleep_until(&self, end: Instant) {
+        if let Some(early) = end.checked_sub(LAST_STRETCH)
+            && early > Instant::now()
+        {
+            tokio::time::sleep_until(early).await;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        match self.wait(left).await {
+            Ok(timer) => self.keep(timer),
+            Err(_) => tokio::time::sleep_until(end).await,
+        }
     }
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return;
+
+    async fn wait(&self, left: Duration) -> io::Result<Timer> {
+        let timer = self.take()?;
+        set(&timer.descriptor, left)?;
+        loop {
+            let mut ready = timer.descriptor.readable().await?;
+            // What it was ready for may be its last use; a timer that has not gone off gives nothing to read.
+            if let Ok(gone_off) = ready.try_io(read) {
+                gone_off?;
+                drop(ready);
+                return Ok(timer);
+            }
+        }
     }
-    match timer(left) {
-        // It is readable once it has gone off; what it says does not matter.
-        Ok(timer) if timer.readable().await.is_ok() => {}
-        _ => tokio::time::sleep_until(end).await,
+
+    fn take(&self) -> io::Result<Timer> {
+        let runtime = Handle::current().id();
+        let mut kept = self.kept();
+        if let Some(index) = kept.iter().rposition(|timer| timer.runtime == runtime) {
+            return Ok(kept.swap_remove(index));
+        }
+        let first = new(runtime)?;
+        let room = KEPT_MAX - kept.len().min(KEPT_MAX);
+        for _ in 1..MADE_TOGETHER.min(room) {
+            // One is enough to go on with.
+            let Ok(timer) = new(runtime) else { break };
+            kept.push(timer);
+        }
+        Ok(first)
+    }
+
+    fn keep(&self, timer: Timer) {
+        let mut kept = self.kept();
+        if kept.len() >= KEPT_MAX {
+            // Those of runtimes that are gone go first, as nobody takes them any more.
+            kept.remove(0);
+        }
+        kept.push(timer);
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Timer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A timer that goes off once after `left`.
-fn timer(left: Duration) -> io::Result<AsyncFd<OwnedFd>> {
+/// Makes a timer that is not set.
+fn new(runtime: Id) -> io::Result<Timer> {
     // SAFETY: the call takes numbers.
     let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
     if descriptor < 0 {
@@ -41,13 +107,29 @@ fn timer(left: Duration) -> io::Result<AsyncFd<OwnedFd>> {
     }
     // SAFETY: the call gave a new descriptor, which nobody else has.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    // SAFETY: the `OwnedFd` keeps its descriptor open and the same until the `AsyncFd` is dropped with it.
+    let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
+    Ok(Timer { descriptor, runtime })
+}
+
+/// Lets a timer go off once after `left`.
+fn set(timer: &AsyncFd<OwnedFd>, left: Duration) -> io::Result<()> {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
     let when = libc::itimerspec { it_interval: zero, it_value: value };
     // SAFETY: both pointers are null or to a value that outlives the call.
-    if unsafe { libc::timerfd_settime(descriptor.as_raw_fd(), 0, &raw const when, std::ptr::null_mut()) } < 0 {
+    if unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const when, std::ptr::null_mut()) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the `OwnedFd` keeps its descriptor open and the same until the `AsyncFd` is dropped with it.
-    Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? })
+    Ok(())
+}
+
+/// Takes the note that a timer has gone off.
+fn read(timer: &AsyncFd<OwnedFd>) -> io::Result<()> {
+    let mut count = 0u64;
+    // SAFETY: the pointer is to eight bytes that outlive the call.
+    match unsafe { libc::read(timer.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) } {
+        8 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
