@@ -7,10 +7,11 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nectary_block::{BlockDevice, Context, Geometry, OpenOptions, Registry, SharedDevice};
+use nectary_block::{BlockDevice, Context, Engine, Geometry, OpenOptions, Registry, SharedDevice};
 use tokio::sync::watch;
 
 use crate::counters::{Counters, Figures};
@@ -19,6 +20,18 @@ use crate::fuse::{Mount, Server, open_channel};
 use crate::loop_device::LoopDevice;
 use crate::process;
 use crate::stale::own_name;
+
+/// The threads that make blocking calls for the device; they stay.
+const THREADS: usize = 16;
+
+/// The stack of each; it is locked into memory. *Units*: bytes.
+const STACK_BYTES: usize = 256 << 10;
+
+/// How long the start of all of them is waited for.
+const THREADS_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// For how long a thread stays that has nothing to do.
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// How a device is attached.
 #[derive(Debug, Clone, Default)]
@@ -60,14 +73,21 @@ type Ready = Result<(Mount, SharedDevice), Error>;
 impl Attachment {
     /// Opens the device that `spec` names and attaches it. It blocks the calling thread meanwhile.
     ///
-    /// The calling thread is prepared for serving a disk, and with it all threads that it starts later.
+    /// The calling thread is prepared for serving a disk, and with it all threads that it starts later. The memory of the
+    /// whole process is locked, and its heap does not shrink any more.
     ///
     /// *Errors*: what is missing on this machine, or what the device reports.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
         // What is missing is said before a file is made or a disk is taken.
         let channel = open_channel()?;
         LoopDevice::check()?;
-        let refused = process::prepare();
+        process::keep_heap();
+        let process::Prepared { is_flusher, refused } = process::prepare();
+        let mut options = options;
+        if !is_flusher && options.open.engine == Engine::Auto {
+            // io_uring allocates in the kernel for each request, and charges this process's memory group for it.
+            options.open.engine = Engine::Posix;
+        }
         let counters = Arc::new(Counters::default());
         let (spec, read_only) = (spec.to_owned(), options.read_only);
         let (ready, is_ready) = std::sync::mpsc::channel::<Ready>();
@@ -178,8 +198,28 @@ impl Attachment {
 
 /// Puts the loop device on the mount's file; file and mount are then held by the loop device alone.
 fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
-    let file = mount.open(read_only).map_err(|error| Error::os("opening the FUSE file", error))?;
-    LoopDevice::new(&file, device.geometry().block_bytes, read_only, &own_name())
+    let name = own_name();
+    let path = name.replace(' ', "-");
+    let file = mount.open(&path, read_only).map_err(|error| Error::os("opening the FUSE file", error))?;
+    LoopDevice::new(&file, device.geometry().block_bytes, read_only, &name)
+}
+
+/// Starts all threads that the runtime may have, so that none has to be started when memory is short.
+async fn start_threads() {
+    let started = Arc::new((Mutex::new(0), Condvar::new()));
+    let mut threads = tokio::task::JoinSet::new();
+    for _ in 0..THREADS {
+        let started = started.clone();
+        // Each waits for the others, so each has a thread of its own; where no more can be had, there are fewer.
+        threads.spawn_blocking(move || {
+            let (count, changed) = &*started;
+            let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
+            *count += 1;
+            changed.notify_all();
+            let _ = changed.wait_timeout_while(count, THREADS_WAIT_MAX, |count| *count < THREADS);
+        });
+    }
+    while threads.join_next().await.is_some() {}
 }
 
 /// Opens the device and serves it until the kernel ends the connection, then flushes it.
@@ -191,9 +231,11 @@ fn serve(
     counters: Arc<Counters>,
     ready: &std::sync::mpsc::Sender<Ready>,
 ) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::os("starting a runtime", error))?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().max_blocking_threads(THREADS).thread_stack_size(STACK_BYTES).thread_keep_alive(FOR_EVER);
+    let runtime = runtime.build().map_err(|error| Error::os("starting a runtime", error))?;
     runtime.block_on(async {
+        start_threads().await;
         let started = async {
             let device = registry.open(spec, &options.open).await?;
             let mount = Mount::new(&channel)?;
@@ -208,6 +250,7 @@ fn serve(
                 return Ok(());
             }
         };
+        process::reserve_heap();
         let _ = ready.send(Ok((mount, device.clone())));
         let served = Arc::new(server).run().await;
         let flushed = match options.read_only {

@@ -3,7 +3,8 @@
 //! Owns: the calls. Why each:
 //! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for writeback that may end here, and its own writes are
 //!   not throttled behind the dirty pages that it is there to write. Threads inherit it, so it comes first.
-//! - `mlockall`: no page of the program or of its buffers is dropped and read again, which would need memory.
+//! - `mlockall`: no page of the program or of its buffers is dropped and read again, which would need memory; and a heap with
+//!   a reserve that is mapped before the first request, so that none waits for more of it.
 //! - `oom_score_adj`: among the processes that could be killed for memory this one is nearly the last. Not excluded, since a
 //!   device in memory may itself be what is too large.
 
@@ -15,19 +16,29 @@ use std::path::Path;
 /// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
+/// What the heap has in reserve, in bytes.
+const HEAP_RESERVE_BYTES: usize = 8 << 20;
+
 /// How unwilling the kernel is made to kill this process for its memory, from -1000 to 1000.
 const OOM_SCORE_ADJUSTMENT: &str = "-900";
 
+/// What the kernel made of the preparation.
+pub(crate) struct Prepared {
+    /// Whether allocations in the kernel wait for nothing that only this process could end.
+    pub is_flusher: bool,
+    /// What was refused, in words: without it the device works, but may stand still when memory is short.
+    pub refused: Vec<String>,
+}
+
 /// Prepares the calling thread, and all threads that it starts from now on, for serving a disk.
-///
-/// Gives what was refused, in words: without it the device works, but may stand still when memory is short.
-pub(crate) fn prepare() -> Vec<String> {
-    let mut refused = Vec::new();
+pub(crate) fn prepare() -> Prepared {
+    let (mut refused, mut is_flusher) = (Vec::new(), true);
     // SAFETY: the call takes numbers only.
     if unsafe {
         libc::prctl(PR_SET_IO_FLUSHER, 1 as libc::c_long, 0 as libc::c_long, 0 as libc::c_long, 0 as libc::c_long)
     } != 0
     {
+        is_flusher = false;
         refused.push(format!("PR_SET_IO_FLUSHER: {}", io::Error::last_os_error()));
     }
     // SAFETY: the call takes numbers only and changes no memory's contents.
@@ -37,7 +48,25 @@ pub(crate) fn prepare() -> Vec<String> {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT) {
         refused.push(format!("oom_score_adj: {error}"));
     }
-    refused
+    Prepared { is_flusher, refused }
+}
+
+/// Lets every later allocation come from one heap that only grows. To be called before there are threads that allocate.
+pub(crate) fn keep_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the calls take numbers, and only change where later allocations come from.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+    }
+}
+
+/// Grows the heap by what requests will need at most, now: growing it under pressure would wait for memory.
+pub(crate) fn reserve_heap() {
+    let reserve: Vec<u8> = Vec::with_capacity(HEAP_RESERVE_BYTES);
+    // Locked memory is there once it is mapped; given back, it stays with the heap.
+    drop(std::hint::black_box(reserve));
 }
 
 /// Makes this process the leader of a session of its own: no terminal reaches it any more.

@@ -1,8 +1,9 @@
-//! A FUSE mount of one regular file that is attached nowhere.
+//! A FUSE mount with one file that is attached nowhere.
 //!
-//! Owns: the calls that make it. Why so: the root of the mount is the file itself, and the mount has no place in any
-//! directory, so nobody can come across it, nothing is left of it when this process dies, and no mount point has to be
-//! found, made or cleaned. It lives as long as somebody has the file open: the loop device.
+//! Owns: the calls that make it. Why so: the mount has no place in any directory, so nobody can come across it, nothing is
+//! left of it when this process dies, and no mount point has to be found, made or cleaned. It lives as long as somebody
+//! has the file open: the loop device. The file has a name that no other has, since tools take loop devices on files of
+//! the same path for the same.
 
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
@@ -43,7 +44,7 @@ impl Mount {
         let options: [(&CStr, String); 5] = [
             (c"source", "nectary-attach".to_owned()),
             (c"fd", channel.as_raw_fd().to_string()),
-            (c"rootmode", "100600".to_owned()),
+            (c"rootmode", "40500".to_owned()),
             (c"user_id", "0".to_owned()),
             (c"group_id", "0".to_owned()),
         ];
@@ -58,11 +59,11 @@ impl Mount {
         Ok(Mount { mount })
     }
 
-    /// Opens the file; somebody has to serve the channel meanwhile.
-    pub fn open(&self, read_only: bool) -> io::Result<File> {
+    /// Opens the file by a name of its own; somebody has to serve the channel meanwhile.
+    pub fn open(&self, name: &str, read_only: bool) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only).custom_flags(libc::O_DIRECT);
-        let file = options.open(format!("/proc/self/fd/{}", self.mount.as_raw_fd()))?;
+        let file = options.open(format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd()))?;
         // The kernel asks for the size now; the loop device may take what is known already.
         file.metadata()?;
         Ok(file)

@@ -10,6 +10,9 @@ pub const MAJOR: u32 = 7;
 /// The minor version that is spoken.
 pub const MINOR: u32 = 31;
 
+/// The number of the file; that of its directory is 1.
+pub const FILE: u64 = 2;
+
 /// The bytes before the data of a write: the header and the write's own arguments.
 pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
@@ -31,7 +34,9 @@ const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 pub enum Call {
     /// The first request.
     Init(InitIn),
-    /// Size and mode of the file.
+    /// The file of a name in the directory.
+    LookUp,
+    /// Size and mode of the file or its directory.
     GetAttributes,
     /// A handle on the file.
     Open,
@@ -61,6 +66,7 @@ pub enum Call {
 pub fn parse(head: &[u8], rest: &[u8]) -> Option<(InHeader, Call)> {
     let (header, arguments) = InHeader::read_from_prefix(head).ok()?;
     let call = match header.opcode {
+        1 => Call::LookUp,
         3 => Call::GetAttributes,
         2 | 42 => Call::Forget,
         14 => Call::Open,
@@ -200,14 +206,11 @@ pub struct OpenOut {
     pub padding: u32,
 }
 
-/// The answer to `GETATTR`.
+/// What a file is.
 #[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct AttributesOut {
-    pub valid_seconds: u64,
-    pub valid_ns: u32,
-    pub padding: u32,
+pub struct Attributes {
     pub node: u64,
     pub size: u64,
     pub blocks: u64,
@@ -220,6 +223,31 @@ pub struct AttributesOut {
     pub device: u32,
     pub block_bytes: u32,
     pub flags: u32,
+}
+
+/// The answer to `GETATTR`.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct AttributesOut {
+    pub valid_seconds: u64,
+    pub valid_ns: u32,
+    pub padding: u32,
+    pub attributes: Attributes,
+}
+
+/// The answer to `LOOKUP`.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct EntryOut {
+    pub node: u64,
+    pub generation: u64,
+    pub entry_valid_seconds: u64,
+    pub attributes_valid_seconds: u64,
+    pub entry_valid_ns: u32,
+    pub attributes_valid_ns: u32,
+    pub attributes: Attributes,
 }
 
 /// The answer to `STATFS`.
@@ -250,7 +278,7 @@ mod tests {
     #[test]
     fn layouts_have_the_sizes_of_the_protocol() {
         assert_eq!((size_of::<InHeader>(), size_of::<OutHeader>(), HEAD_BYTES), (40, 16, 80));
-        assert_eq!((size_of::<InitOut>(), size_of::<AttributesOut>()), (64, 16 + 88));
+        assert_eq!((size_of::<InitOut>(), size_of::<AttributesOut>(), size_of::<EntryOut>()), (64, 16 + 88, 40 + 88));
         assert_eq!((size_of::<OpenOut>(), size_of::<StatFsOut>(), size_of::<AllocateIn>()), (16, 80, 32));
     }
 

@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use zerocopy::IntoBytes;
 
 use super::protocol::{
-    AllocateIn, AttributesOut, Call, HEAD_BYTES, INIT_FLAGS, InitIn, InitOut, MAJOR, MINOR, OPEN_FLAGS, OpenOut,
-    OutHeader, ReadIn, StatFsOut, WriteIn, WriteOut, parse,
+    AllocateIn, Attributes, AttributesOut, Call, EntryOut, FILE, HEAD_BYTES, INIT_FLAGS, InHeader, InitIn, InitOut,
+    MAJOR, MINOR, OPEN_FLAGS, OpenOut, OutHeader, ReadIn, StatFsOut, WriteIn, WriteOut, parse,
 };
 use crate::counters::{Counters, add};
 
@@ -56,6 +56,8 @@ pub struct Server {
     /// Held by the slot whose turn it is to read.
     turn: tokio::sync::Mutex<()>,
     flights: Vec<Mutex<Flight>>,
+    /// Of the slots that do not run yet; allocated with the server, not when memory may be short.
+    memories: Mutex<Vec<Memory>>,
 }
 
 /// What a slot is at.
@@ -108,17 +110,19 @@ impl Server {
             counters,
             turn: tokio::sync::Mutex::new(()),
             flights: (0..SLOTS).map(|_| Mutex::default()).collect(),
+            memories: Mutex::new((0..SLOTS).map(|_| Memory::new()).collect()),
         })
     }
 
-    /// Serves until the kernel ends the connection, which it does when the last user of the file is gone.
+    /// Serves, once, until the kernel ends the connection, which it does when the last user of the file is gone.
     ///
     /// *Errors*: what the kernel's end of the protocol reports, other than its regular end.
     pub async fn run(self: Arc<Server>) -> io::Result<()> {
         let mut slots = JoinSet::new();
-        for index in 0..usize::from(SLOTS) {
+        let memories = std::mem::take(&mut *self.memories.lock().unwrap_or_else(PoisonError::into_inner));
+        for (index, memory) in memories.into_iter().enumerate() {
             let server = self.clone();
-            slots.spawn(async move { server.slot(index).await });
+            slots.spawn(async move { server.slot(index, memory).await });
         }
         let mut result = Ok(());
         while let Some(ended) = slots.join_next().await {
@@ -128,8 +132,7 @@ impl Server {
         result
     }
 
-    async fn slot(&self, index: usize) -> io::Result<()> {
-        let mut memory = Memory::new();
+    async fn slot(&self, index: usize, mut memory: Memory) -> io::Result<()> {
         loop {
             let turn = self.turn.lock().await;
             let Some(bytes) = self.receive(&mut memory).await? else { return Ok(()) };
@@ -150,7 +153,7 @@ impl Server {
                 is_answered: false,
             };
             drop(turn);
-            self.serve(index, header.unique, call, &mut memory).await;
+            self.serve(index, header, call, &mut memory).await;
             *self.flight(index) = Flight::default();
         }
     }
@@ -178,7 +181,8 @@ impl Server {
         }
     }
 
-    async fn serve(&self, index: usize, unique: u64, call: Call, memory: &mut Memory) {
+    async fn serve(&self, index: usize, header: InHeader, call: Call, memory: &mut Memory) {
+        let unique = header.unique;
         match call {
             Call::Read(arguments) => self.read(index, arguments, memory).await,
             Call::Write(arguments) => self.write(index, arguments, memory).await,
@@ -197,20 +201,21 @@ impl Server {
             }
             Call::Interrupt(target) => self.interrupt(target),
             Call::Init(arguments) => self.init(unique, arguments),
-            Call::GetAttributes => {
-                let size = self.device.geometry().size_bytes;
-                let mode = libc::S_IFREG | if self.read_only { 0o400 } else { 0o600 };
-                let attributes = AttributesOut {
-                    valid_seconds: VALID_SECONDS,
-                    node: 1,
-                    size,
-                    blocks: size / 512,
-                    mode,
-                    links: 1,
-                    block_bytes: self.device.geometry().block_bytes,
-                    ..AttributesOut::default()
+            // The mount has no place, so only its maker asks, and any name that it asks for is that of the file.
+            Call::LookUp => {
+                let entry = EntryOut {
+                    node: FILE,
+                    entry_valid_seconds: VALID_SECONDS,
+                    attributes_valid_seconds: VALID_SECONDS,
+                    attributes: self.attributes(FILE),
+                    ..EntryOut::default()
                 };
-                self.send(unique, Answer::Bytes(attributes.as_bytes()));
+                self.send(unique, Answer::Bytes(entry.as_bytes()));
+            }
+            Call::GetAttributes => {
+                let attributes = self.attributes(header.node);
+                let answer = AttributesOut { valid_seconds: VALID_SECONDS, attributes, ..AttributesOut::default() };
+                self.send(unique, Answer::Bytes(answer.as_bytes()));
             }
             Call::Open => {
                 let open = OpenOut { handle: 1, flags: OPEN_FLAGS, padding: 0 };
@@ -230,6 +235,23 @@ impl Server {
             Call::Release => self.send(unique, Answer::Bytes(&[])),
             Call::Forget => {}
             Call::Other => self.send(unique, Answer::Error(libc::ENOSYS)),
+        }
+    }
+
+    /// The attributes of the file, or of the directory that it is in.
+    fn attributes(&self, node: u64) -> Attributes {
+        if node != FILE {
+            return Attributes { node, mode: libc::S_IFDIR | 0o500, links: 2, ..Attributes::default() };
+        }
+        let geometry = self.device.geometry();
+        Attributes {
+            node,
+            size: geometry.size_bytes,
+            blocks: geometry.size_bytes / 512,
+            mode: libc::S_IFREG | if self.read_only { 0o400 } else { 0o600 },
+            links: 1,
+            block_bytes: geometry.block_bytes,
+            ..Attributes::default()
         }
     }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nectary_block::{OpenOptions, Registry};
+use nectary_block::{OpenOptions, Registry, StatsFilter};
 use tokio::sync::oneshot;
 
 use super::serve::SLOTS;
@@ -18,6 +18,7 @@ use crate::counters::Counters;
 struct Served {
     file: Option<File>,
     counters: Arc<Counters>,
+    device: Arc<StatsFilter>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -36,10 +37,13 @@ impl Served {
         let (stop, stopped) = oneshot::channel();
         let counters = Arc::new(Counters::default());
         let (of_thread, spec) = (counters.clone(), spec.to_owned());
+        let (opened, is_opened) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let device = Registry::with_builtins().open(&spec, &OpenOptions::default()).await.unwrap();
+                let device = Arc::new(StatsFilter::new(device));
+                opened.send(device.clone()).unwrap();
                 let server = Arc::new(Server::new(channel, device, false, of_thread).unwrap());
                 tokio::select! {
                     served = server.run() => served.unwrap(),
@@ -47,8 +51,9 @@ impl Served {
                 }
             });
         });
-        let file = mount.open(false).unwrap();
-        Some(Served { file: Some(file), counters, stop: Some(stop), thread: Some(thread) })
+        let device = is_opened.recv().unwrap();
+        let file = mount.open("a-file", false).unwrap();
+        Some(Served { file: Some(file), counters, device, stop: Some(stop), thread: Some(thread) })
     }
 
     fn file(&self) -> &File {
@@ -77,15 +82,14 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
     let began = Instant::now();
     let mut reader =
         Command::new("cat").stdin(served.file().try_clone().unwrap()).stdout(Stdio::null()).spawn().unwrap();
-    let signal = |name: &str| Command::new("kill").args([name, &reader.id().to_string()]).status().unwrap().success();
-    // Until it waits for its read there is nothing to interrupt; the signal then finds it there or ends it before.
-    let waits =
-        || std::fs::read_to_string(format!("/proc/{}/wchan", reader.id())).unwrap_or_default().contains("request_wait");
-    while !waits() {
+    // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
+    let interrupt = || unsafe { libc::kill(reader.id() as i32, libc::SIGINT) };
+    // A read that the device does not have yet ends with its process, and nobody hears of an interrupt.
+    while served.device.snapshot().reads.begun == 0 {
         assert!(began.elapsed() < Duration::from_secs(20), "cat does not read");
         std::thread::yield_now();
     }
-    assert!(signal("-INT"));
+    assert_eq!(interrupt(), 0);
     reader.wait().unwrap();
     while served.counters.read().interrupted == 0 {
         assert!(began.elapsed() < Duration::from_secs(20), "the interrupt does not arrive");
