@@ -14,12 +14,20 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long any one step may take.
 const STEP_MAX: Duration = Duration::from_secs(120);
+/// How long a run may take beyond what it was asked to.
+const RUN_MAX: Duration = Duration::from_secs(180);
+/// How long cleaning up may take.
+const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
+/// After what time a connection that was aborted in vain is aborted again: another one may have taken its place.
+const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The bytes of the device.
 const DEVICE_BYTES: &str = "512M";
 /// What the attaching process and whoever dirties pages may use together, in bytes.
@@ -78,6 +86,8 @@ pub struct Outcome {
     pub kills: u32,
     /// What re-attaching said that it released.
     pub released: usize,
+    /// How often the attaching process's memory group was at its limit; `None` without one.
+    pub short_of_memory: Option<u64>,
     /// Whether planted losses were found.
     pub caught: bool,
     /// What is wrong.
@@ -109,6 +119,8 @@ pub fn missing(system: FileSystem) -> Option<String> {
 pub fn run(system: FileSystem, spec: &str, seed: u64, kills: u32, load: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut disk = Disk::new(system, spec)?;
+    // Dropped before the disk, whose own clean-up is then watched by its own.
+    let watchdog = disk.watch(load * 2 * kills + RUN_MAX);
     disk.attach()?;
     disk.fio(&disk.device.clone(), "randrw")?;
     disk.tool(system.make())?;
@@ -155,7 +167,80 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, kills: u32, load: Duration
     outcome.caught = record.catches_planted(&disk.place)?;
     disk.unmount()?;
     disk.detach()?;
+    outcome.short_of_memory = disk.short_of_memory();
+    outcome.problems.extend(watchdog.is_aborted().then(|| "it hung until its connection was aborted".to_owned()));
     Ok(outcome)
+}
+
+/// Makes a file system on one attached device while one on another is mounted.
+pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
+    let (mut one, mut other) = (Disk::new(system, "{file}")?, Disk::new(system, "{file}")?);
+    let _watchdogs = [one.watch(RUN_MAX), other.watch(RUN_MAX)];
+    for disk in [&mut one, &mut other] {
+        disk.attach()?;
+        disk.tool(system.make())?;
+        disk.mount()?;
+    }
+    for disk in [&mut one, &mut other] {
+        disk.unmount()?;
+        disk.detach()?;
+    }
+    Ok(())
+}
+
+/// Ends a FUSE connection that hangs: whoever waits for it in the kernel cannot even be killed otherwise.
+struct Watchdog {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl Watchdog {
+    /// Aborts the connection of this number, as it is then, unless it is dropped before the limit, and again as often.
+    fn new(connection: Arc<Mutex<String>>, place: PathBuf, limit: Duration) -> Watchdog {
+        let (stop, stopped) = mpsc::channel();
+        let aborted = Arc::new(AtomicBool::new(false));
+        let of_thread = aborted.clone();
+        let thread = std::thread::spawn(move || {
+            let mut limit = limit;
+            while stopped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                let number = connection.lock().map(|number| number.clone()).unwrap_or_default();
+                of_thread.store(true, Ordering::Relaxed);
+                println!("nothing ended within {limit:?}: FUSE connection {number} is aborted");
+                if let Err(error) = abort(&number, &place) {
+                    println!("FUSE connection {number} is not aborted: {error}");
+                }
+                limit = ABORT_AGAIN;
+            }
+        });
+        Watchdog { stop: Some(stop), thread: Some(thread), aborted }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Aborts the FUSE connection of a number: all that is asked of it fails.
+fn abort(number: &str, place: &Path) -> Result<()> {
+    ensure!(!number.is_empty(), "its number is not known");
+    fs::create_dir_all(place)?;
+    let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(place).status()?;
+    ensure!(mounted.success(), "fusectl cannot be mounted: {}", guard::describe(mounted));
+    // Not made where it is not there: a connection that is gone needs none.
+    let written =
+        File::options().write(true).open(place.join(number).join("abort")).and_then(|mut file| file.write(b"1"));
+    let _ = Command::new("umount").arg(place).status();
+    written.map(drop).with_context(|| format!("{} cannot be written", place.join(number).join("abort").display()))
 }
 
 /// An attached device and what belongs to it.
@@ -168,6 +253,8 @@ struct Disk {
     process: Option<Process>,
     group: Option<PathBuf>,
     attached: u32,
+    /// The number of the FUSE connection.
+    connection: Arc<Mutex<String>>,
 }
 
 impl Disk {
@@ -186,7 +273,17 @@ impl Disk {
             println!("no memory group: pages are dirtied without a limit");
         }
         let device = PathBuf::new();
-        Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0 })
+        Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0, connection: Arc::default() })
+    }
+
+    /// Aborts the device's connection if the watchdog lives longer than the limit.
+    fn watch(&self, limit: Duration) -> Watchdog {
+        Watchdog::new(self.connection.clone(), self.scratch.join("fusectl"), limit)
+    }
+
+    /// How often the group was at its limit.
+    fn short_of_memory(&self) -> Option<u64> {
+        fs::read_to_string(self.group.as_ref()?.join("memory.failcnt")).ok()?.trim().parse().ok()
     }
 
     /// A command in the memory group.
@@ -214,6 +311,7 @@ impl Disk {
             if let Some(device) = text.lines().find(|line| line.starts_with("/dev/loop")) {
                 self.device = PathBuf::from(device);
                 self.process = Some(process);
+                self.find_connection()?;
                 return Ok(text.matches("is gone").count());
             }
             if let Some(status) = process.try_status() {
@@ -222,6 +320,15 @@ impl Disk {
             ensure!(Instant::now() < deadline, "nothing is attached yet\n{}", process.log_tail());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// The connection has the minor number of the file system that the loop device's file is on.
+    fn find_connection(&self) -> Result<()> {
+        let output = Command::new("losetup").args(["-n", "-O", "BACK-MAJ:MIN"]).arg(&self.device).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let minor = text.split(':').next_back().unwrap_or_default().to_owned();
+        *self.connection.lock().map_err(|_| anyhow::anyhow!("the watchdog panicked"))? = minor;
+        Ok(())
     }
 
     fn kill(&mut self) {
@@ -297,6 +404,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        let _watchdog = self.watch(CLEAN_UP_MAX);
         let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
         if let Some(process) = &mut self.process {
             process.signal(libc::SIGTERM);

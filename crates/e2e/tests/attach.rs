@@ -1,28 +1,25 @@
 //! Devices in the kernel: file systems on them keep what was synced, whatever happens to the process that serves them.
 
-use nectary_e2e::attach::{FileSystem, Outcome, missing, run};
+use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted};
 use nectary_e2e::report::{not_run, seed_or_new};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// One file system at a time: mkfs.btrfs takes loop devices for one another whose files have the same name, as those of all
-/// attached devices have, and refuses one while another is mounted.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A small sample; `attach-filesystems` runs for longer.
 fn sample(system: FileSystem, spec: &str) {
     if let Some(reason) = missing(system) {
         return not_run(format!("attach {}: {reason}", system.name()));
     }
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("{} on {spec}, seed {seed}", system.name());
     let outcome = run(system, spec, seed, 1, Duration::from_millis(1500)).expect("the run ends");
-    let Outcome { synced, kills, released, caught, problems } = outcome;
-    println!("{synced} files synced, {kills} kills, {released} things released");
+    let Outcome { synced, kills, released, short_of_memory, caught, problems } = outcome;
+    println!(
+        "{synced} files synced, {kills} kills, {released} things released, short of memory {short_of_memory:?} times"
+    );
     assert_eq!(problems, Vec::<String>::new(), "seed {seed}");
     assert!(caught, "planted losses were not found");
     assert!(synced > 40 && released >= 2, "{synced} synced, {released} released: it proves nothing");
+    assert_ne!(short_of_memory, Some(0), "it was never under pressure");
 }
 
 #[test]
@@ -38,4 +35,12 @@ fn xfs_on_an_attached_model_keeps_what_was_synced_over_sigkill_under_pressure() 
 #[test]
 fn btrfs_on_an_attached_file_keeps_what_was_synced_over_sigkill_under_pressure() {
     sample(FileSystem::Btrfs, "{file}");
+}
+
+#[test]
+fn btrfs_is_made_on_an_attached_device_while_another_is_mounted() {
+    if let Some(reason) = missing(FileSystem::Btrfs) {
+        return not_run(format!("attach beside mounted: {reason}"));
+    }
+    run_beside_mounted(FileSystem::Btrfs).expect("mkfs.btrfs does not take one for the other");
 }

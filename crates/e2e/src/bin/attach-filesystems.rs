@@ -55,11 +55,12 @@ fn main() -> Result<ExitCode> {
             let good = outcome.problems.is_empty() && outcome.caught;
             let verdict = if good { "ok" } else { "FAILED" };
             println!(
-                "{verdict} {} on {device}: {} files synced, {} kills, {} released, seed {round_seed}",
+                "{verdict} {} on {device}: {} files synced, {} kills, {} released, short of memory {:?} times, seed {round_seed}",
                 system.name(),
                 outcome.synced,
                 outcome.kills,
-                outcome.released
+                outcome.released,
+                outcome.short_of_memory
             );
             outcome.problems.iter().for_each(|problem| println!("  {problem}"));
             rounds += 1;
