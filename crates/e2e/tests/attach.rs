@@ -2,13 +2,21 @@
 
 use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted};
 use nectary_e2e::report::{not_run, seed_or_new};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Every attaching process releases what dead ones left, and this says what it released: so one test after another.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A small sample; `attach-filesystems` runs for longer.
 fn sample(system: FileSystem, spec: &str) {
     if let Some(reason) = missing(system) {
         return not_run(format!("attach {}: {reason}", system.name()));
     }
+    let _turn = turn();
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("{} on {spec}, seed {seed}", system.name());
     let outcome = run(system, spec, seed, 1, Duration::from_millis(1500)).expect("the run ends");
@@ -42,5 +50,6 @@ fn btrfs_is_made_on_an_attached_device_while_another_is_mounted() {
     if let Some(reason) = missing(FileSystem::Btrfs) {
         return not_run(format!("attach beside mounted: {reason}"));
     }
+    let _turn = turn();
     run_beside_mounted(FileSystem::Btrfs).expect("mkfs.btrfs does not take one for the other");
 }
