@@ -280,6 +280,14 @@ fn serve(words: &[String]) -> Result<(), Failure> {
         let body = Bytes::from(vec![7u8; body_bytes]);
         if mode == "fill" {
             fill(&store, objects, &body).await?;
+        } else {
+            let recovery = store.stat().recovery;
+            eprintln!(
+                "recovered in {} ms: {} appends, {} records replayed",
+                recovery.duration_us / 1000,
+                recovery.appends,
+                recovery.records
+            );
         }
         let mut number = objects / 2;
         while store.get(KeyRef::new(name(number).as_bytes(), b"")).await.is_none() {
