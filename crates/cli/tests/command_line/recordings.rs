@@ -134,7 +134,7 @@ fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
 fn signals_to_the_recorder_reach_the_program() {
     let scratch = scratch("record-signals");
     for name in ["TERM", "INT", "HUP", "USR1"] {
-        let script = format!("trap 'kill $!; exit 9' {name}; sleep 60 & echo > one; wait; exit 1");
+        let script = format!("trap 'kill -KILL $!; exit 9' {name}; sleep 60 & echo > one; wait; exit 1");
         let mut recorder = begin(&scratch, &script);
         line(&scratch, "one");
         signal(&recorder, name);
