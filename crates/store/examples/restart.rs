@@ -340,7 +340,7 @@ async fn load(store: Store, objects: u64, body: Bytes) -> Result<(), Failure> {
                 let name = name(popular(random, objects));
                 let key = KeyRef::new(name.as_bytes(), b"");
                 let begun = Instant::now();
-                if random % PUT_EVERY == 0 || store.get(key).await.is_none() {
+                if random.is_multiple_of(PUT_EVERY) || store.get(key).await.is_none() {
                     // One that is refused because the disk is too slow is not stored: so it goes in a cache.
                     let _ = store.put(key, "metadata".into(), body.clone()).await;
                 }
