@@ -4,10 +4,10 @@
 //! streams and their verdicts, and the one ghost that divides the cache between streams (it is given to it like any other).
 
 use super::ghosts::{Each, GHOSTS_MAX, Ghosts};
-use super::guard::Guard;
+use super::guard::{Favourite, Guard};
 use super::live::Live;
 use super::partition::Partition;
-use crate::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::{Access, Policy, Stream};
 
 /// Votes are counted every so many references, or this share of the capacity.
 const VOTE_REFERENCES_MIN: u64 = 16;
@@ -51,8 +51,8 @@ impl Follower {
         self.vote();
     }
 
-    /// Makes a ghost the favourite of a verdict in the stream of a slot, or none.
-    pub(super) fn set_favourite_of(&mut self, slot: usize, favourite: Option<usize>) {
+    /// Says what a verdict expects of the stream of a slot.
+    pub(super) fn set_favourite_of(&mut self, slot: usize, favourite: Option<Favourite>) {
         if let Some(partition) = self.ghosts.partition_mut() {
             partition.set_favourite(slot, favourite);
         }
@@ -68,14 +68,19 @@ impl Follower {
         &self.guard
     }
 
-    /// Makes a ghost the favourite of a verdict, or none.
-    pub(super) fn set_favourite(&mut self, favourite: Option<usize>) {
+    /// Says what the verdicts expect of all streams together.
+    pub(super) fn set_favourite(&mut self, favourite: Option<Favourite>) {
         self.guard.set_favourite(favourite);
     }
 
     /// Who led before, where the last reference changed the leader.
     pub(super) fn deposed(&self) -> Option<usize> {
         self.deposed
+    }
+
+    /// The residents with their weights, those worth least first.
+    pub(super) fn residents(&self) -> Vec<(u64, u64)> {
+        self.live.residents()
     }
 
     fn vote(&mut self) {
@@ -108,13 +113,11 @@ impl Policy for Follower {
         if self.left == 0 {
             self.vote();
         }
-        let is_hit = self.live.refer(id, holders);
-        self.guard.count_live(!is_hit);
-        if is_hit {
+        if self.live.refer(id, holders) {
             return Access::Hit;
         }
         if weight > self.capacity
-            || !self.live.make_room(weight, self.capacity, Some(holders), REFUSALS_MAX, evict)
+            || !self.live.make_room(weight, self.capacity, holders, evict)
             || !self.live.insert(id, weight, holders)
         {
             return Access::Bypassed;
@@ -136,8 +139,7 @@ impl Policy for Follower {
         self.guard.set_capacity(capacity);
         self.ghosts.set_capacity(capacity);
         self.tell_losses(None);
-        let refusals_max = self.live.count();
-        self.live.make_room(0, capacity, None, refusals_max, evict);
+        self.live.shrink(capacity, evict);
     }
 
     fn capacity(&self) -> u64 {

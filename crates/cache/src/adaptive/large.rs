@@ -2,14 +2,19 @@
 //!
 //! Owns: the cache and when it takes over what the scout found. Promises: the invariants of [`Policy`]. Leaves to others: the
 //! choice.
+//!
+//! It begins with LRU: at this size a reference costs what it touches of memory, and LRU touches least. Another policy is
+//! taken over when it is ahead of the one in force by more than chance and by enough to be worth the change. So where all
+//! do about as well nothing is paid for, and whatever is in force has beaten LRU.
 
-use super::TAKE_OVER_REFERENCES;
 use super::divided::Divided;
 use super::migrating::{Lead, Migrating};
 use super::scout::Scout;
-use crate::arena::hash;
+use super::{TAKE_OVER_REFERENCES, is_sampled};
 use crate::{Access, Policy, Stream, by_name};
 
+/// What a large cache begins with.
+const FIRST: &str = "lru";
 /// What a cache divided between streams is called.
 const DIVIDED: &str = "partition";
 
@@ -23,27 +28,51 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// An empty one with the policy with which a scout begins; `None` where that is not registered.
+    /// An empty one; `None` where what it begins with is not registered.
     pub(super) fn new(capacity: u64) -> Option<Large> {
-        let name = super::ghosts::CANDIDATES[super::ghosts::FIRST];
-        let cache = Migrating::new(Lead::Whole(by_name(name, capacity)?));
-        Some(Large { cache, name, left: TAKE_OVER_REFERENCES })
+        let cache = Migrating::new(Lead::Whole(by_name(FIRST, capacity)?));
+        Some(Large { cache, name: FIRST, left: TAKE_OVER_REFERENCES })
     }
 
-    /// A reference; `shift` is there where the scout sees it too.
+    /// One of `residents`, ids and weights that fit, those worth least first.
+    pub(super) fn with_residents(capacity: u64, residents: &[(u64, u64)]) -> Option<Large> {
+        let mut large = Large::new(capacity)?;
+        for &(id, weight) in residents {
+            large.cache.reference(id, weight, Stream(0), &mut |_| false);
+        }
+        Some(large)
+    }
+
+    /// A reference that the scout does not see.
+    #[inline]
     pub(super) fn reference(
         &mut self,
         id: u64,
         weight: u64,
         stream: Stream,
         scout: &mut Scout,
-        shift: Option<u32>,
+        evict: &mut dyn FnMut(u64) -> bool,
+    ) -> Access {
+        // Little stands between two references here, so that the processor waits for the memory of several at once.
+        if let Some(policy) = self.cache.sole() {
+            return policy.reference(id, weight, stream, evict);
+        }
+        let slot = scout.slot(stream);
+        self.cache.reference(id, weight, Stream(slot as u32), evict)
+    }
+
+    /// A reference that the scout, of a sample of one in 2^`shift`, sees too.
+    #[inline(never)]
+    pub(super) fn reference_sampled(
+        &mut self,
+        id: u64,
+        weight: u64,
+        stream: Stream,
+        scout: &mut Scout,
+        shift: u32,
         evict: &mut dyn FnMut(u64) -> bool,
     ) -> Access {
         let slot = scout.slot(stream);
-        let Some(shift) = shift else {
-            return self.cache.reference(id, weight, Stream(slot as u32), evict);
-        };
         scout.refer(id, weight, slot);
         self.left -= 1;
         if self.left == 0 {
@@ -52,7 +81,7 @@ impl Large {
         }
         let access = self.cache.reference(id, weight, Stream(slot as u32), &mut |victim| {
             let is_given_up = evict(victim);
-            if is_given_up && (hash(victim) >> 40) & ((1 << shift) - 1) == 0 {
+            if is_given_up && is_sampled(victim, shift) {
                 scout.evicted(victim);
             }
             is_given_up
@@ -61,11 +90,16 @@ impl Large {
         access
     }
 
+    /// The policy in force.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Takes over the scout's leader, and its division.
     fn take_over(&mut self, scout: &Scout, shift: u32, evict: &mut dyn FnMut(u64) -> bool) {
         let leader = scout.leader();
         let capacity = self.cache.capacity();
-        if leader != self.name && !self.cache.is_busy() {
+        if leader != self.name && scout.is_ahead_of(self.name) && !self.cache.is_busy() {
             let lead = match by_name(leader, capacity) {
                 Some(policy) => Lead::Whole(policy),
                 None if leader == DIVIDED => Lead::Divided(Box::new(Divided::new(capacity))),
@@ -101,7 +135,7 @@ impl Large {
         self.cache.set_capacity(capacity, evict);
     }
 
-    /// The capacity.
+    /// The weight of all residents.
     pub(super) fn used(&self) -> u64 {
         self.cache.used()
     }

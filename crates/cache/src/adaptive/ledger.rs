@@ -12,7 +12,7 @@ use std::fmt;
 /// What the cache did for one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ledger {
-    /// References; of a sampled ledger those of the sample.
+    /// References; where ids are sampled, as an estimate, those of the sample times the ids for which one stands.
     pub references: u64,
     /// Misses among them.
     pub misses: u64,
@@ -23,27 +23,17 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Counts one reference.
-    pub(super) fn count(&mut self, is_hit: bool, is_lru_hit: bool) {
-        self.references += 1;
-        self.misses += u64::from(!is_hit);
-        self.saved += u64::from(is_hit && !is_lru_hit);
-        self.lost += u64::from(!is_hit && is_lru_hit);
+    /// Counts a reference that stands for 2^`shift`.
+    pub(super) fn count(&mut self, shift: u32, is_hit: bool, is_lru_hit: bool) {
+        self.references += 1 << shift;
+        self.misses += u64::from(!is_hit) << shift;
+        self.saved += u64::from(is_hit && !is_lru_hit) << shift;
+        self.lost += u64::from(!is_hit && is_lru_hit) << shift;
     }
 
     /// The misses of LRU over the same references.
     pub fn misses_lru(&self) -> u64 {
         self.misses + self.saved - self.lost
-    }
-
-    /// The ledger of a sample of one in 2^`shift` as an estimate of the whole.
-    pub(super) fn scaled(&self, shift: u32) -> Ledger {
-        Ledger {
-            references: self.references << shift,
-            misses: self.misses << shift,
-            saved: self.saved << shift,
-            lost: self.lost << shift,
-        }
     }
 }
 
@@ -62,7 +52,7 @@ mod tests {
     fn saved_less_lost_is_the_difference_to_lru() {
         let mut ledger = Ledger::default();
         for (is_hit, is_lru_hit, times) in [(true, true, 5), (true, false, 4), (false, true, 3), (false, false, 2)] {
-            (0..times).for_each(|_| ledger.count(is_hit, is_lru_hit));
+            (0..times).for_each(|_| ledger.count(0, is_hit, is_lru_hit));
         }
         assert_eq!(ledger, Ledger { references: 14, misses: 5, saved: 4, lost: 3 });
         assert_eq!(ledger.misses_lru(), 6);

@@ -10,6 +10,7 @@
 //! never throws the contents away.
 
 use super::ghosts::{Each, Mask};
+use crate::REFUSALS_MAX;
 use crate::arena::{Arena, Queue};
 
 /// The residents of one follower.
@@ -100,8 +101,7 @@ impl Live {
         &mut self,
         room: u64,
         capacity: u64,
-        newcomer: Option<Mask>,
-        refusals_max: usize,
+        newcomer: Mask,
         evict: &mut dyn FnMut(u64) -> bool,
     ) -> bool {
         let mut refusals = 0;
@@ -114,11 +114,44 @@ impl Live {
             }
             self.arena.refresh(&mut self.classes[usize::from(entry.queue)], victim);
             refusals += 1;
-            if refusals >= refusals_max {
+            if refusals >= REFUSALS_MAX {
                 return false;
             }
         }
         true
+    }
+
+    /// Evicts down to `capacity`, and offers every resident once before it gives up.
+    pub(super) fn shrink(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        for position in 0..self.order.len() {
+            let class = usize::from(self.order[position]);
+            for _ in 0..self.classes[class].count {
+                if self.weight <= capacity {
+                    return;
+                }
+                let Some(victim) = self.classes[class].oldest() else { break };
+                if evict(self.arena.entry(victim).id) {
+                    self.forget(victim);
+                } else {
+                    self.arena.refresh(&mut self.classes[class], victim);
+                }
+            }
+        }
+    }
+
+    /// The residents with their weights, those worth least first.
+    pub(super) fn residents(&self) -> Vec<(u64, u64)> {
+        let mut residents = Vec::with_capacity(self.count);
+        for &mask in &self.order {
+            let class = &self.classes[usize::from(mask)];
+            let mut next = class.oldest();
+            while let Some(index) = next {
+                let entry = self.arena.entry(index);
+                residents.push((entry.id, entry.weight));
+                next = self.arena.newer(class, index);
+            }
+        }
+        residents
     }
 
     /// Whether `id` is resident.
@@ -138,7 +171,7 @@ impl Live {
 
     /// The oldest of the class that is worth least; after refusals one of the classes in turn, so that a class of pinned
     /// ids does not hide the others.
-    fn victim(&self, newcomer: Option<Mask>, refusals: usize) -> Option<u32> {
+    fn victim(&self, newcomer: Mask, refusals: usize) -> Option<u32> {
         let mut first = None;
         let mut left = refusals;
         for &mask in &self.order {
@@ -149,7 +182,7 @@ impl Live {
                 left -= 1;
                 first = first.or(Some(oldest));
             }
-            if newcomer == Some(mask) {
+            if newcomer == mask {
                 break;
             }
         }
@@ -189,7 +222,7 @@ mod tests {
 
     fn victims(live: &mut Live, capacity: u64) -> Vec<u64> {
         let mut victims = Vec::new();
-        live.make_room(0, capacity, None, 9, &mut |victim| {
+        live.shrink(capacity, &mut |victim| {
             victims.push(victim);
             true
         });
@@ -220,15 +253,33 @@ mod tests {
     fn a_newcomer_does_not_evict_who_is_worth_more() {
         let mut live = full();
         live.set_votes(&[1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert!(live.make_room(1, ALL, Some(0b10), 9, &mut |victim| victim == 2));
-        assert!(!live.make_room(2, ALL, Some(0b10), 9, &mut |_| true));
+        assert!(live.make_room(1, ALL, 0b10, &mut |victim| victim == 2));
+        assert!(!live.make_room(2, ALL, 0b10, &mut |_| true));
         assert_eq!(live.count(), 2);
+    }
+
+    #[test]
+    fn shrinking_offers_every_resident_before_it_gives_up() {
+        let mut live = full();
+        live.set_votes(&[1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        for id in 4..60 {
+            assert!(live.insert(id, 1, 0b10) && live.insert(100 + id, 1, 0b01));
+        }
+        let mut offered = Vec::new();
+        live.shrink(1, &mut |victim| {
+            offered.push(victim);
+            victim == 159
+        });
+        offered.sort_unstable();
+        let residents: Vec<u64> = (1..60).chain(104..160).collect();
+        assert_eq!((offered, live.count()), (residents, 114));
+        assert!(!live.contains(159) && live.residents().len() == 114);
     }
 
     #[test]
     fn a_refused_victim_does_not_hide_the_other_classes() {
         let mut live = full();
         live.set_votes(&[1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert!(live.make_room(1, ALL, None, 3, &mut |victim| victim == 3));
+        assert!(live.make_room(1, ALL, 0b11, &mut |victim| victim == 3));
     }
 }

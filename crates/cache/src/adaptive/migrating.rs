@@ -51,6 +51,15 @@ impl Migrating {
         Migrating { capacity: lead.policy().capacity(), current: lead, leaving: Vec::new() }
     }
 
+    /// The policy in force where it is the only one: for all streams and with nothing left to take over.
+    #[inline]
+    pub(super) fn sole(&mut self) -> Option<&mut dyn Policy> {
+        match &mut self.current {
+            Lead::Whole(policy) if self.leaving.is_empty() => Some(&mut **policy),
+            _ => None,
+        }
+    }
+
     /// What is in force.
     pub(super) fn current_mut(&mut self) -> &mut Lead {
         &mut self.current

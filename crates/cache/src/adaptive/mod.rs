@@ -24,9 +24,11 @@
 //!
 //! # Large caches
 //! Up to 16 Ki units of capacity all of that is exact. Above, a *scout* does it on a sample: ids whose hash falls into one of
-//! 2^k parts, in a cache of one 2^k-th of the size. The cache itself then has one policy in force, the scout's leader, and
-//! changes it without losing its contents (`migrating.rs`, `divided.rs`). The ledger and the windows count the sample's
-//! references.
+//! 2^k parts, in a cache of one 2^k-th of the size, at most 4 Ki units. The cache itself then has one policy in force, LRU to begin with,
+//! takes over the scout's leader where that is clearly ahead, and changes without losing its contents (`migrating.rs`,
+//! `divided.rs`). Ledgers are estimates from the sample then, and windows count its references alone. A cache whose
+//! capacity grows over the limit becomes a large one with what it holds, and stays one; where another k is called for, the
+//! scout begins anew.
 //!
 //! # What it says
 //! [`Adaptive::explain_to`] gives away every period of every stream, every change of the leader with its reason, and after
@@ -39,7 +41,9 @@
 //!
 //! # Cost
 //! Exact: some 40 small policies for each stream, about 1 to 3 µs a reference; 300 bytes a unit of capacity for each ghost
-//! set. Sampled: the policy in force, and one 2^k-th of that.
+//! set, that is for the cache and again for each stream's share of it. Sampled: the policy in force, and one 2^k-th of
+//! that. Detection: histories of up to 64 Ki blocks a stream, at most 48 MB for all 16; 60 bytes a reference of a window, at
+//! most 4 MB.
 //!
 //! # Source
 //! Following ghosts: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache behavior to
@@ -77,6 +81,8 @@ use scout::Scout;
 
 /// Ghosts are exact up to this capacity. *Units*: units of weight.
 const EXACT_MAX: u64 = 16 << 10;
+/// A sample of a larger cache is of one of at most this capacity. *Units*: units of weight.
+const SAMPLE_MAX: u64 = 4 << 10;
 /// A large cache takes over the scout's division once in so many references of the sample.
 const TAKE_OVER_REFERENCES: u64 = 256;
 
@@ -111,7 +117,7 @@ impl Adaptive {
         Adaptive {
             capacity,
             shift,
-            scout: Scout::new(capacity >> shift),
+            scout: Scout::new(capacity, shift),
             large: (shift > 0).then(|| Large::new(capacity)).flatten(),
         }
     }
@@ -130,10 +136,11 @@ impl Adaptive {
         }));
     }
 
-    /// What was saved and lost against LRU for a stream; an estimate where ids are sampled; `None` where the stream did not
-    /// refer yet. Streams beyond the sixteenth share one ledger.
+    /// What was saved and lost against LRU for a stream; an estimate where ids are sampled. The sixteenth stream and all
+    /// after it share one ledger, which is that of every stream without one of its own; before, `None` says that the stream
+    /// did not refer yet.
     pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
-        self.scout.ledger(stream).map(|ledger| ledger.scaled(self.shift))
+        self.scout.ledger(stream)
     }
 
     /// The streams that are told apart.
@@ -143,7 +150,7 @@ impl Adaptive {
 
     /// The policy in force by name: a candidate's, or `partition`.
     pub fn leader(&self) -> &'static str {
-        self.scout.leader()
+        self.large.as_ref().map_or_else(|| self.scout.leader(), Large::name)
     }
 
     /// One in how many ids the ghosts see, as a power of two; 0 where they see all.
@@ -153,7 +160,15 @@ impl Adaptive {
 }
 
 fn shift_of(capacity: u64) -> u32 {
-    (0..).find(|shift| capacity >> shift <= EXACT_MAX).unwrap_or(0)
+    let most = if capacity <= EXACT_MAX { EXACT_MAX } else { SAMPLE_MAX };
+    (0..).find(|shift| capacity >> shift <= most).unwrap_or(0)
+}
+
+/// Whether an id is in the sample of one in 2^`shift`. Tables use the top and the low bits of the hash, curves those from 24
+/// on.
+#[inline]
+fn is_sampled(id: u64, shift: u32) -> bool {
+    (hash(id) >> 40) & ((1 << shift) - 1) == 0
 }
 
 impl Policy for Adaptive {
@@ -164,13 +179,14 @@ impl Policy for Adaptive {
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let weight = weight.max(1);
         let Some(large) = &mut self.large else { return self.scout.reference(id, weight, stream, evict) };
-        // Tables use the top and the low bits of the hash, curves those from 24 on.
-        let is_sampled = (hash(id) >> 40) & ((1 << self.shift) - 1) == 0;
-        large.reference(id, weight, stream, &mut self.scout, is_sampled.then_some(self.shift), evict)
+        if is_sampled(id, self.shift) {
+            return large.reference_sampled(id, weight, stream, &mut self.scout, self.shift, evict);
+        }
+        large.reference(id, weight, stream, &mut self.scout, evict)
     }
 
     fn remove(&mut self, id: u64) -> bool {
-        let was_in_scout = self.scout.remove(id);
+        let was_in_scout = is_sampled(id, self.shift) && self.scout.remove(id);
         self.large.as_mut().map_or(was_in_scout, |large| large.remove(id))
     }
 
@@ -183,9 +199,17 @@ impl Policy for Adaptive {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
+        let shift = shift_of(capacity);
+        if shift > 0 && self.large.is_none() {
+            self.large = Large::with_residents(capacity, &self.scout.residents());
+        }
+        if shift != self.shift {
+            self.shift = shift;
+            self.scout.begin_anew(capacity, shift);
+        }
         match &mut self.large {
             Some(large) => {
-                self.scout.set_capacity(capacity >> self.shift, &mut |_| true);
+                self.scout.set_capacity(capacity, &mut |_| true);
                 large.set_capacity(capacity, evict);
             }
             None => self.scout.set_capacity(capacity, evict),

@@ -15,6 +15,7 @@ use hashbrown::HashTable;
 
 use super::allocation::{Curve, divide};
 use super::follower::Follower;
+use super::guard::Favourite;
 use super::streams::SLOTS_MAX;
 use crate::arena::hash;
 use crate::{Access, Policy, Stream};
@@ -80,8 +81,8 @@ impl Partition {
         self.parts.get(slot).map(|part| &part.follower)
     }
 
-    /// Makes a ghost the favourite in a slot's stream, or none.
-    pub(super) fn set_favourite(&mut self, slot: usize, favourite: Option<usize>) {
+    /// Says what a verdict expects of a slot's stream.
+    pub(super) fn set_favourite(&mut self, slot: usize, favourite: Option<Favourite>) {
         if let Some(part) = self.parts.get_mut(slot) {
             part.follower.set_favourite(favourite);
         }

@@ -76,7 +76,7 @@ impl fmt::Display for Event<'_> {
                 write!(formatter, "window {number}: {misses} of {references} missed, ")?;
                 match misses_min {
                     Some(least) => write!(formatter, "the least possible {least}"),
-                    None => formatter.write_str("the least possible unknown as weights differ"),
+                    None => formatter.write_str("the least possible unknown: weights differ or the capacity changed"),
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! The scout: streams, followers, ledger and windows put together; up to 16 Ki units of capacity it is the cache itself.
 //!
+//! Where the scout sees a sample, what it counts stands for 2^`shift` times as much.
+//!
 //! Owns: what is done at each reference and said at the end of each period. Promises: the invariants of
 //! [`Policy`](crate::Policy). Leaves to others: a cache larger than itself (`large.rs`).
 
@@ -8,7 +10,7 @@ use super::ghosts::LRU;
 use super::guard::Reason;
 use super::ledger::Ledger;
 use super::report::{Event, EventSink, LeaderChange, StreamPeriod};
-use super::streams::{Streams, candidate};
+use super::streams::Streams;
 use super::window::Window;
 use crate::detect::PeriodEvent;
 use crate::{Access, Policy, Stream};
@@ -17,28 +19,49 @@ use crate::{Access, Policy, Stream};
 pub(super) struct Scout {
     follower: Follower,
     streams: Streams,
-    /// By slot of the stream: the ledger, and the favourite of the last verdict.
+    /// By slot of the stream.
     ledgers: Vec<Ledger>,
-    favourites: Vec<Option<usize>>,
     window: Window,
+    /// One in 2^shift ids is seen.
+    shift: u32,
+    /// References, those that are not seen among them.
     references: u64,
     reason: Reason,
     pub(super) sink: Option<EventSink>,
 }
 
 impl Scout {
-    /// An empty one.
-    pub(super) fn new(capacity: u64) -> Scout {
+    /// An empty one for a cache of `capacity`, of which it sees one id in 2^`shift`.
+    pub(super) fn new(capacity: u64, shift: u32) -> Scout {
+        let capacity = capacity >> shift;
         Scout {
             follower: Follower::new(capacity),
             streams: Streams::new(capacity),
             ledgers: Vec::new(),
-            favourites: Vec::new(),
             window: Window::new(capacity),
+            shift,
             references: 0,
             reason: Reason::Start,
             sink: None,
         }
+    }
+
+    /// Begins anew for a cache of another capacity and another sample; books and slots of the streams stay.
+    pub(super) fn begin_anew(&mut self, capacity: u64, shift: u32) {
+        let mut new = Scout::new(capacity, shift);
+        for slot in self.streams.slots() {
+            new.slot(slot.stream);
+        }
+        new.streams.share_like(&self.streams);
+        new.ledgers.clone_from(&self.ledgers);
+        new.references = self.references;
+        new.sink = self.sink.take();
+        *self = new;
+    }
+
+    /// The residents with their weights, those worth least first.
+    pub(super) fn residents(&self) -> Vec<(u64, u64)> {
+        self.follower.residents()
     }
 
     /// The slot of a stream; with the second one the cache can be divided.
@@ -46,7 +69,6 @@ impl Scout {
         let slot = self.streams.slot(stream);
         while self.ledgers.len() <= slot {
             self.ledgers.push(Ledger::default());
-            self.favourites.push(None);
             if self.ledgers.len() == 2 {
                 self.follower.divide();
             }
@@ -87,9 +109,9 @@ impl Scout {
 
     /// The books of a reference: what the cache itself did.
     pub(super) fn settle(&mut self, slot: usize, id: u64, weight: u64, is_hit: bool) {
-        self.references += 1;
+        self.references += 1 << self.shift;
         let is_lru_hit = self.follower.ghosts().missed() >> LRU & 1 == 0;
-        self.ledgers[slot].count(is_hit, is_lru_hit);
+        self.ledgers[slot].count(self.shift, is_hit, is_lru_hit);
         if let Some(deposed) = self.follower.deposed() {
             self.change_leader(deposed);
         }
@@ -113,14 +135,8 @@ impl Scout {
     /// Draws the conclusions of a stream's period.
     fn end_period(&mut self, slot: usize) {
         let found = &self.streams.slots()[slot];
-        // On no verdict the last one holds.
-        if let Some(favourite) = candidate(found.report.verdict) {
-            self.favourites[slot] = Some(favourite);
-            self.follower.set_favourite_of(slot, Some(favourite));
-        }
-        let first = self.favourites[0];
-        let is_common = self.favourites.iter().all(|favourite| *favourite == first);
-        self.follower.set_favourite(first.filter(|_| is_common));
+        self.follower.set_favourite_of(slot, found.favourite);
+        self.follower.set_favourite(self.streams.favourite());
         let Some(sink) = &mut self.sink else { return };
         let guard = self.follower.guard();
         let partition = self.follower.ghosts().partition();
@@ -137,8 +153,7 @@ impl Scout {
 
     /// The ledger of a stream.
     pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
-        let slot = self.streams.slots().iter().position(|slot| slot.stream == stream)?;
-        self.ledgers.get(slot).copied()
+        self.ledgers.get(self.streams.books(stream)?).copied()
     }
 
     /// The streams that are told apart.
@@ -149,6 +164,12 @@ impl Scout {
     /// The policy in force: a candidate's name, or `partition`.
     pub(super) fn leader(&self) -> &'static str {
         self.follower.name()
+    }
+
+    /// Whether the leader is ahead of the candidate called `name` in the window, clearly.
+    pub(super) fn is_ahead_of(&self, name: &str) -> bool {
+        let (guard, ghosts) = (self.follower.guard(), self.follower.ghosts());
+        (0..ghosts.count()).find(|ghost| ghosts.name(*ghost) == name).is_none_or(|other| guard.is_clearly_behind(other))
     }
 
     /// Share and policy in force of each slot of the partition.
@@ -162,11 +183,8 @@ impl Scout {
 
     /// Forgets `id`; returns whether it was resident.
     pub(super) fn remove(&mut self, id: u64) -> bool {
-        let was_resident = self.follower.remove(id);
-        if was_resident {
-            self.window.evict(id);
-        }
-        was_resident
+        self.window.remove(id);
+        self.follower.remove(id)
     }
 
     /// Whether `id` is resident.
@@ -174,9 +192,11 @@ impl Scout {
         self.follower.contains(id)
     }
 
-    /// Sets the capacity and evicts down to it.
+    /// Sets the capacity of the whole cache and evicts down to what is seen of it.
     pub(super) fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        let capacity = capacity >> self.shift;
         let Scout { follower, window, .. } = self;
+        window.resize();
         follower.set_capacity(capacity, &mut |victim| {
             let is_given_up = evict(victim);
             if is_given_up {

@@ -10,8 +10,14 @@
 //! a random order of the same samples has in at most 0.5 % of cases. Under a random order r has the mean 0 and the variance
 //! 1/(n-1) exactly (the permutation distribution), and is near enough normal for the n of a period: |r| √(n-1) > 2.81.
 //! Equal attribute values have the mean of their ranks.
+//!
+//! That no block of a period was known is what a scan looks like, and also what random references to far more blocks look
+//! like than histories are kept of. A scan goes through its blocks in order, so for the verdict sequential the new blocks
+//! of the period must rise from one to the next more often (or, backwards, fall) than they do in a random order in all but
+//! 0.5 % of cases a side: of n blocks (n-1)/2 rise on average, with the variance (n+1)/12 (the Eulerian numbers).
 
 use super::ghosts::CANDIDATES;
+use super::guard::Favourite;
 use crate::Stream;
 use crate::detect::{Detector, Known, Parameters, PeriodReport, Verdict};
 
@@ -23,6 +29,9 @@ const KNOWN_MIN: usize = 1 << 13;
 const KNOWN_MAX: usize = 1 << 16;
 /// |r| √(n-1) must be above this: the 0.5 % point of the normal distribution, both sides.
 const EVIDENCE_MIN: f64 = 2.81;
+/// So many looping periods lately confirm a loop; no more than so many are counted.
+const LOOPS_CONFIRMED: u32 = 2;
+const LOOPS_MAX: u32 = 3;
 /// A verdict of fewer samples is none.
 const SAMPLES_MIN: usize = 20;
 
@@ -34,8 +43,13 @@ pub(super) struct Slot {
     known: Known,
     /// Scratch for the evidence.
     samples: Vec<(u64, u64)>,
+    order: Order,
     /// The last period, its verdict being one with evidence.
     pub(super) report: PeriodReport,
+    /// Looping periods lately: one more for each, one less for each other.
+    loops: u32,
+    /// What the last verdict expects; on no verdict the one before holds.
+    pub(super) favourite: Option<Favourite>,
 }
 
 /// The streams that are told apart.
@@ -44,13 +58,15 @@ pub(super) struct Streams {
     known_max: usize,
     /// The slot of the last reference, which is often the next one's.
     last: usize,
+    /// Whether several streams share the last slot.
+    is_shared: bool,
 }
 
 impl Streams {
     /// No streams yet.
     pub(super) fn new(capacity: u64) -> Streams {
         let known = usize::try_from(capacity).unwrap_or(KNOWN_MAX).saturating_mul(KNOWN_FACTOR);
-        Streams { slots: Vec::new(), known_max: known.clamp(KNOWN_MIN, KNOWN_MAX), last: 0 }
+        Streams { slots: Vec::new(), known_max: known.clamp(KNOWN_MIN, KNOWN_MAX), last: 0, is_shared: false }
     }
 
     /// The slot of a stream, which is given one where there still are.
@@ -65,11 +81,39 @@ impl Streams {
 
     /// Counts a reference; returns whether it ended a period.
     pub(super) fn count(&mut self, slot: usize, id: u64) -> bool {
-        let Slot { detector, known, samples, report, .. } = &mut self.slots[slot];
-        let Some(period) = detector.observe(known.refer(id)) else { return false };
+        let Slot { detector, known, samples, order, report, loops, favourite, .. } = &mut self.slots[slot];
+        let history = known.refer(id);
+        if history.frequency() == 0 {
+            order.count(id);
+        }
+        let Some(period) = detector.observe(history) else { return false };
         *report = *period;
-        report.verdict = judge(detector, report, samples);
+        report.verdict = judge(detector, report, samples, order);
+        order.begin();
+        let is_loop = report.verdict == Verdict::Looping;
+        *loops = if is_loop { (*loops + 1).min(LOOPS_MAX) } else { loops.saturating_sub(1) };
+        let ghost = candidate(report.verdict).or(favourite.map(|favourite| favourite.ghost));
+        *favourite = ghost.map(|ghost| Favourite { ghost, is_confirmed: *loops >= LOOPS_CONFIRMED });
         true
+    }
+
+    /// Shares the last slot where another does.
+    pub(super) fn share_like(&mut self, other: &Streams) {
+        self.is_shared = other.is_shared;
+    }
+
+    /// The slot whose books are a stream's: its own, or the shared one once there is one; `None` where it has none.
+    pub(super) fn books(&self, stream: Stream) -> Option<usize> {
+        let own = self.slots.iter().position(|slot| slot.stream == stream);
+        own.or(self.is_shared.then_some(SLOTS_MAX - 1))
+    }
+
+    /// What all streams have in common: the favourite of them all, a confirmed one if it is that of each.
+    pub(super) fn favourite(&self) -> Option<Favourite> {
+        let first = self.slots.first()?.favourite?;
+        let is_common = self.slots.iter().all(|slot| slot.favourite.is_some_and(|other| other.ghost == first.ghost));
+        let is_confirmed = self.slots.iter().all(|slot| slot.loops >= LOOPS_CONFIRMED);
+        is_common.then_some(Favourite { ghost: first.ghost, is_confirmed })
     }
 
     /// The streams by slot.
@@ -80,6 +124,7 @@ impl Streams {
     fn admit(&mut self, stream: Stream) -> usize {
         if self.slots.len() == SLOTS_MAX {
             self.slots[SLOTS_MAX - 1].stream = stream;
+            self.is_shared = true;
             return SLOTS_MAX - 1;
         }
         self.slots.push(Slot {
@@ -87,27 +132,60 @@ impl Streams {
             detector: Detector::new(Parameters::default()),
             known: Known::new(self.known_max),
             samples: Vec::new(),
+            order: Order::default(),
             report: PeriodReport::default(),
+            loops: 0,
+            favourite: None,
         });
         self.slots.len() - 1
     }
 }
 
+/// The order in which new blocks of a period come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Order {
+    last: Option<u64>,
+    rises: u32,
+    falls: u32,
+}
+
+impl Order {
+    fn count(&mut self, id: u64) {
+        if let Some(last) = self.last.replace(id) {
+            self.rises += u32::from(id > last);
+            self.falls += u32::from(id < last);
+        }
+    }
+
+    fn begin(&mut self) {
+        (self.rises, self.falls) = (0, 0);
+    }
+
+    /// By how many standard deviations there are more rises than in a random order; few blocks are no evidence.
+    fn evidence(&self) -> f64 {
+        let steps = f64::from(self.rises + self.falls);
+        if steps < SAMPLES_MIN as f64 {
+            0.0
+        } else {
+            (f64::from(self.rises) - steps / 2.0) / ((steps + 2.0) / 12.0).sqrt()
+        }
+    }
+}
+
 /// The candidate that a verdict calls for.
-pub(super) fn candidate(verdict: Verdict) -> Option<usize> {
+fn candidate(verdict: Verdict) -> Option<usize> {
     let name = match verdict {
-        Verdict::Looping | Verdict::Sequential => "lirs",
+        Verdict::Looping | Verdict::Sequential | Verdict::Probabilistic => "lirs",
         Verdict::Clustered => "lru",
-        Verdict::Probabilistic => "lirs",
         Verdict::None => return None,
     };
     CANDIDATES.iter().position(|candidate| *candidate == name)
 }
 
 /// The verdict of a period, with evidence.
-fn judge(detector: &Detector, report: &PeriodReport, samples: &mut Vec<(u64, u64)>) -> Verdict {
+fn judge(detector: &Detector, report: &PeriodReport, samples: &mut Vec<(u64, u64)>, order: &Order) -> Verdict {
     if report.verdict == Verdict::Sequential {
-        return Verdict::Sequential;
+        return if order.evidence().abs() > EVIDENCE_MIN { Verdict::Sequential } else { Verdict::None };
     }
     let tau_min = detector.parameters().tau_min;
     let backward = evidence(detector.samples_by_backward(), samples);
@@ -160,20 +238,34 @@ mod tests {
 
     #[test]
     fn uniform_random_references_have_a_verdict_in_at_most_a_twentieth_of_periods() {
-        let mut random = 0x2545_f491_4f6c_dd1d_u64;
-        let (mut periods, mut verdicts) = (0, 0);
-        let mut streams = Streams::new(1000);
-        let slot = streams.slot(Stream(1));
-        for _ in 0..500_000 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            if streams.count(slot, random % 3000) {
-                periods += 1;
-                verdicts += u32::from(streams.slots()[slot].report.verdict != Verdict::None);
+        for universe in [3000, 2_000_000, 20_000_000] {
+            let mut random = 0x2545_f491_4f6c_dd1d_u64;
+            let (mut periods, mut verdicts) = (0, 0);
+            let mut streams = Streams::new(1000);
+            let slot = streams.slot(Stream(1));
+            for _ in 0..500_000 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                if streams.count(slot, random % universe) {
+                    periods += 1;
+                    verdicts += u32::from(streams.slots()[slot].report.verdict != Verdict::None);
+                }
             }
+            assert!(periods == 1000 && verdicts <= 50, "{universe}: {verdicts} of {periods}");
         }
-        assert!(periods == 1000 && verdicts <= 50, "{verdicts} of {periods}");
+    }
+
+    #[test]
+    fn a_scan_is_sequential_in_either_direction() {
+        for direction in [1, u64::MAX] {
+            let mut streams = Streams::new(1000);
+            let slot = streams.slot(Stream(1));
+            let ends =
+                (0..5000_u64).filter(|step| streams.count(slot, 9000_u64.wrapping_add(step.wrapping_mul(direction))));
+            assert_eq!(ends.count(), 10);
+            assert_eq!(streams.slots()[slot].report.verdict, Verdict::Sequential);
+        }
     }
 
     #[test]

@@ -148,21 +148,65 @@ fn a_change_of_pattern_changes_the_leader_and_says_why() {
 fn a_large_cache_is_chosen_for_by_its_sample() {
     let capacity = 40_000;
     let mut random = Random(3);
-    let references: Vec<(u32, u64)> = (0..1_200_000_u64)
+    let references: Vec<(u32, u64)> = (0..1_600_000_u64)
         .map(|step| if step % 2 == 0 { (1, 1_000_000 + step / 2 % 60_000) } else { (2, random.zipf(100_000)) })
         .collect();
+    let (learning, learned) = references.split_at(400_000);
     let mut adaptive = Adaptive::new(capacity);
-    assert_eq!(adaptive.sample_shift(), 2);
-    let own = misses(&mut adaptive, &references);
-    let best = best(capacity, &references);
+    assert_eq!(adaptive.sample_shift(), 4);
+    let mut others: Vec<_> = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"].map(|name| by_name(name, capacity)).into();
+    let first = misses(&mut adaptive, learning);
+    let mut least = |references| others.iter_mut().flatten().map(|policy| misses(&mut **policy, references)).min();
+    let lru_first = misses(&mut crate::Lru::new(capacity), learning);
+    assert!(first <= lru_first, "{first} misses while it learns, LRU {lru_first}");
+    least(learning);
+    let own = misses(&mut adaptive, learned);
+    let best = least(learned).expect("registered");
     assert!(own as f64 <= best as f64 * 1.03, "{own} misses, the best of five {best}");
+    let own = first + own;
     let mut estimate = 0;
     for stream in [1, 2] {
         let ledger = adaptive.ledger(Stream(stream)).expect("referred");
         estimate += ledger.misses;
-        assert!(ledger.references.abs_diff(600_000) < 120_000, "{ledger}");
+        assert!(ledger.references.abs_diff(800_000) < 160_000, "{ledger}");
     }
     assert!(estimate.abs_diff(own) < own / 10, "{estimate} of {own}");
+}
+
+#[test]
+fn streams_beyond_the_limit_share_one_ledger() {
+    let mut adaptive = Adaptive::new(100);
+    let refer =
+        |adaptive: &mut Adaptive, stream: u32| adaptive.reference(u64::from(stream), 1, Stream(stream), &mut |_| true);
+    for stream in 0..16 {
+        refer(&mut adaptive, stream);
+    }
+    assert_eq!(adaptive.ledger(Stream(16)), None);
+    for stream in 16..40 {
+        refer(&mut adaptive, stream);
+    }
+    let references = |stream| adaptive.ledger(Stream(stream)).map(|ledger| ledger.references);
+    assert_eq!([0, 15, 20, 39].map(references), [Some(1), Some(25), Some(25), Some(25)]);
+}
+
+#[test]
+fn a_cache_that_grows_large_keeps_what_it_holds_and_its_books() {
+    let mut adaptive = Adaptive::new(100);
+    let mut resident = std::collections::HashSet::new();
+    let refer = |adaptive: &mut Adaptive, resident: &mut std::collections::HashSet<u64>, id: u64| {
+        let access = adaptive.reference(id, 1, Stream(0), &mut |victim| resident.remove(&victim));
+        assert_eq!(access == Access::Hit, resident.contains(&id));
+        resident.insert(id);
+    };
+    (0..300).for_each(|id| refer(&mut adaptive, &mut resident, id % 150));
+    for capacity in [2 << 20, 40_000, 1000] {
+        adaptive.set_capacity(capacity, &mut |victim| resident.remove(&victim));
+        assert_eq!((adaptive.len(), adaptive.sample_shift()), (resident.len(), shift_of(capacity)));
+        assert!(resident.iter().all(|id| adaptive.contains(*id)) && resident.len() >= 100);
+        (0..3000).for_each(|id| refer(&mut adaptive, &mut resident, id * 1_000_003 % 20_000));
+    }
+    let ledger = adaptive.ledger(Stream(0)).expect("referred");
+    assert!(ledger.references.abs_diff(9300) < 3000, "{ledger}");
 }
 
 #[test]

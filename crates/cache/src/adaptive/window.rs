@@ -9,7 +9,11 @@
 //! evicted in the window before it was referred to.
 //!
 //! # Weights
-//! With weights that differ the optimum is NP-hard; a window that saw two weights has no distance.
+//! With weights that differ the optimum is NP-hard; a window that saw two weights has no distance. Nor has one in which the
+//! capacity changed: there is no one cache of which it would be the optimum.
+//!
+//! # What was removed
+//! A removed id is a new one from there on, as no policy could have kept it.
 //!
 //! # Cost
 //! O(1) a reference while the window runs and O(log n) a reference when it ends; 60 bytes a reference of a window, at most
@@ -41,7 +45,7 @@ pub struct WindowReport {
     pub references: u64,
     /// Misses among them.
     pub misses: u64,
-    /// Misses of the optimum, where weights do not differ.
+    /// Misses of the optimum, where weights do not differ and the capacity stayed.
     pub misses_min: Option<u64>,
 }
 
@@ -99,6 +103,22 @@ impl Window {
         if self.find(id).is_none() && self.evicted.find(hash(id), |other| *other == id).is_none() {
             self.evicted.insert_unique(hash(id), id, |other| hash(*other));
         }
+    }
+
+    /// Says that `id` was removed, by no choice of the policy.
+    pub(super) fn remove(&mut self, id: u64) {
+        let Window { table, seen, evicted, .. } = self;
+        if let Ok(found) = table.find_entry(hash(id), |&position| seen[position as usize].id == id) {
+            found.remove();
+        }
+        if let Ok(found) = evicted.find_entry(hash(id), |other| *other == id) {
+            found.remove();
+        }
+    }
+
+    /// Says that the capacity is another.
+    pub(super) fn resize(&mut self) {
+        self.is_uniform = false;
     }
 
     /// Counts a reference; returns the report where it ended the window of a cache of `capacity`.
@@ -257,6 +277,36 @@ mod tests {
             }
             assert_eq!(reports, 3);
         }
+    }
+
+    #[test]
+    fn a_removed_id_is_one_that_no_policy_could_have_kept() {
+        let (mut window, mut last) = (Window::new(10), None);
+        // Resident when the window begins, removed at once: one miss. Then removed once more, and once while it is away.
+        window.remove(1);
+        for step in 0..WINDOW_MIN {
+            let is_miss = step == 0 || step == 100;
+            last = window.count(1, 1, !is_miss, 10);
+            if step == 99 {
+                window.remove(1);
+            }
+        }
+        assert_eq!(last.map(|report| (report.misses, report.misses_min)), Some((2, Some(2))));
+        window.evict(2);
+        window.remove(2);
+        for step in 0..WINDOW_MIN {
+            last = window.count(2, 1, step > 0, 10);
+        }
+        assert_eq!(last.map(|report| (report.misses, report.misses_min)), Some((1, Some(1))));
+    }
+
+    #[test]
+    fn a_window_in_which_the_capacity_changed_has_no_distance_and_the_next_one_has() {
+        let mut window = Window::new(10);
+        window.resize();
+        let mut reports = (0..2 * WINDOW_MIN).filter_map(|step| window.count(step % 5, 1, step >= 5, 10));
+        assert_eq!(reports.next().map(|report| report.misses_min), Some(None));
+        assert_eq!(reports.next().map(|report| report.misses_min), Some(Some(0)));
     }
 
     #[test]
