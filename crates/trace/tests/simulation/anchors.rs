@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use nectary_cache::Stream;
 use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Run, Workload, policies, run_all};
+use nectary_trace::simulate::{LoadOptions, Run, Workload, run_all};
 
 use crate::generated::generated;
-use crate::golden::{COLUMNS, LIRS, MIN_MULTI1_500, TRACES, Trace};
+use crate::golden::{COLUMNS, LIRS, TRACES, Trace};
 
 /// The folder of traces; `None`, and a line that says so, where it is absent.
-fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
     if !folder.is_dir() {
         println!("NOT RUN: ../shared/traces is absent");
@@ -23,7 +23,7 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// A trace by its name in the golden counts.
-fn load(folder: &Path, name: &str) -> Workload {
+pub fn load(folder: &Path, name: &str) -> Workload {
     let parts: Vec<Workload> = name
         .split('+')
         .map(|part| {
@@ -81,7 +81,7 @@ fn misses_on_the_traces_of_the_literature_equal_those_of_another_program() {
 }
 
 #[test]
-fn lirs_misses_as_often_as_its_authors_program() {
+fn lirs_misses_as_often_as_its_authors_program_with_and_without_duplicates() {
     let Some(folder) = folder() else { return };
     for &(name, size, expected) in LIRS {
         let trace = load(&folder, name);
@@ -89,12 +89,7 @@ fn lirs_misses_as_often_as_its_authors_program() {
         blocks.dedup();
         let collapsed = Workload::new(name, blocks.into_iter().map(|block| (block, Stream(0))));
         assert_eq!(misses(&collapsed, &[("lirs", size)]), [expected], "{name} {size}");
+        // The policy collapses consecutive references by itself.
+        assert_eq!(misses(&trace, &[("lirs", size)]), [expected], "{name} {size} as it is");
     }
-}
-
-#[test]
-fn min_misses_as_often_as_was_published() {
-    let Some(folder) = folder() else { return };
-    let found = misses(&load(&folder, "multi1"), &[(policies::MIN, 500)]);
-    assert!(MIN_MULTI1_500.contains(&found[0]), "{found:?}");
 }

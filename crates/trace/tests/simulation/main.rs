@@ -5,3 +5,4 @@ mod anchors;
 mod generated;
 mod golden;
 mod naive;
+mod table;

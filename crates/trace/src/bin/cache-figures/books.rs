@@ -1,0 +1,181 @@
+//! The books of `adaptive` against simulations written apart from it: each stream's ledger, and each window's optimum.
+//!
+//! Owns: both simulations and the comparison, which is shown to fail on planted faults each time. They share no code with
+//! the policy: LRU is a map by time, MIN a set by the time of the next reference.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::mpsc::channel;
+
+use nectary_cache::{Access, Adaptive, Event, Policy, Stream, WindowReport};
+use nectary_trace::simulate::Workload;
+
+/// How far a ledger's sums may be from the simulation's. *Units*: percent.
+const LEDGER_PERCENT_MAX: u64 = 2;
+/// So many streams have ledgers of their own; all others share the last one.
+const LEDGERS_OWN: usize = 15;
+/// The size, as a share of the distinct blocks. *Units*: percent.
+const PERCENT: u64 = 20;
+
+/// References, misses, saved, lost.
+type Sums = [u64; 4];
+
+/// LRU by the time of the last reference.
+struct Lru {
+    capacity: usize,
+    by_time: BTreeMap<usize, u64>,
+    times: HashMap<u64, usize>,
+}
+
+impl Lru {
+    fn new(capacity: u64) -> Lru {
+        Lru { capacity: capacity as usize, by_time: BTreeMap::new(), times: HashMap::new() }
+    }
+
+    /// Whether a reference hits.
+    fn refer(&mut self, now: usize, block: u64) -> bool {
+        let before = self.times.insert(block, now);
+        if let Some(before) = before {
+            self.by_time.remove(&before);
+        }
+        self.by_time.insert(now, block);
+        if self.times.len() > self.capacity
+            && let Some((_, oldest)) = self.by_time.pop_first()
+        {
+            self.times.remove(&oldest);
+        }
+        before.is_some()
+    }
+}
+
+/// The misses of MIN that may bypass, begun with `contents`.
+fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
+    let mut next = vec![usize::MAX; blocks.len()];
+    let mut coming: HashMap<u64, usize> = HashMap::new();
+    for (place, block) in blocks.iter().enumerate().rev() {
+        next[place] = coming.insert(*block, place).unwrap_or(usize::MAX);
+    }
+    let mut resident: BTreeSet<(usize, u64)> =
+        contents.iter().map(|block| (coming.get(block).copied().unwrap_or(usize::MAX), *block)).collect();
+    let mut misses = 0;
+    for (place, block) in blocks.iter().enumerate() {
+        misses += u64::from(!resident.remove(&(place, *block)));
+        resident.insert((next[place], *block));
+        if resident.len() as u64 > capacity {
+            resident.pop_last();
+        }
+    }
+    misses
+}
+
+/// What `adaptive` did, and what it says that it did.
+struct Played {
+    capacity: u64,
+    adaptive: Adaptive,
+    hits: Vec<bool>,
+    windows: Vec<WindowReport>,
+    /// The residents at the start of each window.
+    contents: Vec<HashSet<u64>>,
+}
+
+fn play(workload: &Workload, capacity: u64) -> Played {
+    let (sender, receiver) = channel();
+    let mut adaptive = Adaptive::new(capacity);
+    adaptive.explain_to(Box::new(move |event| {
+        if let Event::Window(window) = event {
+            let _ = sender.send(window);
+        }
+    }));
+    let mut played = Played { capacity, adaptive, hits: Vec::new(), windows: Vec::new(), contents: Vec::new() };
+    let mut resident = HashSet::new();
+    played.contents.push(resident.clone());
+    for (place, &block) in workload.blocks().iter().enumerate() {
+        let stream = workload.streams().get(place).copied().unwrap_or_default();
+        let access = played.adaptive.reference(block, 1, stream, &mut |victim| resident.remove(&victim));
+        if access == Access::Inserted {
+            resident.insert(block);
+        }
+        played.hits.push(access == Access::Hit);
+        if let Ok(window) = receiver.try_recv() {
+            played.windows.push(window);
+            played.contents.push(resident.clone());
+        }
+    }
+    played
+}
+
+/// The sums by ledger as a simulation with an LRU of `capacity_lru` has them.
+fn simulate(workload: &Workload, played: &Played, capacity_lru: u64) -> Vec<(Stream, Sums)> {
+    let mut lru = Lru::new(capacity_lru);
+    let mut sums: Vec<(Stream, Sums)> = Vec::new();
+    for (place, (&block, &is_hit)) in workload.blocks().iter().zip(&played.hits).enumerate() {
+        let stream = workload.streams().get(place).copied().unwrap_or_default();
+        let is_lru_hit = lru.refer(place, block);
+        let position = sums.iter().take(LEDGERS_OWN).position(|own| own.0 == stream).unwrap_or_else(|| {
+            if sums.len() <= LEDGERS_OWN {
+                sums.push((stream, [0; 4]));
+            }
+            sums.len() - 1
+        });
+        let counted = [true, !is_hit, is_hit && !is_lru_hit, !is_hit && is_lru_hit];
+        sums[position].1.iter_mut().zip(counted).for_each(|(sum, counts)| *sum += u64::from(counts));
+    }
+    sums
+}
+
+/// How many ledgers are farther from the simulation than allowed.
+fn differing(played: &Played, simulated: &[(Stream, Sums)]) -> usize {
+    let is_far = |(stream, sums): &&(Stream, Sums)| {
+        played.adaptive.ledger(*stream).is_none_or(|ledger| {
+            let told = [ledger.references, ledger.misses, ledger.saved, ledger.lost];
+            told.iter().zip(sums).any(|(told, sum)| told.abs_diff(*sum) * 100 > sum * LEDGER_PERCENT_MAX)
+        })
+    };
+    simulated.iter().filter(is_far).count()
+}
+
+/// How many windows differ from MIN at `capacity`.
+fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usize {
+    let mut start = 0;
+    let mut differing = 0;
+    for (window, contents) in played.windows.iter().zip(&played.contents) {
+        let end = start + window.references as usize;
+        let misses = played.hits[start..end].iter().filter(|is_hit| !**is_hit).count() as u64;
+        let least = optimum(contents, &workload.blocks()[start..end], capacity);
+        differing += usize::from((window.misses, window.misses_min) != (misses, Some(least)));
+        start = end;
+    }
+    differing
+}
+
+/// Prints the comparison for every workload; gives what differs, and the planted faults that were not found.
+pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
+    let mut short = Vec::new();
+    let (mut ledgers, mut windows, mut found, mut windows_found) = (0, 0, 0, 0);
+    println!("ledgers and windows against simulations of their own, at {PERCENT} % of the distinct blocks");
+    for workload in workloads {
+        let played = play(workload, (workload.distinct() * PERCENT / 100).max(1));
+        let simulated = simulate(workload, &played, played.capacity);
+        let (far, wrong) = (differing(&played, &simulated), windows_differing(workload, &played, played.capacity));
+        ledgers += simulated.len();
+        windows += played.windows.len();
+        println!(
+            "  {:16} {:6} blocks: {} ledgers, {far} more than {LEDGER_PERCENT_MAX} % off; {} windows, {wrong} not exact",
+            workload.name(),
+            played.capacity,
+            simulated.len(),
+            played.windows.len(),
+        );
+        if far + wrong > 0 {
+            short.push(format!("{}: {far} ledgers and {wrong} windows differ", workload.name()));
+        }
+        // Faults planted in the simulations: an LRU of nine tenths, a MIN of one block more than nine tenths.
+        let less = played.capacity * 9 / 10 + 1;
+        found += usize::from(differing(&played, &simulate(workload, &played, less)) > 0);
+        windows_found += usize::from(windows_differing(workload, &played, less) > 0);
+    }
+    println!("  {ledgers} ledgers, {windows} windows; planted faults told apart on {found} and {windows_found} traces");
+    if ledgers > 0 && (found == 0 || windows_found == 0) {
+        short.push(format!("planted faults told apart on {found} and {windows_found} traces only"));
+    }
+    short
+}

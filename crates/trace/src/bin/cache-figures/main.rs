@@ -1,0 +1,219 @@
+//! The figures that the detecting policies have to reach, measured: every point, the sum, the worst point.
+//!
+//! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each. Exits with 1 where a figure is missed, with 2 where the
+//! command line or a trace is wrong. `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`
+
+mod books;
+mod cost;
+mod dear;
+mod misses;
+mod verdicts;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nectary_trace::formats::ReadOptions;
+use nectary_trace::simulate::{LoadOptions, Workload, policies};
+
+const HELP: &str = "\
+Examples:
+  cache-figures --traces ../shared/traces
+  cache-figures --traces ../shared/traces --only single --traces-of gli,cpp,ps
+  cache-figures --traces ../shared/traces --policy lirs --quiet
+  cache-figures --only recorded --only books --only verdicts
+  cache-figures --only cost
+
+Usage: cache-figures [--traces DIR] [OPTIONS]
+
+  --traces DIR       where NAME.trace.gz are; without them only the parts that need none are run
+  --policy NAME      the policy that is judged against the best of the others [default: adaptive]
+  --against A,B,…    the others [default: lru,arc,s3fifo,lirs,wtinylfu]
+  --traces-of A,B,…  only these traces and the mixes of them
+  --only PART        may be given again [default: all but cost, which wants a quiet machine]
+                     dear: the paper's scheme against its table
+                     single, pairs, triple: misses on the traces, their pairs, and cs+cpp+ps
+                     recorded: misses on the traces that the project recorded
+                     books: ledgers and windows against simulations of their own
+                     verdicts: on uniform random references
+                     cost: nanoseconds a reference at 1 Mi blocks
+  --threads N        [default: one for each core]
+  --quiet            only the sums, the worst points and what falls short
+
+Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
+
+const PARTS: [&str; 8] = ["dear", "single", "pairs", "triple", "recorded", "books", "verdicts", "cost"];
+/// The parts that need the traces of the papers.
+const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
+const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
+/// What the project recorded, in `tests/data`.
+const RECORDED: [&str; 6] = ["cscope", "sort", "ld", "cpp", "sqlite", "postgres"];
+const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
+
+struct Options {
+    traces: Option<PathBuf>,
+    policy: String,
+    against: Vec<String>,
+    names: Vec<String>,
+    parts: Vec<String>,
+    threads: Option<usize>,
+    is_quiet: bool,
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return usage(&error),
+    };
+    match figures(&options) {
+        Ok(short) if short.is_empty() => {
+            println!("every figure is reached");
+            ExitCode::SUCCESS
+        }
+        Ok(short) => {
+            for line in short {
+                println!("SHORT {line}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            usage(&format!("{error}{cause}"))
+        }
+    }
+}
+
+fn usage(error: &str) -> ExitCode {
+    eprintln!("cache-figures: error: {error}");
+    ExitCode::from(2)
+}
+
+fn options() -> Result<Option<Options>, String> {
+    let mut options = Options {
+        traces: None,
+        policy: "adaptive".to_owned(),
+        against: list("lru,arc,s3fifo,lirs,wtinylfu"),
+        names: TRACES.map(str::to_owned).to_vec(),
+        parts: Vec::new(),
+        threads: None,
+        is_quiet: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; see --help"));
+        match word.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--traces" => options.traces = Some(value()?.into()),
+            "--policy" => options.policy = value()?,
+            "--against" => options.against = list(&value()?),
+            "--traces-of" => options.names = list(&value()?),
+            "--only" => options.parts.push(value()?),
+            "--threads" => options.threads = Some(value()?.parse().map_err(|_| "--threads needs a number")?),
+            "--quiet" => options.is_quiet = true,
+            _ => return Err(format!("{word} is no option; see --help")),
+        }
+    }
+    if let Some(part) = options.parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
+        return Err(format!("--only {part}: expected one of {}", PARTS.join(", ")));
+    }
+    if options.traces.is_none() && options.parts.iter().any(|part| PARTS_OF_TRACES.contains(&part.as_str())) {
+        return Err(format!("{} need --traces DIR; see --help", PARTS_OF_TRACES.join(", ")));
+    }
+    Ok(Some(options))
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::to_owned).collect()
+}
+
+/// Prints every figure and gives a line for each that is missed.
+fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
+    let wants = |part: &str| match options.parts.is_empty() {
+        true => part != "cost" && (options.traces.is_some() || !PARTS_OF_TRACES.contains(&part)),
+        false => options.parts.iter().any(|wanted| wanted == part),
+    };
+    let singles = match &options.traces {
+        Some(directory) => load(directory, ".trace.gz", &options.names)?,
+        None => {
+            println!("NOT RUN: {} without --traces", PARTS_OF_TRACES.join(", "));
+            BTreeMap::new()
+        }
+    };
+    let recorded = match wants("recorded") || wants("books") {
+        true => load(&data(), ".nectrace.gz", &RECORDED.map(str::to_owned))?,
+        false => BTreeMap::new(),
+    };
+    let mut short = Vec::new();
+    if wants("dear") {
+        short.extend(dear::dear(&singles, options)?);
+    }
+    let mut judged: Vec<(Workload, Vec<u64>)> = Vec::new();
+    let mut add = |workload: Workload, more: &[u64]| {
+        let percent = PERCENT.map(|percent| (workload.distinct() * percent / 100).max(1));
+        judged.push((workload, [&percent[..], more].concat()));
+    };
+    if wants("single") {
+        singles.values().for_each(|workload| add(workload.clone(), &[]));
+    }
+    if wants("pairs") {
+        for (index, first) in options.names.iter().enumerate() {
+            for second in &options.names[index + 1..] {
+                add(Workload::mix(&[&singles[first], &singles[second]])?, &[]);
+            }
+        }
+    }
+    if wants("triple")
+        && let [Some(cs), Some(cpp), Some(ps)] = ["cs", "cpp", "ps"].map(|name| singles.get(name))
+    {
+        add(Workload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
+    }
+    if wants("recorded") {
+        recorded.values().for_each(|workload| add(recorded_name(workload), &[]));
+    }
+    short.extend(misses::judge(&judged, options)?);
+    if wants("books") {
+        let mixes = judged.iter().map(|judged| &judged.0).filter(|workload| workload.name().contains('+'));
+        short.extend(books::books(singles.values().chain(recorded.values()).chain(mixes)));
+    }
+    if wants("verdicts") {
+        short.extend(verdicts::verdicts());
+    }
+    if wants("cost") {
+        short.extend(cost::cost());
+    }
+    Ok(short)
+}
+
+/// Where the recorded traces are.
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// A recorded trace under a name that tells it from the papers' of the same program.
+fn recorded_name(workload: &Workload) -> Workload {
+    let mut workload = workload.clone();
+    workload.rename(&format!("{}-recorded", workload.name().to_owned()));
+    workload
+}
+
+fn load(directory: &Path, ending: &str, names: &[String]) -> Result<BTreeMap<String, Workload>, nectary_trace::Error> {
+    let mut workloads = BTreeMap::new();
+    for name in names {
+        let path = directory.join(format!("{name}{ending}"));
+        workloads.insert(name.clone(), Workload::load(&path, &ReadOptions::default(), &LoadOptions::default())?);
+    }
+    Ok(workloads)
+}
+
+/// The name as the list of policies has it.
+fn known(name: &str) -> Result<&'static str, nectary_trace::Error> {
+    let names = policies::names();
+    let found = names.iter().find(|known| **known == name);
+    found.copied().ok_or_else(|| {
+        nectary_trace::Error::Usage(format!("no policy is called \"{name}\"; there are: {}", names.join(", ")))
+    })
+}

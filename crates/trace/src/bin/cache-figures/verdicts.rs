@@ -1,0 +1,60 @@
+//! Verdicts on references without a pattern: how many periods of uniform random references get one under `adaptive`.
+//!
+//! Owns: the sizes that are tried, from far fewer blocks than fit to far more than histories are kept of.
+
+use std::sync::mpsc::channel;
+
+use nectary_cache::detect::Verdict;
+use nectary_cache::{Adaptive, Event, Policy, Stream};
+
+/// The most periods with a verdict. *Units*: percent.
+const VERDICTS_PERCENT_MAX: f64 = 5.0;
+const REFERENCES: u64 = 250_000;
+/// Capacities and the blocks of which each is as likely.
+const SIZES: [(u64, &[u64]); 3] = [
+    (768, &[100, 1000, 3000, 20_000, 200_000, 2_000_000, 20_000_000]),
+    (4000, &[10_000, 2_000_000]),
+    (10_000, &[40_000, 20_000_000]),
+];
+
+/// Prints a line for each size; gives those that have too many verdicts.
+pub fn verdicts() -> Vec<String> {
+    let mut short = Vec::new();
+    println!("verdicts on uniform random references, {REFERENCES} each, in periods of 500");
+    for (capacity, universes) in SIZES {
+        for &universe in universes {
+            let (periods, given) = count(capacity, universe);
+            let percent = 100.0 * given as f64 / periods as f64;
+            println!("  {universe:9} blocks, {capacity:6} fit: {given} of {periods} periods, {percent:.1} %");
+            if percent > VERDICTS_PERCENT_MAX {
+                short.push(format!(
+                    "verdicts on {universe} random blocks: {percent:.1} %, at most {VERDICTS_PERCENT_MAX} %"
+                ));
+            }
+        }
+    }
+    short
+}
+
+/// Periods, and those with a verdict.
+fn count(capacity: u64, universe: u64) -> (usize, usize) {
+    let (sender, receiver) = channel();
+    let mut adaptive = Adaptive::new(capacity);
+    adaptive.explain_to(Box::new(move |event| {
+        if let Event::Period(period) = event {
+            let _ = sender.send(period.period.report.verdict);
+        }
+    }));
+    // SplitMix64.
+    let mut state = capacity ^ universe;
+    for _ in 0..REFERENCES {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        adaptive.reference((z ^ (z >> 31)) % universe, 1, Stream(0), &mut |_| true);
+    }
+    drop(adaptive);
+    let verdicts: Vec<Verdict> = receiver.iter().collect();
+    (verdicts.len(), verdicts.iter().filter(|verdict| **verdict != Verdict::None).count())
+}
