@@ -13,7 +13,7 @@ pub const KILL_FACTOR: u64 = 3;
 pub const DOCTESTS: &str = "doc examples";
 
 const SECONDS: &[(&str, u64)] = &[
-    ("nectary-block", 40),
+    ("nectary-block", 30),
     ("nectary-host", 10),
     ("nectary-cache", 30),
     ("nectary-sim", 50),
@@ -23,6 +23,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-attach", 10),
     ("nectary-proxy", 70),
     ("nectary", 30),
+    ("nectary-capi", 10),
     ("nectary-e2e", 180),
     ("xtask", 10),
     (DOCTESTS, 40),

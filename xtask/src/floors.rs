@@ -8,6 +8,7 @@ use crate::metadata::Package;
 /// The floor of each crate; a crate may depend on lower ones.
 const FLOORS: &[(&str, u8)] = &[
     ("nectary", 6),
+    ("nectary-capi", 6),
     ("nectary-proxy", 5),
     ("nectary-attach", 4),
     ("nectary-trace", 3),

@@ -1,0 +1,125 @@
+//! What a C program is told of failures: a code, and a text for each thread.
+//!
+//! Owns: the codes, the text of the thread's last failed call, and the wall that no panic passes.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nectary_store::ErrorKind;
+
+/// It was done.
+pub const NECTARY_OK: c_int = 0;
+/// There is no such file, or no store where one was expected.
+pub const NECTARY_ABSENT: c_int = 1;
+/// What is on the device is not a store, is of another version, or is damaged where a store cannot do without it.
+pub const NECTARY_CORRUPT: c_int = 2;
+/// It cannot be done now: budgets are used up, another process owns the store, or pointers have not been given back.
+pub const NECTARY_BUSY: c_int = 3;
+/// The call is outside the bounds of what it takes: a null pointer, an unknown handle, a name or length out of bounds.
+pub const NECTARY_INVALID: c_int = 4;
+/// The device failed.
+pub const NECTARY_IO: c_int = 5;
+/// The store takes no more writes after an earlier failure, or is closed.
+pub const NECTARY_STOPPED: c_int = 6;
+/// A bug in the library; the store may be used on, what the call was to do is undefined.
+pub const NECTARY_INTERNAL: c_int = 7;
+
+/// A failed call.
+#[derive(Debug)]
+pub struct Failure {
+    /// One of the codes above, never `NECTARY_OK`.
+    pub code: c_int,
+    /// What went wrong, and where.
+    pub message: String,
+}
+
+impl Failure {
+    /// Makes a failure.
+    pub fn new(code: c_int, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into() }
+    }
+
+    /// A call that is out of bounds.
+    pub fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(NECTARY_INVALID, message)
+    }
+
+    /// The store is closed.
+    pub fn closed() -> Failure {
+        Failure::new(NECTARY_STOPPED, "the store is closed, or being closed")
+    }
+}
+
+impl From<nectary_store::Error> for Failure {
+    fn from(error: nectary_store::Error) -> Failure {
+        let code = match error.kind {
+            ErrorKind::Absent => NECTARY_ABSENT,
+            ErrorKind::Corrupt => NECTARY_CORRUPT,
+            ErrorKind::Busy => NECTARY_BUSY,
+            ErrorKind::Invalid => NECTARY_INVALID,
+            ErrorKind::Io => NECTARY_IO,
+            ErrorKind::Stopped => NECTARY_STOPPED,
+        };
+        Failure::new(code, error.message)
+    }
+}
+
+impl From<nectary_block::Error> for Failure {
+    fn from(error: nectary_block::Error) -> Failure {
+        nectary_store::Error::from(error).into()
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Runs what a call is to do; gives its code, and keeps the text of a failure for this thread. Nothing unwinds out of it.
+pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    // What was half done is in the store, whose own promises hold at every step.
+    let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let message = format!("a bug in libnectary: {}", words.unwrap_or("it panicked"));
+        // What was thrown may itself panic when it is dropped.
+        std::mem::forget(panic);
+        Err(Failure::new(NECTARY_INTERNAL, message))
+    });
+    let Err(Failure { code, message }) = result else { return NECTARY_OK };
+    let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
+    // A thread that is ending keeps no text any more.
+    let _ = LAST.try_with(|last| last.replace(text));
+    code
+}
+
+/// The text of this thread's last failed call; empty where none has failed.
+pub fn last() -> *const c_char {
+    let none: &CStr = c"";
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(none.as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> String {
+        // SAFETY: `last` gives a text that ends with a zero byte and lives until this thread's next failed call.
+        unsafe { CStr::from_ptr(last()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_and_a_text() {
+        assert_eq!(call(|| panic!("planted {}", 7)), NECTARY_INTERNAL);
+        assert_eq!(text(), "a bug in libnectary: planted 7");
+        assert_eq!(call(|| panic!("planted")), NECTARY_INTERNAL);
+        assert_eq!(text(), "a bug in libnectary: planted");
+    }
+
+    #[test]
+    fn each_thread_has_the_text_of_its_own_last_failure() {
+        assert_eq!(call(|| Err(Failure::invalid("one\0two"))), NECTARY_INVALID);
+        std::thread::spawn(|| assert_eq!(text(), "")).join().unwrap();
+        assert_eq!(call(|| Ok(())), NECTARY_OK);
+        assert_eq!(text(), "one?two");
+    }
+}

@@ -1,0 +1,222 @@
+//! libnectary: the store for C programs, with Hummingbird's six calls.
+//!
+//! Owns: what passes between C and Rust. Every pointer is checked for null and every length for its bounds before it is
+//! used, nothing unwinds into C, and every call can be made from any thread. `include/nectary.h` is what C programs see; a
+//! test compares it with this file. Leaves to others: the store (`nectary-store`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `lib` | the calls, and all `unsafe` |
+//! | `handle` | open stores, and the bodies that are held |
+//! | `worker` | the thread that a store lives in |
+//! | `error` | codes and texts |
+
+mod error;
+mod handle;
+mod worker;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use error::{Failure, call};
+pub use error::{
+    NECTARY_ABSENT, NECTARY_BUSY, NECTARY_CORRUPT, NECTARY_INTERNAL, NECTARY_INVALID, NECTARY_IO, NECTARY_OK,
+    NECTARY_STOPPED,
+};
+use worker::Opening;
+
+/// The longest name of a file. *Units*: bytes, without the zero byte at its end.
+pub const NECTARY_NAME_BYTES_MAX: usize = ::nectary_store::PRIMARY_BYTES_MAX;
+
+/// The longest SPEC of a device. *Units*: bytes, without the zero byte at its end.
+pub const NECTARY_SPEC_BYTES_MAX: usize = 64 << 10;
+
+/// Memory of a store whose user leaves it open. *Units*: bytes.
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// An open store, to C an incomplete type: only its address is passed, and never followed.
+#[allow(non_camel_case_types)]
+pub struct nectary_store {
+    _private: [u8; 0],
+}
+
+/// Opens a store, made where the device is absent or blank and `create_bytes` is not 0.
+///
+/// # Safety
+/// `spec` is null or a text that ends with a zero byte; `store` is null or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nectary_open(
+    spec: *const c_char,
+    create_bytes: u64,
+    memory_bytes: u64,
+    store: *mut *mut nectary_store,
+) -> c_int {
+    call(|| {
+        if store.is_null() {
+            return Err(Failure::invalid("store: the pointer is null"));
+        }
+        // SAFETY: it is not null, and the caller says that it has room.
+        unsafe { store.write(std::ptr::null_mut()) };
+        // SAFETY: as the caller promises.
+        let spec = unsafe { text("spec", spec, NECTARY_SPEC_BYTES_MAX) }?;
+        let spec = std::str::from_utf8(spec).map_err(|_| Failure::invalid("spec: it is not UTF-8"))?.to_owned();
+        let memory_bytes = if memory_bytes == 0 { MEMORY_BYTES } else { memory_bytes };
+        let handle = handle::open(Opening { spec, create_bytes, memory_bytes })?;
+        // SAFETY: as above.
+        unsafe { store.write(std::ptr::without_provenance_mut(handle)) };
+        Ok(())
+    })
+}
+
+/// Writes everything that waits and closes the store.
+#[unsafe(no_mangle)]
+pub extern "C" fn nectary_close(store: *mut nectary_store) -> c_int {
+    call(|| handle::close(store.addr()))
+}
+
+/// Stores a file, or replaces it.
+///
+/// # Safety
+/// `name` is null or a text that ends with a zero byte; `data` is null or has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nectary_write_file(
+    store: *mut nectary_store,
+    name: *const c_char,
+    data: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    call(|| unsafe { write(store, name, data, length) })
+}
+
+/// Stores a file that need not stay in memory.
+///
+/// # Safety
+/// `name` is null or a text that ends with a zero byte; `data` is null or has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nectary_write_nomem_file(
+    store: *mut nectary_store,
+    name: *const c_char,
+    data: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    call(|| unsafe { write(store, name, data, length) })
+}
+
+/// Finds a file; its bytes stay until `nectary_done_read_file`.
+///
+/// # Safety
+/// `name` is null or a text that ends with a zero byte; `data` and `length` are null or have room for a value each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nectary_read_file(
+    store: *mut nectary_store,
+    name: *const c_char,
+    data: *mut *const c_void,
+    length: *mut usize,
+) -> c_int {
+    call(|| {
+        if data.is_null() || length.is_null() {
+            return Err(Failure::invalid("data or length: the pointer is null"));
+        }
+        // SAFETY: neither is null, and the caller says that they have room.
+        unsafe {
+            data.write(std::ptr::null());
+            length.write(0);
+        }
+        // SAFETY: as the caller promises.
+        let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
+        let (address, bytes) = handle::find(store.addr())?.read(name)?;
+        // SAFETY: as above.
+        unsafe {
+            data.write(address.cast());
+            length.write(bytes);
+        }
+        Ok(())
+    })
+}
+
+/// Gives back what `nectary_read_file` gave.
+#[unsafe(no_mangle)]
+pub extern "C" fn nectary_done_read_file(store: *mut nectary_store, data: *const c_void) -> c_int {
+    call(|| handle::find(store.addr())?.give_back(data.addr()))
+}
+
+/// Deletes a file.
+///
+/// # Safety
+/// `name` is null or a text that ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nectary_delete_file(store: *mut nectary_store, name: *const c_char) -> c_int {
+    call(|| {
+        // SAFETY: as the caller promises.
+        let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
+        handle::find(store.addr())?.delete(name)
+    })
+}
+
+/// Says that two files belong together.
+///
+/// # Safety
+/// Each name is null or a text that ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nectary_collocate_files(
+    store: *mut nectary_store,
+    name: *const c_char,
+    other: *const c_char,
+) -> c_int {
+    call(|| {
+        // SAFETY: as the caller promises.
+        unsafe {
+            text("name", name, NECTARY_NAME_BYTES_MAX)?;
+            text("other", other, NECTARY_NAME_BYTES_MAX)?;
+        }
+        // The store takes no hints yet: a hint that is checked and forgotten keeps the call's contract.
+        handle::find(store.addr()).map(drop)
+    })
+}
+
+/// What went wrong in this thread's last call that failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn nectary_last_error() -> *const c_char {
+    error::last()
+}
+
+/// # Safety
+/// As `nectary_write_file`.
+unsafe fn write(
+    store: *mut nectary_store,
+    name: *const c_char,
+    data: *const c_void,
+    length: usize,
+) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
+    if length > isize::MAX as usize {
+        return Err(Failure::invalid("length: no piece of memory is as long"));
+    }
+    let data: &[u8] = match (data.is_null(), length) {
+        (_, 0) => &[],
+        (true, _) => return Err(Failure::invalid("data: the pointer is null")),
+        // SAFETY: it is not null, and the caller says that it has as many bytes.
+        (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
+    };
+    handle::find(store.addr())?.write(name, data)
+}
+
+/// A text of C, of 1 to `bytes_max` bytes; no more than those and the one after them are looked at.
+///
+/// # Safety
+/// `text` is null, or a text that ends with a zero byte, which stays as it is for `'a`.
+unsafe fn text<'a>(what: &str, text: *const c_char, bytes_max: usize) -> Result<&'a [u8], Failure> {
+    if text.is_null() {
+        return Err(Failure::invalid(format!("{what}: the pointer is null")));
+    }
+    // SAFETY: no byte behind the zero byte is read.
+    let length = (0..=bytes_max).find(|&index| unsafe { text.add(index).read() } == 0);
+    match length {
+        Some(0) => Err(Failure::invalid(format!("{what}: it is empty"))),
+        None => Err(Failure::invalid(format!("{what}: it has more than {bytes_max} bytes"))),
+        // SAFETY: the zero byte is the first one, so the text ends there.
+        Some(_) => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
+    }
+}

@@ -1,0 +1,191 @@
+//! The thread that a store lives in: a runtime of its own, to which the calls of all threads are handed over.
+//!
+//! Owns: the thread, the queue of requests, opening and closing. Leaves to others: what C programs see. Promises: requests
+//! are served side by side, at most [`REQUESTS_MAX`] at a time; whoever asks gets an answer, also when the thread ends.
+
+use std::sync::mpsc as answers;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use nectary_block as block;
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::error::{Failure, NECTARY_ABSENT, NECTARY_BUSY, NECTARY_INTERNAL};
+
+/// How many requests are served at the same time, and how many more wait; callers beyond wait for a place.
+const REQUESTS_MAX: usize = 1024;
+
+/// The answer to a request: the body that was read, or nothing.
+type Answer = Result<Bytes, Failure>;
+
+/// What a store is asked for.
+pub enum Ask {
+    /// Store a body under a name.
+    Write(Vec<u8>, Bytes),
+    /// Read a body.
+    Read(Vec<u8>),
+    /// Delete a name.
+    Delete(Vec<u8>),
+    /// Write everything that waits, and end.
+    Close,
+}
+
+struct Request {
+    ask: Ask,
+    reply: answers::SyncSender<Answer>,
+}
+
+/// What is opened, and how.
+pub struct Opening {
+    /// The device's SPEC.
+    pub spec: String,
+    /// Size of a store that is made where there is none; 0: none is made.
+    pub create_bytes: u64,
+    /// Memory for everything.
+    pub memory_bytes: u64,
+}
+
+/// An open store and its thread.
+pub struct Worker {
+    requests: mpsc::Sender<Request>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Opens a store in a thread of its own; also gives the store, for what needs no runtime.
+    pub fn start(opening: Opening) -> Result<(Worker, Store), Failure> {
+        let (requests, received) = mpsc::channel(REQUESTS_MAX);
+        let (ready, is_ready) = answers::sync_channel(1);
+        let thread = std::thread::Builder::new().name("libnectary".to_owned()).spawn(move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    let _ = ready.send(Err(Failure::new(NECTARY_BUSY, format!("cannot start a runtime: {error}"))));
+                    return;
+                }
+            };
+            runtime.block_on(async {
+                match open(opening).await {
+                    Ok(store) => {
+                        let _ = ready.send(Ok(store.clone()));
+                        // The sender is gone before the store is, so that who waits for it waits for the store's end.
+                        drop(ready);
+                        serve(store, received).await;
+                    }
+                    Err(failure) => {
+                        let _ = ready.send(Err(failure));
+                    }
+                }
+            });
+        });
+        let thread =
+            thread.map_err(|error| Failure::new(NECTARY_BUSY, format!("cannot start the store's thread: {error}")))?;
+        match is_ready.recv() {
+            Ok(Ok(store)) => Ok((Worker { requests, thread: Some(thread) }, store)),
+            Ok(Err(failure)) => {
+                let _ = thread.join();
+                Err(failure)
+            }
+            Err(_) => Err(ended()),
+        }
+    }
+
+    /// Hands a request over and waits for its answer.
+    pub fn ask(&self, ask: Ask) -> Answer {
+        let (reply, answer) = answers::sync_channel(1);
+        self.requests.blocking_send(Request { ask, reply }).map_err(|_| Failure::closed())?;
+        answer.recv().unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It ends when nobody can ask it for anything.
+        self.requests = mpsc::channel(1).0;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended() -> Failure {
+    Failure::new(NECTARY_INTERNAL, "a bug in libnectary: the request ended without an answer")
+}
+
+async fn open(opening: Opening) -> Result<Store, Failure> {
+    let Opening { spec, create_bytes, memory_bytes } = opening;
+    let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
+    options.check()?;
+    let device_options =
+        block::OpenOptions { create_bytes: (create_bytes > 0).then_some(create_bytes), ..Default::default() };
+    let device = block::open(&spec, &device_options).await?;
+    if !Store::probe(&device).await? {
+        if create_bytes == 0 {
+            return Err(Failure::new(NECTARY_ABSENT, format!("{spec}: there is no store on it, it is blank")));
+        }
+        let options = CreateOptions { size_bytes: create_bytes, ..CreateOptions::default() };
+        Store::create(device.clone(), &options).await?;
+    }
+    Ok(Store::open(device, options).await?)
+}
+
+async fn serve(store: Store, mut requests: mpsc::Receiver<Request>) {
+    let mut under_way = JoinSet::new();
+    while let Some(Request { ask, reply }) = requests.recv().await {
+        if let Ask::Close = ask {
+            // Nobody else asks any more: what was asked before is answered first.
+            while under_way.join_next().await.is_some() {}
+            let closed = store.close().await;
+            drop((store, requests));
+            let _ = reply.send(closed.map(|()| Bytes::new()).map_err(Failure::from));
+            return;
+        }
+        while under_way.try_join_next().is_some() {}
+        if under_way.len() >= REQUESTS_MAX {
+            under_way.join_next().await;
+        }
+        let store = store.clone();
+        under_way.spawn(async move {
+            let _ = reply.send(answer(&store, ask).await);
+        });
+    }
+}
+
+async fn answer(store: &Store, ask: Ask) -> Answer {
+    match ask {
+        Ask::Write(name, body) => {
+            store.put(KeyRef::new(&name, b""), Bytes::new(), body).await?;
+            Ok(Bytes::new())
+        }
+        Ask::Read(name) => read(store, KeyRef::new(&name, b"")).await,
+        Ask::Delete(name) => {
+            store.purge_key(&name).await?;
+            Ok(Bytes::new())
+        }
+        Ask::Close => Ok(Bytes::new()),
+    }
+}
+
+/// Reads a body: as the store has it where that is one piece, else put together.
+async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
+    let absent =
+        || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));
+    let object = store.get(key).await.ok_or_else(absent)?;
+    if let Some(body) = object.whole() {
+        return Ok(body.clone());
+    }
+    let mut body = Vec::new();
+    let length = usize::try_from(object.body_bytes()).ok();
+    if length.is_none_or(|length| body.try_reserve_exact(length).is_err()) {
+        let message = format!("no memory for a file of {} bytes", object.body_bytes());
+        return Err(Failure::new(NECTARY_BUSY, message));
+    }
+    let mut reader = object.reader(0..object.body_bytes());
+    while let Some(piece) = reader.next().await {
+        // A piece that is gone since makes the file absent, as it would have been a moment later.
+        body.extend_from_slice(&piece?);
+    }
+    Ok(body.into())
+}
