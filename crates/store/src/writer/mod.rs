@@ -7,6 +7,10 @@
 //! Up to [`IN_FLIGHT_MAX`] appends are in flight at a time and are completed in order, so "written" is a prefix of all
 //! sequences. A segment is flushed when it is closed, so at most two are unflushed.
 
+mod publish;
+mod purges;
+mod segments;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,24 +21,18 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::checkpoint::{LogPosition, write_checkpoint};
-use crate::entry::Piece;
 use crate::error::Error;
-use crate::format::{BLOCK_BYTES, PurgeRecord, UNIT_BYTES};
+use crate::format::{BLOCK_BYTES, PurgeRecord};
 use crate::index::Location;
-use crate::log::{Care, SegmentReader};
 use crate::pack::{self, PackedAppend};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
 use crate::recovery::{Suspect, write_state};
-use crate::shared::{Found, Shared};
+use crate::shared::Shared;
 use crate::stat::Counters;
 
 /// Appends in flight at a time.
 const IN_FLIGHT_MAX: usize = 2;
-/// Suspects that are compared at once.
-const SUSPECTS_AT_ONCE: usize = 16;
-/// Suspects kept at most; beyond, the oldest are forgotten (they cost a wasted read at worst).
-const SUSPECTS_MAX: usize = 100_000;
 /// The index is checkpointed when this many times its size was appended.
 const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 /// … but at least and at most after this many bytes, and at most after this many appends.
@@ -252,55 +250,6 @@ impl Writer {
         Counters::add(&self.shared.counters.append_bytes, bytes);
     }
 
-    /// Opens the next segment where this one has no room for `bytes`.
-    async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
-        if self.position.offset + bytes > self.shared.layout.segment_bytes {
-            self.open_next_segment().await?;
-        }
-        Ok(())
-    }
-
-    async fn open_next_segment(&mut self) -> Result<(), Error> {
-        while let Some(written) = self.in_flight.next().await {
-            self.complete(written).await;
-        }
-        if self.shared.stopped().is_some() {
-            return Err(self.shared.stopped_error());
-        }
-        self.shared.flush().await?;
-        self.flushed_at = Instant::now();
-        let next = self.position.incarnation + 1;
-        self.reclaim(next).await;
-        self.shared.head.store(next, Ordering::Release);
-        self.position = LogPosition { incarnation: next, offset: 0 };
-        let tail = self.shared.layout.tail(next);
-        self.shared.purges.retire(tail, self.shared.fills.generation_min());
-        Ok(())
-    }
-
-    /// Forgets what stands in the segment that `incarnation` will overwrite.
-    async fn reclaim(&mut self, incarnation: u64) {
-        let shared = &self.shared;
-        let layout = &shared.layout;
-        let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
-        let segment = layout.segment_of(old);
-        let mut removed = 0;
-        let mut reader = SegmentReader::new(&shared.device, layout, old);
-        let scanned = reader
-            .scan(0, 0, Care::Search, |record| {
-                removed += u64::from(shared.index.remove(record.hash, record.location));
-                shared.memory.remove_at(record.hash, record.location);
-            })
-            .await;
-        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
-        if scanned.damaged {
-            removed += shared.index.sweep(here);
-            shared.memory.sweep(here);
-        }
-        Counters::add(&shared.counters.segments_reclaimed, 1);
-        Counters::add(&shared.counters.entries_reclaimed, removed);
-    }
-
     /// Takes the result of the oldest append in flight.
     async fn complete(&mut self, written: Written) {
         match written.result {
@@ -330,45 +279,6 @@ impl Writer {
             self.index_bytes = index_bytes;
             let capacity = crate::store::tier_bytes(self.memory_bytes, index_bytes, &self.shared.layout);
             self.shared.memory.set_capacity(capacity);
-        }
-    }
-
-    /// Makes a written entry findable on disk, and its older versions not.
-    fn publish(&mut self, item: Unwritten, location: Location) {
-        let shared = &self.shared;
-        let entry = &item.entry;
-        if shared.purges.is_purged(entry.primary_hash, entry.generation) {
-            shared.memory.drop_unwritten(entry);
-            return;
-        }
-        let known = item.previous.as_ref().and_then(|previous| previous.location());
-        let older = if matches!(entry.piece, Piece::Fragment { .. }) {
-            Vec::new()
-        } else {
-            shared.index.candidates(entry.hash)
-        };
-        entry.set_location(location);
-        shared.index.insert(entry.hash, location);
-        for older in older {
-            if known.is_some_and(|known| known.unit == older.unit) {
-                shared.index.remove(entry.hash, older);
-            } else if older.unit != location.unit && self.suspects.len() < SUSPECTS_MAX {
-                self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
-            }
-        }
-        shared.memory.admit(entry);
-    }
-
-    /// Reads some suspects and removes those that are older versions of the same key.
-    async fn compare_suspects(&mut self) {
-        let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
-        for suspect in self.suspects.split_off(from) {
-            if !self.shared.index.contains(suspect.hash, suspect.newer) {
-                continue;
-            }
-            if let Found::Entry(_) = self.shared.read_record(suspect.hash, None, suspect.older).await {
-                self.shared.index.remove(suspect.hash, suspect.older);
-            }
         }
     }
 
@@ -414,67 +324,6 @@ impl Writer {
         {
             self.fail(&error);
         }
-    }
-
-    fn gather_purges(&mut self) {
-        while self.purges_waiting.len() < crate::format::PURGE_RECORDS_PER_BLOCK {
-            match self.commands.try_recv() {
-                Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
-                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.shared.queue.last_sequence(), reply)),
-                Ok(Command::Checkpoint(reply)) => self.checkpoint_replies.push(reply),
-                // Closing comes after the purges that were gathered.
-                Ok(Command::Close(reply)) => {
-                    self.closing = Some(reply);
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Makes the gathered purges durable, one block and one flush for all of them.
-    async fn serve_purges(&mut self) -> Result<(), Error> {
-        if self.purges_waiting.is_empty() {
-            return Ok(());
-        }
-        if self.shared.stopped().is_some() {
-            return Err(self.shared.stopped_error());
-        }
-        if self.purge_log.is_full() {
-            self.compact_purges().await?;
-        }
-        let count = self.purges_waiting.len().min(crate::format::PURGE_RECORDS_PER_BLOCK);
-        let batch: Vec<_> = self.purges_waiting.drain(..count).collect();
-        let records: Vec<PurgeRecord> = batch.iter().map(|(record, _)| *record).collect();
-        let written = self.shared.written.load(Ordering::Acquire);
-        let result = self.purge_log.commit(&records).await;
-        Counters::add(&self.shared.counters.metadata_bytes, 2 * BLOCK_BYTES);
-        Counters::add(&self.shared.counters.flushes, 1);
-        if result.is_ok() {
-            self.shared.flushed.fetch_max(written, Ordering::AcqRel);
-            self.purge_end = self.purge_log.end();
-        }
-        for (_, reply) in batch {
-            let _ = reply.send(result.clone());
-        }
-        result
-    }
-
-    /// Begins a new lap of the purge log; reclaims the oldest segments where too many records are still needed.
-    async fn compact_purges(&mut self) -> Result<(), Error> {
-        for _ in 0..self.shared.layout.segment_count + 4 {
-            if self.shared.purges.len() <= self.purge_log.live_records_max() {
-                break;
-            }
-            self.open_next_segment().await?;
-            self.start(Vec::new(), self.appended_sequence);
-        }
-        while let Some(written) = self.in_flight.next().await {
-            self.complete(written).await;
-        }
-        self.purge_log.compact(&self.shared.purges).await?;
-        self.purge_end = self.purge_log.end();
-        Ok(())
     }
 
     /// Starts a checkpoint where enough was appended since the last, or one was asked for.

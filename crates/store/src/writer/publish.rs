@@ -1,0 +1,56 @@
+//! From a written entry to one that is found on disk.
+//!
+//! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
+
+use super::Writer;
+use crate::entry::Piece;
+use crate::index::Location;
+use crate::queue::Unwritten;
+use crate::recovery::Suspect;
+use crate::shared::Found;
+
+/// Suspects that are compared at once.
+const SUSPECTS_AT_ONCE: usize = 16;
+/// Suspects kept at most; beyond, the oldest are forgotten (they cost a wasted read at worst).
+const SUSPECTS_MAX: usize = 100_000;
+
+impl Writer {
+    /// Makes a written entry findable on disk, and its older versions not.
+    pub(super) fn publish(&mut self, item: Unwritten, location: Location) {
+        let shared = &self.shared;
+        let entry = &item.entry;
+        if shared.purges.is_purged(entry.primary_hash, entry.generation) {
+            shared.memory.drop_unwritten(entry);
+            return;
+        }
+        let known = item.previous.as_ref().and_then(|previous| previous.location());
+        let older = if matches!(entry.piece, Piece::Fragment { .. }) {
+            Vec::new()
+        } else {
+            shared.index.candidates(entry.hash)
+        };
+        entry.set_location(location);
+        shared.index.insert(entry.hash, location);
+        for older in older {
+            if known.is_some_and(|known| known.unit == older.unit) {
+                shared.index.remove(entry.hash, older);
+            } else if older.unit != location.unit && self.suspects.len() < SUSPECTS_MAX {
+                self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
+            }
+        }
+        shared.memory.admit(entry);
+    }
+
+    /// Reads some suspects and removes those that are older versions of the same key.
+    pub(super) async fn compare_suspects(&mut self) {
+        let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
+        for suspect in self.suspects.split_off(from) {
+            if !self.shared.index.contains(suspect.hash, suspect.newer) {
+                continue;
+            }
+            if let Found::Entry(_) = self.shared.read_record(suspect.hash, None, suspect.older).await {
+                self.shared.index.remove(suspect.hash, suspect.older);
+            }
+        }
+    }
+}

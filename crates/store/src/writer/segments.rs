@@ -1,0 +1,67 @@
+//! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
+//!
+//! Owns: the order of that. Leaves to others: what is written into the new segment.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use futures_util::stream::StreamExt;
+
+use super::Writer;
+use crate::checkpoint::LogPosition;
+use crate::error::Error;
+use crate::format::UNIT_BYTES;
+use crate::index::Location;
+use crate::log::{Care, SegmentReader};
+use crate::stat::Counters;
+
+impl Writer {
+    /// Opens the next segment where this one has no room for `bytes`.
+    pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        if self.position.offset + bytes > self.shared.layout.segment_bytes {
+            self.open_next_segment().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn open_next_segment(&mut self) -> Result<(), Error> {
+        while let Some(written) = self.in_flight.next().await {
+            self.complete(written).await;
+        }
+        if self.shared.stopped().is_some() {
+            return Err(self.shared.stopped_error());
+        }
+        self.shared.flush().await?;
+        self.flushed_at = Instant::now();
+        let next = self.position.incarnation + 1;
+        self.reclaim(next).await;
+        self.shared.head.store(next, Ordering::Release);
+        self.position = LogPosition { incarnation: next, offset: 0 };
+        let tail = self.shared.layout.tail(next);
+        self.shared.purges.retire(tail, self.shared.fills.generation_min());
+        Ok(())
+    }
+
+    /// Forgets what stands in the segment that `incarnation` will overwrite.
+    pub(super) async fn reclaim(&mut self, incarnation: u64) {
+        let shared = &self.shared;
+        let layout = &shared.layout;
+        let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
+        let segment = layout.segment_of(old);
+        let mut removed = 0;
+        let mut reader = SegmentReader::new(&shared.device, layout, old);
+        let scanned = reader
+            .scan(0, 0, Care::Search, |record| {
+                removed += u64::from(shared.index.remove(record.hash, record.location));
+                shared.memory.remove_at(record.hash, record.location);
+            })
+            .await;
+        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
+        if scanned.damaged {
+            removed += shared.index.sweep(here);
+            shared.memory.sweep(here);
+        }
+        Counters::add(&shared.counters.segments_reclaimed, 1);
+        Counters::add(&shared.counters.entries_reclaimed, removed);
+    }
+}
