@@ -208,6 +208,8 @@ fn shape(status: &Value) -> Result<Shape> {
         overhead_bytes: OVERHEAD_BYTES,
         unit_bytes: 64,
         fragment_bytes: 1 << 20,
+        whole_bytes_max: number("whole_bytes_max")?,
+        reinsert_percent: number("reinsert_percent")?,
     })
 }
 

@@ -1,11 +1,13 @@
-//! What the store should hold, computed without the store: a ring of segments, first in, first out.
+//! What the store should hold, computed without the store: a ring of segments, first in, first out, with re-insertion.
 //!
-//! The simulation knows four things, none of them from the store's code: an object takes its body, its key, its metadata and
+//! The simulation knows six things, none of them from the store's code: an object takes its body, its key, its metadata and
 //! a fixed overhead, rounded up to a unit; objects are appended to the open segment; an object that does not fit opens the
-//! next segment, whose former contents are dropped; what is dropped is gone from memory too. An object of several fragments
-//! lives as long as its first. References are hits or misses; misses append.
+//! next segment, whose former contents are dropped; what is dropped is gone from memory too. When a segment is opened, those
+//! of the segment dropped next that were hit are appended anew: the smallest first, up to a share of the segment, no object of
+//! several fragments. A hit counts for all objects that begin in the same piece. An object of several fragments lives as
+//! long as its first. References are hits or misses; misses append.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The shape of a store.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,21 @@ pub struct Shape {
     pub unit_bytes: u64,
     /// Bodies are split into fragments of this size.
     pub fragment_bytes: u64,
+    /// Longer bodies are in fragments.
+    pub whole_bytes_max: u64,
+    /// How much of a segment may be appended anew, in percent.
+    pub reinsert_percent: u64,
+}
+
+/// A hit counts for all objects that begin in the same so many bytes.
+const PIECE_BYTES: u64 = 4096;
+
+/// An object in a segment.
+#[derive(Debug)]
+struct Held {
+    key: String,
+    body_bytes: u64,
+    start: u64,
 }
 
 /// The simulation.
@@ -27,10 +44,13 @@ pub struct Shape {
 pub struct Ring {
     shape: Shape,
     /// Objects by segment; the open one is `open`.
-    segments: Vec<Vec<String>>,
+    segments: Vec<Vec<Held>>,
+    /// Pieces of segments in which something was hit.
+    hit_pieces: Vec<HashSet<u64>>,
     open: usize,
     used: u64,
-    live: HashMap<String, usize>,
+    /// The segment of an object and where it begins there.
+    live: HashMap<String, (usize, u64)>,
     hits: u64,
     references: u64,
 }
@@ -38,15 +58,18 @@ pub struct Ring {
 impl Ring {
     /// An empty store of this shape.
     pub fn new(shape: Shape) -> Self {
-        let segments = vec![Vec::new(); shape.segment_count.max(1)];
-        Self { shape, segments, open: 0, used: 0, live: HashMap::new(), hits: 0, references: 0 }
+        let count = shape.segment_count.max(1);
+        let segments = (0..count).map(|_| Vec::new()).collect();
+        let hit_pieces = vec![HashSet::new(); count];
+        Self { shape, segments, hit_pieces, open: 0, used: 0, live: HashMap::new(), hits: 0, references: 0 }
     }
 
     /// References an object: true for a hit; a miss stores it.
     pub fn reference(&mut self, key: &str, body_bytes: u64) -> bool {
         self.references += 1;
-        if self.live.contains_key(key) {
+        if let Some(&(segment, start)) = self.live.get(key) {
             self.hits += 1;
+            self.hit_pieces[segment].insert(start / PIECE_BYTES);
             return true;
         }
         self.store(key, body_bytes);
@@ -68,28 +91,60 @@ impl Ring {
         let mut first = None;
         loop {
             let fragment = left.min(self.shape.fragment_bytes);
-            let bytes =
-                (fragment + self.shape.overhead_bytes + key.len() as u64).next_multiple_of(self.shape.unit_bytes);
+            let bytes = self.bytes_of(key, fragment);
             if self.used + bytes > self.shape.segment_bytes {
                 self.next_segment();
             }
+            first.get_or_insert((self.open, self.used));
             self.used += bytes;
-            first.get_or_insert(self.open);
             left -= fragment;
             if left == 0 {
                 break;
             }
         }
-        let segment = first.unwrap_or(self.open);
-        self.segments[segment].push(key.to_owned());
-        self.live.insert(key.to_owned(), segment);
+        let (segment, start) = first.unwrap_or((self.open, self.used));
+        self.segments[segment].push(Held { key: key.to_owned(), body_bytes, start });
+        self.live.insert(key.to_owned(), (segment, start));
+    }
+
+    fn bytes_of(&self, key: &str, fragment: u64) -> u64 {
+        (fragment + self.shape.overhead_bytes + key.len() as u64).next_multiple_of(self.shape.unit_bytes)
     }
 
     fn next_segment(&mut self) {
         self.open = (self.open + 1) % self.segments.len();
         self.used = 0;
-        for key in self.segments[self.open].drain(..) {
-            self.live.remove(&key);
+        for held in self.segments[self.open].drain(..) {
+            // What was appended anew lives on elsewhere.
+            if self.live.get(&held.key) == Some(&(self.open, held.start)) {
+                self.live.remove(&held.key);
+            }
+        }
+        self.hit_pieces[self.open].clear();
+        self.append_anew();
+    }
+
+    /// Appends what was hit of the segment that is dropped next.
+    fn append_anew(&mut self) {
+        let next = (self.open + 1) % self.segments.len();
+        let hit = |held: &&Held| {
+            held.body_bytes <= self.shape.whole_bytes_max
+                && self.hit_pieces[next].contains(&(held.start / PIECE_BYTES))
+                && self.live.get(&held.key) == Some(&(next, held.start))
+        };
+        let mut found: Vec<(u64, String)> =
+            self.segments[next].iter().filter(hit).map(|held| (held.body_bytes, held.key.clone())).collect();
+        found.sort();
+        let mut left = self.shape.segment_bytes * self.shape.reinsert_percent / 100;
+        for (body_bytes, key) in found {
+            let bytes = self.bytes_of(&key, body_bytes);
+            if bytes > left {
+                break;
+            }
+            left -= bytes;
+            self.live.insert(key.clone(), (self.open, self.used));
+            self.segments[self.open].push(Held { key, body_bytes, start: self.used });
+            self.used += bytes;
         }
     }
 }
@@ -98,8 +153,30 @@ impl Ring {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape =
-        Shape { segment_bytes: 1000, segment_count: 3, overhead_bytes: 0, unit_bytes: 1, fragment_bytes: 1000 };
+    const SHAPE: Shape = Shape {
+        segment_bytes: 1000,
+        segment_count: 3,
+        overhead_bytes: 0,
+        unit_bytes: 1,
+        fragment_bytes: 1000,
+        whole_bytes_max: 1000,
+        reinsert_percent: 0,
+    };
+
+    #[test]
+    fn what_was_hit_is_appended_anew_within_the_share() {
+        let mut ring = Ring::new(Shape { segment_bytes: 10_000, reinsert_percent: 10, ..SHAPE });
+        for key in ["a", "b", "c"] {
+            assert!(!ring.reference(key, 900), "{key}");
+        }
+        assert!(ring.reference("c", 900));
+        // Two segments and a little: the first is harvested when the third is opened, dropped when the fourth is.
+        for serial in 0..30 {
+            ring.reference(&format!("o{serial}"), 1000);
+        }
+        assert!(ring.reference("a", 900), "one of those that share the piece that was hit");
+        assert!(!ring.live.contains_key("b") && !ring.live.contains_key("c"), "the share has room for one");
+    }
 
     #[test]
     fn the_oldest_segment_is_dropped_first() {

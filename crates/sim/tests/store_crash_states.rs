@@ -8,9 +8,10 @@ async fn every_crash_state_keeps_what_was_promised() {
     let options = CrashRunOptions { seed, workloads: 25, states_per_workload: 60, stop_at_violation: false };
     let report = run(options, |_| {}).await;
     println!(
-        "seed {seed}: {} workloads, {} distinct images, {} with live objects, {} hits demanded, {} broken promises",
-        report.workloads, report.distinct, report.live, report.demanded, report.violation_count
+        "seed {seed}: {} workloads, {} distinct images, {} with live objects, {} objects re-inserted, {} hits demanded, {} broken promises",
+        report.workloads, report.distinct, report.live, report.reinserted, report.demanded, report.violation_count
     );
     assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
+    assert!(report.reinserted > 0, "{report:?}");
     assert!(report.distinct >= 500 && report.live * 100 >= report.distinct * 95, "{report:?}");
 }

@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -52,6 +52,8 @@ pub struct Entry {
     pub generation: u64,
     pub sequence: u64,
     location: AtomicU64,
+    /// Whether it was asked for since it was written.
+    asked_for: AtomicBool,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -81,6 +83,7 @@ impl Entry {
             generation: parts.generation,
             sequence,
             location: AtomicU64::new(0),
+            asked_for: AtomicBool::new(false),
             decoded: OnceLock::new(),
         }
     }
@@ -108,6 +111,22 @@ impl Entry {
     /// Says where it lies on disk.
     pub fn set_location(&self, location: Location) {
         self.location.store(location.pack(), Ordering::Release);
+    }
+
+    /// Notes that it was asked for; whether that is news since it was written. *Cost*: one load where it is none.
+    pub fn ask(&self) -> bool {
+        !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether it was asked for since it was written.
+    pub fn was_asked_for(&self) -> bool {
+        self.asked_for.load(Ordering::Relaxed)
+    }
+
+    /// Says where it lies now that it was written anew; it has to prove itself again.
+    pub fn move_to(&self, location: Location) {
+        self.set_location(location);
+        self.asked_for.store(false, Ordering::Relaxed);
     }
 
     /// Whether it answers a request for `key`.

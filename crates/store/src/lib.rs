@@ -8,8 +8,8 @@
 //! | `store` | the public face |
 //! | `shared` | commit and lookup: the order of things between memory, index and purges |
 //! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
-//! | `memory`, `index`, `purges`, `queue` | the parts in memory |
-//! | `writer`, `pack`, `purge_log`, `checkpoint` | what writes |
+//! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
+//! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
 //! | `recovery`, `log`, `check` | what reads back |
 //! | `format`, `layout` | the bytes |
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ mod index;
 mod key;
 mod layout;
 mod log;
+mod marks;
 mod memory;
 mod object;
 mod pack;
@@ -34,6 +35,7 @@ mod purge_log;
 mod purges;
 mod queue;
 mod recovery;
+mod reinsert;
 mod shared;
 mod stat;
 mod store;
@@ -46,5 +48,6 @@ pub use format::METADATA_BYTES_MAX;
 pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN};
 pub use object::{BodyReader, Object};
+pub use reinsert::REINSERT_PERCENT_MAX;
 pub use stat::{Counts, Recovery, Sequence, Sequences, Stat};
 pub use store::{CreateOptions, MEMORY_BYTES_MIN, OpenOptions, Store};

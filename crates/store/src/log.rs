@@ -28,6 +28,8 @@ pub struct LoggedRecord {
     pub generation: u64,
     pub sequence: u64,
     pub location: Location,
+    /// Whether it is a whole object.
+    pub whole: bool,
     /// Whether it was read and is not what was written.
     pub damaged: bool,
     /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
@@ -246,6 +248,7 @@ impl<'a> SegmentReader<'a> {
                 generation: entry.generation.get(),
                 sequence: entry.sequence.get(),
                 location: Location::new(base + start, bytes),
+                whole: entry.kind == RecordKind::Whole.code(),
                 damaged,
                 fragments,
             });
@@ -305,6 +308,7 @@ impl<'a> SegmentReader<'a> {
                         generation: record.fields.generation.get(),
                         sequence: last,
                         location: Location::new(unit, record.bytes() as u64),
+                        whole: record.kind == RecordKind::Whole,
                         damaged: false,
                         fragments: fragments_of(&record),
                     });

@@ -82,6 +82,27 @@ impl MemoryTier {
         Some(entry)
     }
 
+    /// The entry of `hash` that lies at `location`; no reference.
+    pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
+        let here =
+            |entry: &&Arc<Entry>| entry.hash == hash && entry.location().is_some_and(|at| at.unit == location.unit);
+        self.map.pin().get(&(hash.0 as u64)).filter(here).cloned()
+    }
+
+    /// Whether memory holds something else than this version under its id.
+    pub fn has_other_version(&self, entry: &Entry) -> bool {
+        let other = |current: &Arc<Entry>| current.hash != entry.hash || current.generation != entry.generation;
+        self.map.pin().get(&entry.id()).is_some_and(other)
+    }
+
+    /// Says where the entry of `hash` at `from` lies now.
+    pub fn relocate(&self, hash: KeyHash, from: Location, to: Location) {
+        let _replacement = self.lock();
+        if let Some(entry) = self.get_at(hash, from) {
+            entry.move_to(to);
+        }
+    }
+
     /// Whether a hash is in memory; no reference.
     pub fn contains(&self, hash: KeyHash) -> bool {
         self.map.pin().get(&(hash.0 as u64)).is_some_and(|entry| entry.hash == hash)

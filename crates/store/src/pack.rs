@@ -72,8 +72,8 @@ pub fn pack(
         }
         None => Buffer::zeroed(append_bytes as usize),
     };
-    let first_sequence = items.first().map_or(sequence, |item| item.entry.sequence);
-    let last_sequence = items.last().map_or(sequence, |item| item.entry.sequence);
+    let first_sequence = items.first().map_or(sequence, |item| item.sequence);
+    let last_sequence = items.last().map_or(sequence, |item| item.sequence);
     let body = AppendBody {
         first_sequence: first_sequence.into(),
         last_sequence: last_sequence.into(),
@@ -92,13 +92,13 @@ pub fn pack(
         let bytes = record_bytes(&item.entry);
         let end = position + bytes as usize;
         let place = Place { identity: layout.identity, incarnation, address: address + position as u64 };
-        write_record(&mut buffer[position..end], &item.entry, place);
+        write_record(&mut buffer[position..end], &item, place);
         let entry = &item.entry;
         let row = TableEntry {
             key_hash: entry.hash.0.into(),
             primary_hash: entry.primary_hash.0.into(),
             generation: entry.generation.into(),
-            sequence: entry.sequence.into(),
+            sequence: item.sequence.into(),
             start_units: ((position as u64 / UNIT_BYTES) as u32).into(),
             record_bytes: (bytes as u32).into(),
             kind: entry.piece.kind().code(),
@@ -118,7 +118,8 @@ pub fn pack(
     PackedAppend { buffer, items: placed, last_sequence }
 }
 
-fn write_record(bytes: &mut [u8], entry: &Entry, place: Place) {
+fn write_record(bytes: &mut [u8], item: &Unwritten, place: Place) {
+    let entry = &item.entry;
     let (fragment, fragment_generation) = match entry.piece {
         Piece::Whole => (0, 0),
         Piece::Head { generation, count } => (count, generation),
@@ -126,7 +127,7 @@ fn write_record(bytes: &mut [u8], entry: &Entry, place: Place) {
     };
     let key = entry.key.as_ref();
     let fields = RecordBody {
-        sequence: entry.sequence.into(),
+        sequence: item.sequence.into(),
         generation: entry.generation.into(),
         key_hash: entry.hash.0.into(),
         body_checksum: format::body_checksum(&entry.body).into(),

@@ -18,6 +18,12 @@ pub enum Bug {
     TornHeaderAccepted = 5,
     /// A unit of a former store, or of a former lap of its segment, is believed.
     FormerUnitAccepted = 6,
+    /// What was purged is re-inserted all the same, as if it had been put anew.
+    ReinsertionIgnoresPurge = 7,
+    /// What was replaced is re-inserted all the same.
+    ReinsertionIgnoresReplacement = 8,
+    /// What was written after a checkpoint's log position is not replayed.
+    CheckpointPositionIgnored = 9,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -28,13 +34,16 @@ pub enum Bug {
 
 impl Bug {
     /// All that a crash or a flipped bit brings to light.
-    pub const ALL: [Bug; 6] = [
+    pub const ALL: [Bug; 9] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
         Bug::StaleGenerationAccepted,
         Bug::TornHeaderAccepted,
         Bug::FormerUnitAccepted,
+        Bug::ReinsertionIgnoresPurge,
+        Bug::ReinsertionIgnoresReplacement,
+        Bug::CheckpointPositionIgnored,
     ];
 
     /// Bounds that decoders leave out: what fuzz targets must find.
@@ -49,6 +58,9 @@ impl Bug {
             Bug::StaleGenerationAccepted => "stale generation accepted",
             Bug::TornHeaderAccepted => "torn header accepted",
             Bug::FormerUnitAccepted => "unit of a former store or lap accepted",
+            Bug::ReinsertionIgnoresPurge => "re-insertion that ignores a purge",
+            Bug::ReinsertionIgnoresReplacement => "re-insertion that ignores a newer version",
+            Bug::CheckpointPositionIgnored => "checkpoint without its log position",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",

@@ -11,11 +11,24 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use crate::entry::Entry;
+use crate::index::Location;
 
-/// An entry that waits, and the version of the same key that it replaces where that is in memory.
+/// An entry that waits.
 pub struct Unwritten {
     pub entry: Arc<Entry>,
+    /// The sequence under which it will be written: a higher one than the entry's where it is written anew.
+    pub sequence: u64,
+    /// The version of the same key that it replaces, where that is in memory.
     pub previous: Option<Arc<Entry>>,
+    /// Where it lies already, of one that is written anew.
+    pub moved_from: Option<Location>,
+}
+
+impl Unwritten {
+    /// A new entry, and what it replaces.
+    pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
+        Unwritten { sequence: entry.sequence, entry, previous, moved_from: None }
+    }
 }
 
 #[derive(Default)]
@@ -66,16 +79,31 @@ impl Queue {
         weight: u64,
         make: impl FnOnce() -> Result<Unwritten, E>,
     ) -> Result<Arc<Entry>, E> {
-        let mut waiting = self.lock();
+        let waiting = self.lock();
         if waiting.closed {
             return Err(Refused::Closed.into());
         }
         if waiting.bytes + weight > self.bytes_max && !waiting.items.is_empty() {
             return Err(Refused::Full.into());
         }
-        let item = make()?;
+        Ok(self.add(waiting, make()?))
+    }
+
+    /// Adds an entry that can do without: only where less than half of the queue is used.
+    pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
+        let waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed.into());
+        }
+        if waiting.bytes >= self.bytes_max / 2 {
+            return Err(Refused::Full.into());
+        }
+        Ok(self.add(waiting, make()?))
+    }
+
+    fn add(&self, mut waiting: MutexGuard<'_, Waiting>, item: Unwritten) -> Arc<Entry> {
         let entry = Arc::clone(&item.entry);
-        self.last_sequence.store(entry.sequence, Ordering::Release);
+        self.last_sequence.store(item.sequence, Ordering::Release);
         let was_empty = waiting.items.is_empty();
         waiting.bytes += entry.weight();
         waiting.items.push_back(item);
@@ -85,7 +113,7 @@ impl Queue {
         if was_empty || due {
             self.wake.notify_one();
         }
-        Ok(entry)
+        entry
     }
 
     /// Takes entries from the front while `fits` says so of each.

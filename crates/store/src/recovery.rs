@@ -357,6 +357,9 @@ impl<'a> Replay<'a> {
 
     fn record(&mut self, record: LoggedRecord) {
         self.records += 1;
+        if self.index.len() > 0 && planted(Bug::CheckpointPositionIgnored) {
+            return;
+        }
         if self.purges.is_purged(record.primary_hash, record.generation) {
             return;
         }

@@ -19,6 +19,7 @@ use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_fragment, hash_key};
 use crate::layout::Layout;
+use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::planted::{Bug, planted};
 use crate::purges::PurgeTable;
@@ -36,6 +37,9 @@ pub(crate) struct Shared {
     pub memory: MemoryTier,
     pub purges: PurgeTable,
     pub queue: Queue,
+    pub marks: Marks,
+    /// The share of a segment that may be re-inserted, in percent.
+    pub reinsert_percent: u32,
     pub fills: FillTable,
     pub counters: Counters,
     pub recovery: Recovery,
@@ -70,6 +74,8 @@ pub(crate) struct Parts {
     pub memory: MemoryTier,
     pub purges: PurgeTable,
     pub queue: Queue,
+    pub marks: Marks,
+    pub reinsert_percent: u32,
     pub fills: FillTable,
     pub recovery: Recovery,
     pub head: u64,
@@ -86,6 +92,8 @@ impl Shared {
             memory: parts.memory,
             purges: parts.purges,
             queue: parts.queue,
+            marks: parts.marks,
+            reinsert_percent: parts.reinsert_percent,
             fills: parts.fills,
             counters: Counters::default(),
             recovery: parts.recovery,
@@ -115,10 +123,15 @@ impl Shared {
     /// Stops writes for good: after a failed write or flush nothing may pretend to be stored.
     pub fn stop(&self, reason: impl Into<String>) {
         let _ = self.stopped.set(reason.into());
-        for item in self.queue.close() {
+        self.queue.close().iter().for_each(|item| self.give_up(item));
+        self.queue.wake.notify_one();
+    }
+
+    /// Gives up what will not be written; what lies elsewhere already stays in memory.
+    pub fn give_up(&self, item: &Unwritten) {
+        if item.moved_from.is_none() {
             self.memory.drop_unwritten(&item.entry);
         }
-        self.queue.wake.notify_one();
     }
 
     pub fn stopped_error(&self) -> Error {
@@ -152,11 +165,11 @@ impl Shared {
                 let parts = EntryParts { generation: self.draw(), ..parts };
                 let entry = Arc::new(Entry::new(parts, self.draw()));
                 let previous = self.memory.put_unwritten(&entry);
-                return Ok(Unwritten { entry, previous });
+                return Ok(Unwritten::of(entry, previous));
             }
             let entry = Arc::new(Entry::new(parts, self.draw()));
             let previous = self.memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
-            Ok(Unwritten { entry, previous })
+            Ok(Unwritten::of(entry, previous))
         });
         match committed {
             Ok(entry) => {
@@ -194,6 +207,11 @@ impl Shared {
             self.memory.remove_same(&entry);
             return None;
         }
+        if entry.ask()
+            && let Some(location) = entry.location()
+        {
+            self.marks.set(location);
+        }
         Some(entry)
     }
 
@@ -212,6 +230,8 @@ impl Shared {
                         continue;
                     }
                     Counters::add(&self.counters.hits_disk, 1);
+                    entry.ask();
+                    self.marks.set(location);
                     let incarnation = self.incarnation_at(location, head);
                     let in_memory = self.memory.put_read(&entry, || {
                         self.index.contains(hash, location)

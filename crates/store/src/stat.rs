@@ -76,6 +76,12 @@ counters! {
     segments_reclaimed,
     /// Entries that left with a reclaimed segment.
     entries_reclaimed,
+    /// Objects that were written anew before their segment was overwritten, because they had been asked for.
+    reinserted,
+    /// Bytes of their bodies.
+    reinserted_bytes,
+    /// Objects that were to be written anew and were not, because too much waited to be written.
+    reinsertions_refused,
     /// Index checkpoints written.
     checkpoints,
     /// Flushes of the device.
@@ -132,6 +138,10 @@ pub struct Stat {
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
+    /// Bytes of the marks that say what was asked for since it was written.
+    pub marks_bytes: u64,
+    /// The share of a segment that may be written anew, in percent.
+    pub reinsert_percent: u32,
     /// Entries given up because the index was at its bound.
     pub index_evictions: u64,
     /// The replacement policy of the memory tier.

@@ -19,18 +19,23 @@ use crate::fill::{self, FillRole, FillTable};
 use crate::format::BLOCK_BYTES;
 use crate::key::KeyRef;
 use crate::layout::Layout;
+use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::object::Object;
 use crate::purge_log::PurgeLog;
 use crate::purges;
 use crate::queue::Queue;
 use crate::recovery;
+use crate::reinsert::REINSERT_PERCENT_MAX;
 use crate::shared::{Parts, Shared};
 use crate::stat::{Counters, Sequence, Sequences, Stat};
 use crate::writer::{Command, Start, Writer};
 
 /// Commands that wait for the writer at most; callers beyond wait for a place.
 const COMMANDS_MAX: usize = 1024;
+/// The share of a segment that is re-inserted where none is given, in percent: bytes written stay within 1.25 times what is
+/// put, headers and padding included.
+const REINSERT_PERCENT_DEFAULT: u32 = 10;
 /// The smallest memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
@@ -55,11 +60,19 @@ pub struct OpenOptions {
     /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
     /// purges and syncs.
     pub flush_interval: Option<Duration>,
+    /// How much of a segment may be written anew before it is overwritten, in percent: objects that were asked for since
+    /// they were written. At most [`REINSERT_PERCENT_MAX`]; 0 turns it off.
+    pub reinsert_percent: u32,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { memory_bytes: 256 << 20, write_delay: Duration::from_millis(500), flush_interval: None }
+        OpenOptions {
+            memory_bytes: 256 << 20,
+            write_delay: Duration::from_millis(500),
+            flush_interval: None,
+            reinsert_percent: REINSERT_PERCENT_DEFAULT,
+        }
     }
 }
 
@@ -70,6 +83,12 @@ impl OpenOptions {
             return Err(Error::invalid(format!(
                 "a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
                 self.memory_bytes
+            )));
+        }
+        if self.reinsert_percent > REINSERT_PERCENT_MAX {
+            return Err(Error::invalid(format!(
+                "at most {REINSERT_PERCENT_MAX} percent of a segment can be re-inserted, {} were given",
+                self.reinsert_percent
             )));
         }
         Ok(())
@@ -196,7 +215,9 @@ impl Store {
             })?;
         }
         let recovered = recovery::recover(&device, &layout, options.memory_bytes / 2).await?;
-        let budget = Budget::of(options.memory_bytes, recovered.index.bytes(), &layout);
+        let marked_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
+        let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
+        let budget = Budget::of(options.memory_bytes, recovered.index.bytes() + marks.bytes(), &layout);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared::new(Parts {
             device,
@@ -205,6 +226,8 @@ impl Store {
             memory: MemoryTier::new(Box::new(S3Fifo::new(budget.tier_bytes))),
             purges: recovered.purges,
             queue: Queue::new(budget.unwritten_bytes, layout.append_bytes_max() / 2, recovered.recovered_sequence),
+            marks,
+            reinsert_percent: options.reinsert_percent,
             fills: FillTable::new(budget.fill_bytes),
             recovery: recovered.recovery,
             head: recovered.position.incarnation,
@@ -394,6 +417,8 @@ impl Store {
             entries: shared.index.len(),
             entries_bytes: shared.index.record_bytes(),
             index_bytes: shared.index.bytes(),
+            marks_bytes: shared.marks.bytes(),
+            reinsert_percent: shared.reinsert_percent,
             index_evictions: shared.index.evictions(),
             memory_policy: shared.memory.policy_name().to_owned(),
             memory_capacity_bytes: capacity,

@@ -177,8 +177,12 @@ pub fn image(input: &[u8]) {
     block_on(use_image(device));
 }
 
+fn open_options() -> OpenOptions {
+    OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::ZERO, ..OpenOptions::default() }
+}
+
 async fn use_image(device: SharedDevice) {
-    let options = OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::ZERO, flush_interval: None };
+    let options = open_options();
     let Ok(store) = Store::open(device.clone(), options.clone()).await else { return };
     for key in KEYS {
         read(&store, key).await;
@@ -216,7 +220,7 @@ static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     block_on(async {
         let options = CreateOptions { size_bytes: SPAN_BYTES, segment_bytes: Some(SEGMENT_BYTES), force: false };
         Store::create(device.clone(), &options).await.expect("it fits");
-        let options = OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::ZERO, flush_interval: None };
+        let options = open_options();
         let store = Store::open(device.clone(), options).await.expect("it was made");
         let put = async |key: &str, variant: &[u8], length: usize| {
             let body = Bytes::from(vec![b'x'; length]);

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let good = print(&report, seed, workloads, states) && survived == 0;
     arguments.log(&serde_json::json!({
         "check": "store-crash-states", "seed": seed, "workloads": report.workloads, "states": report.states,
-        "distinct": report.distinct, "live": report.live, "demanded": report.demanded,
+        "distinct": report.distinct, "live": report.live, "demanded": report.demanded, "reinserted": report.reinserted,
         "violations": report.violation_count, "planted": caught.iter().map(|(name, after)| (*name, *after)).collect::<Vec<_>>(),
         "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
@@ -80,11 +80,12 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
     let live_percent = report.live * 100 / report.distinct.max(1);
     println!(
         "seed {seed}: {} workloads, {} states, {} distinct images (wanted {states}), {live_percent} % of them with live \
-         objects (wanted {LIVE_PERCENT_MIN}), {} hits demanded, {} broken promises",
-        report.workloads, report.states, report.distinct, report.demanded, report.violation_count
+         objects (wanted {LIVE_PERCENT_MIN}), {} objects re-inserted (wanted some), {} hits demanded, {} broken promises",
+        report.workloads, report.states, report.distinct, report.reinserted, report.demanded, report.violation_count
     );
     report.violation_count == 0
         && report.distinct >= states
+        && report.reinserted > 0
         && report.workloads == workloads
         && live_percent >= LIVE_PERCENT_MIN
 }

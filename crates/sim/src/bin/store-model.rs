@@ -55,14 +55,15 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     }
     let gets = (report.hits + report.misses).max(1);
     println!(
-        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read)",
+        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted",
         options.seed,
         report.operations,
         options.keys,
         report.restarts,
         report.restarts_clean,
         report.damaged_places,
-        report.damage_noticed
+        report.damage_noticed,
+        report.reinserted
     );
     println!(
         "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); differences {}",
@@ -74,6 +75,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     );
     report.differences.is_empty()
         && report.operations == options.operations
+        && report.reinserted > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
 }

@@ -28,6 +28,8 @@ pub struct CrashReport {
     pub distinct: u64,
     /// Distinct images in which at least one object hit.
     pub live: u64,
+    /// Objects that the workloads re-inserted.
+    pub reinserted: u64,
     /// Answers compared that had to be hits.
     pub demanded: u64,
     /// Broken promises, counted.
@@ -57,6 +59,7 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
         let workload = workload::run(seed, OPERATIONS).await;
         check_states(&workload, &options, &mut seen, &mut report).await;
         report.workloads += 1;
+        report.reinserted += workload.reinserted;
         progress(&report);
         if options.stop_at_violation && report.violation_count > 0 {
             break;

@@ -53,6 +53,8 @@ pub struct RunReport {
     pub damaged_places: u64,
     /// Damaged records that the store noticed.
     pub damage_noticed: u64,
+    /// Objects that the store re-inserted.
+    pub reinserted: u64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
 }
@@ -106,7 +108,8 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
 }
 
 fn open_options() -> OpenOptions {
-    OpenOptions { memory_bytes: 24 << 20, write_delay: Duration::from_millis(50), flush_interval: None }
+    let write_delay = Duration::from_millis(50);
+    OpenOptions { memory_bytes: 24 << 20, write_delay, flush_interval: None, ..OpenOptions::default() }
 }
 
 impl Run {
@@ -235,7 +238,9 @@ impl Run {
             self.report.differences.push(format!("stop failed: {error}"));
         }
         self.report.restarts_clean += u64::from(clean);
-        self.report.damage_noticed += self.store().stat().counts.damaged;
+        let counts = self.store().stat().counts;
+        self.report.damage_noticed += counts.damaged;
+        self.report.reinserted += counts.reinserted;
         self.store = None;
         for _ in 0..self.options.damage_per_restart {
             self.damage().await;

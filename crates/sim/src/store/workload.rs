@@ -19,6 +19,10 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
+/// Of these, so many are put most of the time.
+const BUSY_KEYS: u32 = 6;
+/// Keys asked for at a time, so that something proves itself.
+const LOOKS: u32 = 4;
 /// The salt of the bodies of the former store: none of them may ever be returned.
 const FORMER_SALT: u64 = 0xdead;
 
@@ -34,6 +38,8 @@ pub struct Workload {
     pub events: Vec<Event>,
     /// How many of them had happened before the recording began.
     pub events_before: usize,
+    /// Objects that were re-inserted.
+    pub reinserted: u64,
 }
 
 struct Running {
@@ -45,11 +51,13 @@ struct Running {
     events: Vec<Event>,
     next_version: u32,
     options: OpenOptions,
+    reinserted: u64,
 }
 
 /// How stores are opened here.
 pub fn open_options() -> OpenOptions {
-    OpenOptions { memory_bytes: 8 << 20, write_delay: Duration::from_millis(2), flush_interval: None }
+    let write_delay = Duration::from_millis(2);
+    OpenOptions { memory_bytes: 8 << 20, write_delay, flush_interval: None, reinsert_percent: 50 }
 }
 
 /// Runs the workload of a seed. `operations` is its length while recorded.
@@ -62,7 +70,9 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         leave_former_store(&device, &create, &mut random).await;
     }
     Store::create(device.clone(), &create).await.expect("a store is made");
-    let options = OpenOptions { write_delay: Duration::from_millis(random.below(6)), ..open_options() };
+    let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
+    let write_delay = Duration::from_millis(random.below(6));
+    let options = OpenOptions { write_delay, reinsert_percent, ..open_options() };
     let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");
     let mut running = Running {
         random,
@@ -72,16 +82,17 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         events: Vec::new(),
         next_version: 0,
         options,
+        reinserted: 0,
     };
 
-    // Before the recording: up to two and a half laps, so that reclaimed segments and old laps are around.
-    let before = if running.random.chance(50) { running.random.below(300) } else { running.random.below(12) };
+    // Before the recording: one lap to three, so that reclaimed and re-inserted segments and old laps are around.
+    let before = if running.random.chance(60) { 200 + running.random.below(400) } else { running.random.below(12) };
     for _ in 0..before {
         running.operate().await;
     }
     running.sync().await;
-    let Running { store, events, random, next_version, options, .. } = running;
-    drop(store);
+    running.leave();
+    let Running { events, random, next_version, options, reinserted, .. } = running;
     let base = memory.image();
     let recorder = Recorder::new();
     let recorded = recorder.wrap(device);
@@ -96,14 +107,15 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         events,
         next_version,
         options,
+        reinserted,
     };
     running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
     for _ in 0..operations {
         running.operate().await;
     }
-    let Running { store, events, .. } = running;
-    drop(store);
-    Workload { seed, base, recording: recorder.take(), events, events_before }
+    running.leave();
+    let Running { events, reinserted, .. } = running;
+    Workload { seed, base, recording: recorder.take(), events, events_before, reinserted }
 }
 
 /// Fills the device with a store of the same layout and other bodies under the same keys.
@@ -126,6 +138,11 @@ impl Running {
         self.store.as_ref().expect("a store is open between operations")
     }
 
+    /// Drops the store, as a crash would.
+    fn leave(&mut self) {
+        self.reinserted += self.store.take().map_or(0, |store| store.stat().counts.reinserted);
+    }
+
     fn tell(&mut self, event: Event) {
         self.events.push(event);
         if let Some(recorder) = &self.recorder {
@@ -135,11 +152,11 @@ impl Running {
 
     async fn operate(&mut self) {
         match self.random.below(100) {
-            0..=59 => self.put().await,
-            60..=69 => self.purge().await,
-            70..=75 => self.fill_across_a_purge().await,
-            76..=87 => self.sync().await,
-            88..=91 => self.look().await,
+            0..=55 => self.put().await,
+            56..=64 => self.purge().await,
+            65..=69 => self.fill_across_a_purge().await,
+            70..=79 => self.sync().await,
+            80..=91 => self.look().await,
             92..=94 => {
                 let _ = self.store().checkpoint().await;
             }
@@ -149,7 +166,9 @@ impl Running {
     }
 
     fn begin(&mut self) -> (u32, u32, usize) {
-        let key = self.random.below(KEYS.into()) as u32;
+        // Some keys are replaced all the time; the others lie long enough to be re-inserted.
+        let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
+        let key = self.random.below(keys.into()) as u32;
         self.next_version += 1;
         // Up to 4 KiB is one record here; longer ones are fragments.
         let length = match self.random.below(10) {
@@ -211,8 +230,10 @@ impl Running {
     async fn look(&mut self) {
         let sequences = self.store().sequences();
         self.tell(Event::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
-        let key = self.random.below(KEYS.into()) as u32;
-        let _ = self.store().get(KeyRef::new(&primary(key), variant(key))).await;
+        for _ in 0..LOOKS {
+            let key = self.random.below(KEYS.into()) as u32;
+            let _ = self.store().get(KeyRef::new(&primary(key), variant(key))).await;
+        }
     }
 
     /// Waits until what was put is written, without a flush.
@@ -229,7 +250,7 @@ impl Running {
 
     async fn crash_and_reopen(&mut self) {
         // The store is dropped first, as a process is gone before its successor starts.
-        self.store = None;
+        self.leave();
         let opened = Store::open(self.device.clone(), self.options.clone()).await;
         self.store = Some(opened.expect("a dropped store opens again"));
         self.tell(Event::Reopened { recovered: self.store().sequences().written.0 });

@@ -183,7 +183,7 @@ pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object
         return FillRole::Follower(reader);
     }
     if let Some(entry) =
-        shared.find_resident(key).filter(|entry| stale.is_none_or(|stale| stale.entry.sequence != entry.sequence))
+        shared.find_resident(key).filter(|entry| stale.is_none_or(|stale| stale.entry.generation != entry.generation))
     {
         return FillRole::Resident(Object::new(entry, shared));
     }

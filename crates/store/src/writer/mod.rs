@@ -85,6 +85,8 @@ pub(crate) struct Writer {
     purge_end: LogEnd,
     purges_waiting: Vec<(PurgeRecord, oneshot::Sender<Result<(), Error>>)>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// Re-insertion from the segment that is overwritten next.
+    harvest: Option<JoinHandle<()>>,
     checkpoint: Option<JoinHandle<Result<bool, Error>>>,
     checkpoint_number: u64,
     checkpoint_replies: Vec<oneshot::Sender<Result<(), Error>>>,
@@ -115,6 +117,7 @@ impl Writer {
             purge_log: start.purge_log,
             purges_waiting: Vec::new(),
             syncs_waiting: Vec::new(),
+            harvest: None,
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
             checkpoint_replies: Vec::new(),
@@ -221,9 +224,9 @@ impl Writer {
         }
         // What was purged while it waited is written all the same: until the purge is durable, it is what hides the
         // version that it replaced.
-        let Some(last_sequence) = items.last().map(|item| item.entry.sequence) else { return Ok(()) };
+        let Some(last_sequence) = items.last().map(|item| item.sequence) else { return Ok(()) };
         if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
-            items.iter().for_each(|item| self.shared.memory.drop_unwritten(&item.entry));
+            items.iter().for_each(|item| self.shared.give_up(item));
             return Err(error);
         }
         self.start(items, last_sequence);
@@ -264,9 +267,7 @@ impl Writer {
                 self.divide_memory();
             }
             Err(error) => {
-                for (item, _) in &written.items {
-                    self.shared.memory.drop_unwritten(&item.entry);
-                }
+                written.items.iter().for_each(|(item, _)| self.shared.give_up(item));
                 self.fail(&error.into());
             }
         }
@@ -277,7 +278,8 @@ impl Writer {
         let index_bytes = self.shared.index.bytes();
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
-            let capacity = crate::store::tier_bytes(self.memory_bytes, index_bytes, &self.shared.layout);
+            let fixed = index_bytes + self.shared.marks.bytes();
+            let capacity = crate::store::tier_bytes(self.memory_bytes, fixed, &self.shared.layout);
             self.shared.memory.set_capacity(capacity);
         }
     }
@@ -375,6 +377,7 @@ impl Writer {
 
     /// Writes everything that waits, a checkpoint and the clean mark.
     async fn close(&mut self) -> Result<(), Error> {
+        self.end_harvest().await;
         while self.shared.stopped().is_none() {
             self.serve_purges().await?;
             if self.shared.queue.backlog().1.is_some() && self.in_flight.len() < IN_FLIGHT_MAX {
@@ -394,9 +397,7 @@ impl Writer {
             return Err(self.shared.stopped_error());
         }
         // Close the queue: what is put from now on is refused.
-        for item in self.shared.queue.close() {
-            self.shared.memory.drop_unwritten(&item.entry);
-        }
+        self.shared.queue.close().iter().for_each(|item| self.shared.give_up(item));
         let last_sequence = self.shared.written.load(Ordering::Acquire);
         let number = self.checkpoint_number + 1;
         write_checkpoint(&self.shared, number, self.position, last_sequence, self.purge_end).await?;

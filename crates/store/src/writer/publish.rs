@@ -3,8 +3,9 @@
 //! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
 
 use super::Writer;
-use crate::entry::Piece;
+use crate::entry::{Entry, Piece};
 use crate::index::Location;
+use crate::planted::{Bug, planted};
 use crate::queue::Unwritten;
 use crate::recovery::Suspect;
 use crate::shared::Found;
@@ -19,6 +20,9 @@ impl Writer {
     pub(super) fn publish(&mut self, item: Unwritten, location: Location) {
         let shared = &self.shared;
         let entry = &item.entry;
+        if let Some(from) = item.moved_from {
+            return self.publish_moved(entry, from, location);
+        }
         if shared.purges.is_purged(entry.primary_hash, entry.generation) {
             shared.memory.drop_unwritten(entry);
             return;
@@ -30,6 +34,9 @@ impl Writer {
             shared.index.candidates(entry.hash)
         };
         entry.set_location(location);
+        if entry.was_asked_for() {
+            shared.marks.set(location);
+        }
         shared.index.insert(entry.hash, location);
         for older in older {
             if known.is_some_and(|known| known.unit == older.unit) {
@@ -39,6 +46,20 @@ impl Writer {
             }
         }
         shared.memory.admit(entry);
+    }
+
+    /// Makes an entry that was written anew findable at its new place, unless it has been purged or replaced since.
+    fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
+        let shared = &self.shared;
+        let alone = shared.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit);
+        let outdated =
+            shared.purges.is_purged(entry.primary_hash, entry.generation) || shared.memory.has_other_version(entry);
+        if (outdated || !alone) && !planted(Bug::ReinsertionIgnoresReplacement) {
+            return;
+        }
+        shared.index.insert(entry.hash, to);
+        shared.index.remove(entry.hash, from);
+        shared.memory.relocate(entry.hash, from, to);
     }
 
     /// Reads some suspects and removes those that are older versions of the same key.

@@ -2,6 +2,7 @@
 //!
 //! Owns: the order of that. Leaves to others: what is written into the new segment.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::format::UNIT_BYTES;
 use crate::index::Location;
 use crate::log::{Care, SegmentReader};
+use crate::reinsert::harvest;
 use crate::stat::Counters;
 
 impl Writer {
@@ -20,6 +22,7 @@ impl Writer {
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         if self.position.offset + bytes > self.shared.layout.segment_bytes {
             self.open_next_segment().await?;
+            self.begin_harvest();
         }
         Ok(())
     }
@@ -31,6 +34,7 @@ impl Writer {
         if self.shared.stopped().is_some() {
             return Err(self.shared.stopped_error());
         }
+        self.end_harvest().await;
         self.shared.flush().await?;
         self.flushed_at = Instant::now();
         let next = self.position.incarnation + 1;
@@ -40,6 +44,21 @@ impl Writer {
         let tail = self.shared.layout.tail(next);
         self.shared.purges.retire(tail, self.shared.fills.generation_min());
         Ok(())
+    }
+
+    /// Begins to re-insert what has proved itself in the segment that is overwritten next.
+    pub(super) fn begin_harvest(&mut self) {
+        if self.shared.reinsert_percent > 0 && self.harvest.is_none() {
+            self.harvest = Some(tokio::spawn(harvest(Arc::clone(&self.shared))));
+        }
+    }
+
+    /// Ends re-insertion where it stands.
+    pub(super) async fn end_harvest(&mut self) {
+        if let Some(task) = self.harvest.take() {
+            task.abort();
+            let _ = task.await;
+        }
     }
 
     /// Forgets what stands in the segment that `incarnation` will overwrite.
@@ -61,6 +80,8 @@ impl Writer {
             removed += shared.index.sweep(here);
             shared.memory.sweep(here);
         }
+        let units = layout.segment_bytes / UNIT_BYTES;
+        shared.marks.clear(segment * units..(segment + 1) * units);
         Counters::add(&shared.counters.segments_reclaimed, 1);
         Counters::add(&shared.counters.entries_reclaimed, removed);
     }

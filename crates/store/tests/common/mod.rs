@@ -10,7 +10,8 @@ use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 
 /// Options of a small budget.
 pub fn options() -> OpenOptions {
-    OpenOptions { memory_bytes: 32 << 20, write_delay: Duration::from_millis(20), flush_interval: None }
+    let write_delay = Duration::from_millis(20);
+    OpenOptions { memory_bytes: 32 << 20, write_delay, ..OpenOptions::default() }
 }
 
 /// A new store in memory, open.
