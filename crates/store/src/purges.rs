@@ -98,6 +98,12 @@ impl PurgeTable {
         retired
     }
 
+    /// Replaces all rules by one that purges everything up to `generation`, which is above all of theirs.
+    pub fn collapse(&self, generation: u64, position: u64) {
+        self.add(&all_record(generation, position));
+        self.lock().keys.retain(|_, rule| rule.generation > generation);
+    }
+
     /// The live records, for a snapshot of the log.
     pub fn records(&self) -> Vec<PurgeRecord> {
         let rules = self.lock();
@@ -124,7 +130,7 @@ pub fn key_record(primary: PrimaryHash, generation: u64, position: u64) -> Purge
     record(RULE_KEY, primary.0, generation, position)
 }
 
-/// The record of a purge of everything up to `generation`: what is right when records were lost.
+/// The record of a purge of everything up to `generation`: asked for, or what is right when records were lost.
 pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
     record(RULE_ALL, 0, generation, position)
 }
@@ -168,6 +174,16 @@ mod tests {
         assert_eq!(table.retire(8, 11), 1);
         assert!(!table.is_purged(PrimaryHash(1), 3));
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn rules_that_no_log_has_room_for_become_a_purge_of_everything() {
+        let table = PurgeTable::new();
+        (0..500).for_each(|key| table.add(&key_record(PrimaryHash(key), 10 + key as u64, 5)));
+        table.collapse(1000, 6);
+        assert_eq!(table.len(), 1);
+        assert!(table.is_purged(PrimaryHash(3), 13) && table.is_purged(PrimaryHash(900), 1000));
+        assert!(!table.is_purged(PrimaryHash(3), 1001));
     }
 
     #[test]

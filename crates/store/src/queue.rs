@@ -137,6 +137,11 @@ impl Queue {
         self.take(|_| true)
     }
 
+    /// The most bytes that wait.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// Bytes that wait and since when the oldest has.
     pub fn backlog(&self) -> (u64, Option<Instant>) {
         let waiting = self.lock();

@@ -115,6 +115,15 @@ impl Shared {
         hash_key(self.layout.hash_seed, key)
     }
 
+    /// The last segment incarnation into which anything that waits now may be written, but for what is being packed: where a
+    /// purge says that nothing lies that it kills.
+    ///
+    /// Appends leave less than half of a segment empty, so what waits takes at most twice its bytes.
+    pub fn purge_position(&self) -> u64 {
+        let (waiting_bytes, _) = self.queue.backlog();
+        self.head.load(Ordering::Acquire) + (2 * waiting_bytes).div_ceil(self.layout.segment_bytes)
+    }
+
     /// Why the store takes no more writes.
     pub fn stopped(&self) -> Option<&str> {
         self.stopped.get().map(String::as_str)

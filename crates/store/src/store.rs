@@ -359,7 +359,7 @@ impl Store {
         let shared = self.shared();
         let (primary_hash, hash) = shared.hash(KeyRef::new(primary, b""));
         let generation = shared.draw();
-        let record = purges::key_record(primary_hash, generation, shared.head.load(Ordering::Acquire));
+        let record = purges::key_record(primary_hash, generation, shared.purge_position());
         shared.purges.add(&record);
         let resident = shared.memory.get(hash, KeyRef::new(primary, b""));
         if let Some(entry) = resident.filter(|entry| entry.generation <= generation)

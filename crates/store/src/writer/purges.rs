@@ -3,6 +3,7 @@
 //! Owns: which purges share a block of the log and a flush, and room in the log. Leaves to others: the log (`purge_log`)
 //! and the rules in memory (`purges`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::stream::StreamExt;
@@ -59,12 +60,17 @@ impl Writer {
 
     /// Begins a new lap of the purge log; reclaims the oldest segments where too many records are still needed.
     pub(super) async fn compact_purges(&mut self) -> Result<(), Error> {
-        for _ in 0..self.shared.layout.segment_count + 4 {
-            if self.shared.purges.len() <= self.purge_log.live_records_max() {
-                break;
-            }
+        let shared = Arc::clone(&self.shared);
+        let ahead = (2 * shared.queue.bytes_max()).div_ceil(shared.layout.segment_bytes);
+        let mut rounds = shared.layout.segment_count + ahead + 4;
+        while shared.purges.len() > self.purge_log.live_records_max() && rounds > 0 {
             self.open_next_segment().await?;
             self.start(Vec::new(), self.appended_sequence);
+            rounds -= 1;
+        }
+        if shared.purges.len() > self.purge_log.live_records_max() {
+            // A fill that began before them and never ends keeps them all: the log has no room for that.
+            shared.purges.collapse(shared.draw(), shared.purge_position());
         }
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
