@@ -143,6 +143,10 @@ pub enum StoreCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store delete ./cache greeting", after_help = exit::HELP)]
     Delete(KeyArguments),
+    /// Delete everything in a store, durably and at once
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store purge ./cache --all", after_help = exit::HELP)]
+    Purge(PurgeArguments),
 }
 
 /// The device that a store is on, and how it is read and written.
@@ -207,6 +211,16 @@ pub struct KeyArguments {
     pub device: DeviceArguments,
     /// The key; the proxy's keys are URLs
     pub key: String,
+}
+
+/// `store purge`.
+#[derive(Debug, Args)]
+pub struct PurgeArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// Everything that is in the store
+    #[arg(long, required = true)]
+    pub all: bool,
 }
 
 /// `store put`.
@@ -325,6 +339,7 @@ mod tests {
             "nectary proxy --listen :80 --store ./a --io fast",
             "nectary store",
             "nectary store get ./a",
+            "nectary store purge ./a",
             "nectary cache simulate",
             "nectary cache simulate a --limit 0",
             "nectary cache simulate a --log",

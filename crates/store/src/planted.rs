@@ -24,6 +24,8 @@ pub enum Bug {
     ReinsertionIgnoresReplacement = 8,
     /// What was written after a checkpoint's log position is not replayed.
     CheckpointPositionIgnored = 9,
+    /// Records of purges of everything are not applied after a restart.
+    PurgeAllIgnored = 10,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -34,7 +36,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that a crash or a flipped bit brings to light.
-    pub const ALL: [Bug; 9] = [
+    pub const ALL: [Bug; 10] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -44,6 +46,7 @@ impl Bug {
         Bug::ReinsertionIgnoresPurge,
         Bug::ReinsertionIgnoresReplacement,
         Bug::CheckpointPositionIgnored,
+        Bug::PurgeAllIgnored,
     ];
 
     /// Bounds that decoders leave out: what fuzz targets must find.
@@ -61,6 +64,7 @@ impl Bug {
             Bug::ReinsertionIgnoresPurge => "re-insertion that ignores a purge",
             Bug::ReinsertionIgnoresReplacement => "re-insertion that ignores a newer version",
             Bug::CheckpointPositionIgnored => "checkpoint without its log position",
+            Bug::PurgeAllIgnored => "purge of everything ignored",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",

@@ -12,14 +12,14 @@ use zerocopy::IntoBytes;
 
 use crate::checkpoint::{self, CheckpointHeader, LogPosition};
 use crate::error::{Error, ErrorKind};
-use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, Place, StateBody, UNIT_BYTES};
+use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, Place, PurgeRecord, StateBody, UNIT_BYTES};
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, hash_fragment};
 use crate::layout::{Layout, STATE_OFFSET};
 use crate::log::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
-use crate::purges::{PurgeTable, all_record};
+use crate::purges::{PurgeTable, RULE_ALL, all_record};
 use crate::stat::Recovery;
 
 /// The clock of a life starts at the life times this.
@@ -130,7 +130,8 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     let purge = PurgeLog::recover(device, layout).await?;
     let purges = PurgeTable::new();
     if !planted(Bug::PurgeRecordIgnored) {
-        purge.records.iter().for_each(|record| purges.add(record));
+        let ignored = |record: &&PurgeRecord| planted(Bug::PurgeAllIgnored) && record.rule == RULE_ALL;
+        purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
     }
     let mut replay = Replay::of(device, layout, &purges, index_bytes_max);
     let mut checkpoint_number = 0;

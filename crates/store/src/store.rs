@@ -373,6 +373,21 @@ impl Store {
         Ok(())
     }
 
+    /// Purges everything.
+    ///
+    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
+    /// after a crash or a power cut. *Cost*: as [`purge_key`](Store::purge_key); what was purged leaves memory and the index
+    /// as it is asked for or reclaimed.
+    /// *Errors*: where it could not be made durable; in memory it holds all the same.
+    pub async fn purge_all(&self) -> Result<(), Error> {
+        let shared = self.shared();
+        let record = purges::all_record(shared.draw(), shared.purge_position());
+        shared.purges.add(&record);
+        self.ask(|reply| Command::Purge(record, reply)).await?;
+        Counters::add(&shared.counters.purges, 1);
+        Ok(())
+    }
+
     /// Writes what was put before this call and flushes the device.
     pub async fn sync(&self) -> Result<Sequences, Error> {
         self.ask(Command::Sync).await?;

@@ -84,6 +84,38 @@ async fn purge_kills_all_variants_also_after_restart_and_lets_new_ones_in() {
 }
 
 #[tokio::test]
+async fn purge_of_everything_kills_all_also_after_restart_and_lets_new_ones_in() {
+    let (device, store) = fresh(64 << 20).await;
+    let long = body(7, 2_500_000);
+    store.put(KeyRef::new(b"written", b""), Bytes::new(), body(1, 100)).await.unwrap();
+    store.put(KeyRef::new(b"long", b"gzip"), Bytes::new(), long.clone()).await.unwrap();
+    store.sync().await.unwrap();
+    store.put(KeyRef::new(b"waiting", b""), Bytes::new(), body(2, 100)).await.unwrap();
+    let FillRole::Leader(mut begun) = store.begin_fill(KeyRef::new(b"begun", b""), None) else { panic!("no leader") };
+    assert!(begun.start(b"", Bytes::new(), None));
+    store.purge_all().await.unwrap();
+    begun.write(body(3, 100)).await.unwrap();
+    assert!(begun.finish().await.is_err(), "it began before the purge");
+    store.put(KeyRef::new(b"new", b""), Bytes::new(), body(4, 100)).await.unwrap();
+    store.put(KeyRef::new(b"long", b"gzip"), Bytes::new(), long.slice(..2_000_000)).await.unwrap();
+    let expected = async |store: &Store, when: &str| {
+        for gone in ["written", "waiting", "begun"] {
+            assert!(store.get(KeyRef::new(gone.as_bytes(), b"")).await.is_none(), "{when}: {gone}");
+        }
+        assert_eq!(read_all(store, KeyRef::new(b"new", b"")).await.unwrap(), body(4, 100), "{when}");
+        assert_eq!(read_all(store, KeyRef::new(b"long", b"gzip")).await.unwrap(), long[..2_000_000], "{when}");
+    };
+    expected(&store, "at once").await;
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(device.clone()).await;
+    expected(&store, "after a crash").await;
+    store.close().await.unwrap();
+    drop(store);
+    expected(&open(device).await, "after a clean stop").await;
+}
+
+#[tokio::test]
 async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restarts() {
     let (device, mut store) = fresh(4 << 20).await;
     let mut number = 0u64;

@@ -9,7 +9,7 @@ use anyhow::Context;
 use nectary_block::format_size;
 use nectary_store::{CreateOptions, KeyRef, Store};
 
-use crate::arguments::{CreateArguments, KeyArguments, ReadArguments, StoreCommand};
+use crate::arguments::{CreateArguments, KeyArguments, PurgeArguments, ReadArguments, StoreCommand};
 use crate::device::{open_device, open_store};
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress};
@@ -23,6 +23,7 @@ pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
         StoreCommand::Get(arguments) => get(arguments).await,
         StoreCommand::Put(arguments) => put::run(arguments).await,
         StoreCommand::Delete(arguments) => delete(arguments).await,
+        StoreCommand::Purge(arguments) => purge(arguments).await,
     }
 }
 
@@ -102,6 +103,15 @@ async fn write_body(store: &Store, arguments: &KeyArguments) -> Result<u8, Failu
 async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
     let store = open_store(&arguments.device).await?;
     let purged = store.purge_key(key(&arguments.key)?.primary).await;
+    store.close().await?;
+    purged?;
+    Ok(GOOD)
+}
+
+async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
+    let store = open_store(&arguments.device).await?;
+    // There is nothing else yet that it could be asked for.
+    let purged = if arguments.all { store.purge_all().await } else { Ok(()) };
     store.close().await?;
     purged?;
     Ok(GOOD)

@@ -36,9 +36,22 @@ fn what_is_deleted_stays_deleted() {
 }
 
 #[test]
+fn what_was_purged_stays_purged_and_the_store_goes_on() {
+    let scratch = Scratch::new("purge");
+    scratch.run("store create ./s --size 64M").exits(0);
+    scratch.run_with("store put ./s a -", b"1").exits(0);
+    scratch.run_with("store put ./s b -", b"2").exits(0);
+    scratch.run("store purge ./s --all").exits(0);
+    scratch.run("store get ./s a").exits(4).says("no object under \"a\"");
+    scratch.run("store get ./s b").exits(4);
+    scratch.run_with("store put ./s a -", b"3").exits(0);
+    assert_eq!(scratch.run("store get ./s a").exits(0).output, b"3");
+}
+
+#[test]
 fn an_absent_store_says_how_to_make_one() {
     let scratch = Scratch::new("absent");
-    for command in ["stat ./s", "get ./s a", "put ./s a -", "delete ./s a"] {
+    for command in ["stat ./s", "get ./s a", "put ./s a -", "delete ./s a", "purge ./s --all"] {
         scratch.run(&format!("store {command}")).exits(4).says("nectary store create");
     }
     assert!(!scratch.file("s").exists(), "reading makes nothing");

@@ -13,6 +13,9 @@ use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, variant};
 
+/// One operation in so many purges everything.
+const PURGE_ALL_EVERY: u64 = 30_000;
+
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
@@ -119,6 +122,9 @@ impl Run {
 
     async fn operate(&mut self) {
         self.report.operations += 1;
+        if self.random.below(PURGE_ALL_EVERY) == 0 {
+            return self.purge_all().await;
+        }
         // Popular keys come often, so that versions replace each other; the others cover the whole range.
         let bound =
             if self.random.chance(50) { u64::from(self.options.keys / 50).max(1) } else { self.options.keys.into() };
@@ -198,6 +204,13 @@ impl Run {
             self.report.differences.push(format!("purge of key {key} failed: {error}"));
         }
         self.expected[key as usize].live = false;
+    }
+
+    async fn purge_all(&mut self) {
+        if let Err(error) = self.store().purge_all().await {
+            self.report.differences.push(format!("purge of everything failed: {error}"));
+        }
+        self.expected.iter_mut().for_each(|expected| expected.live = false);
     }
 
     /// A fill that ends in the middle leaves what was there before.

@@ -19,6 +19,8 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
+/// One operation in so many purges everything.
+const PURGE_ALL_EVERY: u64 = 800;
 /// Of these, so many are put most of the time.
 const BUSY_KEYS: u32 = 6;
 /// Keys asked for at a time, so that something proves itself.
@@ -151,6 +153,9 @@ impl Running {
     }
 
     async fn operate(&mut self) {
+        if self.random.below(PURGE_ALL_EVERY) == 0 {
+            return self.purge_all().await;
+        }
         match self.random.below(100) {
             0..=55 => self.put().await,
             56..=64 => self.purge().await,
@@ -196,6 +201,14 @@ impl Running {
         self.tell(Event::PurgeBegan { key });
         if self.store().purge_key(&primary(key)).await.is_ok() {
             self.tell(Event::PurgeReturned { key });
+        }
+    }
+
+    /// A purge of everything is one of each key.
+    async fn purge_all(&mut self) {
+        (0..KEYS).for_each(|key| self.tell(Event::PurgeBegan { key }));
+        if self.store().purge_all().await.is_ok() {
+            (0..KEYS).for_each(|key| self.tell(Event::PurgeReturned { key }));
         }
     }
 
