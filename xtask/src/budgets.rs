@@ -22,6 +22,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-trace", 30),
     ("nectary-attach", 10),
     ("nectary-proxy", 70),
+    ("nectary-bench", 15),
     ("nectary", 30),
     ("nectary-capi", 10),
     ("nectary-e2e", 180),

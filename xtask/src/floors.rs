@@ -10,6 +10,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nectary", 6),
     ("nectary-capi", 6),
     ("nectary-proxy", 5),
+    ("nectary-bench", 5),
     ("nectary-attach", 4),
     ("nectary-trace", 3),
     ("nectary-store", 3),

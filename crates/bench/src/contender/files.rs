@@ -1,0 +1,333 @@
+//! One file an object, as Squid keeps them, with the behaviour of wg-Squid.
+//!
+//! Owns: the directories (16 of 256 each), file numbers, the proxy's own memory cache and both replacement orders. Behaviour:
+//! an object in the proxy's memory is a hit without the file system; else its file is opened, read whole and closed, and the
+//! object is in memory from then on; a miss writes a new file; the least recently used objects are deleted when the files
+//! fill the disk's share. Nothing is synced, as Squid syncs nothing. With several disks each is a cache root of its own.
+//! Where the disk's clock is virtual, what the kernel's flusher would have written after 30 s of real time is
+//! written by `syncfs` after 30 s on the disk's clock. The kernel's bound on dirty pages is a share of the machine's memory and not of
+//! a group's: so `syncfs` is called as well when a fifth of the buffer cache's share was written to.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nectary_cache::{Lru, Policy, Stream};
+use serde_json::json;
+
+use super::{Found, Place, Storage};
+use crate::Error;
+use crate::workload::Request;
+
+mod system;
+
+pub use system::FileSystem;
+
+/// Squid's usual numbers of directories.
+const FIRST_LEVEL: u64 = 16;
+const SECOND_LEVEL: u64 = 256;
+/// What a file takes at least, and in multiples of, in bytes.
+const BLOCK_BYTES: u64 = 4096;
+/// The share of the disk that files fill: where Squid begins to delete in earnest (`cache_swap_high`).
+const FULL_SHARE: f64 = 0.95;
+/// How long the kernel lets dirty pages wait (`dirty_expire_centisecs`).
+const DIRTY_MAX: Duration = Duration::from_secs(30);
+/// The share of the buffer cache that may be dirty (`dirty_ratio`).
+const DIRTY_SHARE: u64 = 5;
+/// How often a put on a full file system deletes the least recently used and tries again.
+const FULL_ATTEMPTS_MAX: usize = 20;
+
+/// How a contender of this kind is made.
+#[derive(Debug, Clone)]
+pub struct FilesOptions {
+    /// The file system.
+    pub system: FileSystem,
+    /// Memory of the proxy's own cache, in bytes.
+    pub proxy_bytes: u64,
+    /// Memory that is left to the kernel's buffer cache, in bytes.
+    pub buffer_bytes: u64,
+    /// Where.
+    pub place: Place,
+}
+
+impl FilesOptions {
+    /// Where the file system of a device is mounted.
+    fn root(&self, index: usize) -> PathBuf {
+        self.place.folder.join(format!("root-{index}"))
+    }
+}
+
+/// Makes the file systems and Squid's directories, and leaves them unmounted: caches are cold.
+pub(super) fn prepare(options: &FilesOptions) -> Result<(), Error> {
+    for (index, device) in options.place.devices.iter().enumerate() {
+        let root = options.root(index);
+        fs::create_dir_all(&root).map_err(|error| Error::failed(root.display(), error))?;
+        options.system.make(device)?;
+        options.system.mount(device, &root, false)?;
+        for folder in 0..FIRST_LEVEL * SECOND_LEVEL {
+            let path = root.join(folder_name(folder));
+            fs::create_dir_all(&path).map_err(|error| Error::failed(path.display(), error))?;
+        }
+        system::unmount(&root)?;
+    }
+    Ok(())
+}
+
+fn folder_name(folder: u64) -> String {
+    format!("{:02X}/{:02X}", folder / SECOND_LEVEL % FIRST_LEVEL, folder % SECOND_LEVEL)
+}
+
+/// A proxy's cache in files.
+pub struct Files {
+    options: FilesOptions,
+    roots: Vec<PathBuf>,
+    /// The directory of each root, for `syncfs`.
+    handles: Vec<File>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    number: u64,
+    root: usize,
+}
+
+struct State {
+    index: HashMap<u32, Entry>,
+    /// The order on each disk, by blocks.
+    disks: Vec<Lru>,
+    memory: HashMap<u32, Bytes>,
+    memory_order: Lru,
+    next_number: u64,
+    next_root: usize,
+    synced: Duration,
+    dirty_bytes: u64,
+    files_deleted: u64,
+    times_full: u64,
+}
+
+impl Files {
+    /// Mounts the file systems that were made.
+    pub fn start(options: FilesOptions) -> Result<Files, Error> {
+        let mut handles = Vec::new();
+        let roots: Vec<PathBuf> = (0..options.place.devices.len()).map(|index| options.root(index)).collect();
+        for (device, root) in options.place.devices.iter().zip(&roots) {
+            options.system.mount(device, root, true)?;
+            handles.push(File::open(root).map_err(|error| Error::failed(root.display(), error))?);
+        }
+        let blocks = (options.place.disk_bytes as f64 * FULL_SHARE) as u64 / BLOCK_BYTES / roots.len() as u64;
+        let state = State {
+            index: HashMap::new(),
+            disks: roots.iter().map(|_| Lru::new(blocks)).collect(),
+            memory: HashMap::new(),
+            memory_order: Lru::new(options.proxy_bytes),
+            next_number: 0,
+            next_root: 0,
+            synced: Duration::ZERO,
+            dirty_bytes: 0,
+            files_deleted: 0,
+            times_full: 0,
+        };
+        Ok(Files { options, roots, handles, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, entry: Entry) -> PathBuf {
+        let folder = folder_name(entry.number / SECOND_LEVEL % (FIRST_LEVEL * SECOND_LEVEL));
+        self.roots[entry.root].join(format!("{folder}/{:08X}", entry.number))
+    }
+
+    fn unlink(&self, entries: &[Entry]) -> Result<(), Error> {
+        for entry in entries {
+            let path = self.path(*entry);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::failed(path.display(), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a hundredth of a disk's files: it is full sooner than was thought.
+    fn make_room(&self, root: usize) -> Result<(), Error> {
+        let mut victims = Vec::new();
+        {
+            let mut state = self.state();
+            state.times_full += 1;
+            let capacity = state.disks[root].used() / 100 * 99;
+            state.disks[root].set_capacity(capacity, &mut |victim| {
+                victims.push(victim as u32);
+                true
+            });
+            let entries: Vec<Entry> = victims.iter().filter_map(|object| state.forget(*object)).collect();
+            drop(state);
+            self.unlink(&entries)
+        }
+    }
+}
+
+impl State {
+    fn forget(&mut self, object: u32) -> Option<Entry> {
+        self.memory.remove(&object);
+        self.memory_order.remove(u64::from(object));
+        let entry = self.index.remove(&object)?;
+        self.disks[entry.root].remove(u64::from(object));
+        self.files_deleted += 1;
+        Some(entry)
+    }
+
+    fn remember(&mut self, object: u32, body: &Bytes) {
+        let State { memory, memory_order, .. } = self;
+        let weight = body.len() as u64;
+        let access = memory_order.reference(u64::from(object), weight, Stream::default(), &mut |victim| {
+            memory.remove(&(victim as u32));
+            true
+        });
+        if access != nectary_cache::Access::Bypassed {
+            memory.insert(object, body.clone());
+        }
+    }
+}
+
+impl Storage for Files {
+    fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+        let object = request.object;
+        let entry = {
+            let mut state = self.state();
+            let Some(&entry) = state.index.get(&object) else { return Ok(None) };
+            state.disks[entry.root].reference(u64::from(object), blocks(request), Stream::default(), &mut |_| false);
+            if let Some(body) = state.memory.get(&object).cloned() {
+                let weight = body.len() as u64;
+                state.memory_order.reference(u64::from(object), weight, Stream::default(), &mut |_| false);
+                return Ok(Some(Found { pieces: vec![body], in_memory: true }));
+            }
+            entry
+        };
+        let path = self.path(entry);
+        match read(&path, request.bytes) {
+            Ok(body) => {
+                let body = Bytes::from(body);
+                let mut state = self.state();
+                if state.index.contains_key(&object) {
+                    state.remember(object, &body);
+                }
+                Ok(Some(Found { pieces: vec![body], in_memory: false }))
+            }
+            // Another thread has deleted it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::failed(path.display(), error)),
+        }
+    }
+
+    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+        let entry = {
+            let mut state = self.state();
+            let root = state.next_root;
+            state.next_root = (root + 1) % self.roots.len();
+            state.next_number += 1;
+            Entry { number: state.next_number - 1, root }
+        };
+        let path = self.path(entry);
+        for attempt in 0.. {
+            match write(&path, &body) {
+                Ok(()) => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && attempt < FULL_ATTEMPTS_MAX => {
+                    self.make_room(entry.root)?;
+                }
+                Err(error) => return Err(Error::failed(path.display(), error)),
+            }
+        }
+        let mut victims = Vec::new();
+        let mut leaving = Vec::new();
+        {
+            let mut state = self.state();
+            state.dirty_bytes += blocks(request) * BLOCK_BYTES;
+            leaving.extend(state.forget(request.object));
+            let access = state.disks[entry.root].reference(
+                request.object.into(),
+                blocks(request),
+                Stream::default(),
+                &mut |id| {
+                    victims.push(id as u32);
+                    true
+                },
+            );
+            leaving.extend(victims.iter().filter_map(|victim| state.forget(*victim)));
+            match access {
+                nectary_cache::Access::Bypassed => leaving.push(entry),
+                _ => {
+                    state.index.insert(request.object, entry);
+                    state.remember(request.object, &body);
+                }
+            }
+        }
+        self.unlink(&leaving)
+    }
+
+    fn delete(&self, request: &Request) -> Result<(), Error> {
+        let entry = self.state().forget(request.object);
+        self.unlink(entry.as_slice())
+    }
+
+    fn tick(&self, now: Duration) -> Result<(), Error> {
+        {
+            let mut state = self.state();
+            let Place { is_virtual, speed, .. } = self.options.place;
+            let is_late = (is_virtual || speed > 1.0) && now.saturating_sub(state.synced) >= DIRTY_MAX;
+            if !is_late && state.dirty_bytes <= self.options.buffer_bytes / DIRTY_SHARE {
+                return Ok(());
+            }
+            state.synced = now;
+            state.dirty_bytes = 0;
+        }
+        self.settle()
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        self.handles.iter().try_for_each(crate::sys::sync_file_system)
+    }
+
+    fn counters(&self) -> serde_json::Value {
+        let state = self.state();
+        json!({
+            "files": state.index.len(),
+            "files_deleted": state.files_deleted,
+            "times_full": state.times_full,
+            "disk_used_bytes": state.disks.iter().map(|disk| disk.used() * BLOCK_BYTES).sum::<u64>(),
+            "memory_used_bytes": state.memory_order.used(),
+        })
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.handles.clear();
+        for root in &self.roots {
+            let _ = system::unmount(root);
+        }
+    }
+}
+
+fn blocks(request: &Request) -> u64 {
+    u64::from(request.bytes).div_ceil(BLOCK_BYTES).max(1)
+}
+
+fn read(path: &Path, bytes: u32) -> io::Result<Vec<u8>> {
+    // One byte more than there should be, so that the end is seen by the same call.
+    let mut body = Vec::with_capacity(bytes as usize + 1);
+    File::open(path)?.read_to_end(&mut body)?;
+    Ok(body)
+}
+
+fn write(path: &Path, body: &[u8]) -> io::Result<()> {
+    File::create(path)?.write_all(body)
+}

@@ -1,0 +1,112 @@
+//! The file systems: how each is made and mounted, and which of them stand in for the seeds'.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, ErrorKind, sys};
+
+/// A file system, or a stand-in for one of the seeds'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileSystem {
+    /// XFS as it comes.
+    Xfs,
+    /// ext4 as it comes: with a journal. Stands in for UFS with soft updates, which Linux has not.
+    Ext4,
+    /// btrfs as it comes, metadata single.
+    Btrfs,
+    /// ext4 without a journal, mounted `dirsync`: stands in for EFS and UFS, which write metadata synchronously.
+    Ext4Dirsync,
+    /// ext4 without a journal: stands in for asynchronous UFS.
+    Ext4Async,
+}
+
+impl FileSystem {
+    /// All of them.
+    pub const ALL: [FileSystem; 5] =
+        [FileSystem::Xfs, FileSystem::Ext4, FileSystem::Btrfs, FileSystem::Ext4Dirsync, FileSystem::Ext4Async];
+
+    /// Its name in reports and figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Xfs => "xfs",
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Btrfs => "btrfs",
+            FileSystem::Ext4Dirsync => "ext4-dirsync",
+            FileSystem::Ext4Async => "ext4-async",
+        }
+    }
+
+    /// The name that the kernel knows.
+    pub fn kernel_name(self) -> &'static str {
+        match self {
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+            FileSystem::Ext4 | FileSystem::Ext4Dirsync | FileSystem::Ext4Async => "ext4",
+        }
+    }
+
+    /// The program that makes it and the Debian package that has that.
+    pub fn maker(self) -> (&'static str, &'static str) {
+        match self {
+            FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
+            FileSystem::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
+            FileSystem::Ext4 | FileSystem::Ext4Dirsync | FileSystem::Ext4Async => ("mkfs.ext4", "e2fsprogs"),
+        }
+    }
+
+    /// Why this machine cannot run it, where it cannot.
+    pub fn missing(self) -> Option<String> {
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !known.lines().any(|line| line.trim() == self.kernel_name()) {
+            return Some(format!("the kernel has no {}", self.kernel_name()));
+        }
+        let (program, package) = self.maker();
+        let is_there =
+            ["/usr/sbin", "/sbin", "/usr/bin"].iter().any(|folder| Path::new(folder).join(program).is_file());
+        (!is_there).then(|| format!("{program} is not installed (Debian package {package})"))
+    }
+
+    /// The bytes of the device for files of `disk_bytes`: room for what the file system itself takes, and no less than its
+    /// maker accepts. More than the contenders without a file system get, which is in the file systems' favour.
+    pub fn device_bytes(self, disk_bytes: u64) -> u64 {
+        ((disk_bytes / 10 * 11) + (96 << 20)).max(320 << 20).next_multiple_of(1 << 20)
+    }
+
+    /// Makes it. Nothing is left to be initialised later, when it would be measured.
+    pub(super) fn make(self, device: &Path) -> Result<(), Error> {
+        let eager = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        let arguments: &[&str] = match self {
+            FileSystem::Xfs => &["-q", "-f", "-K"],
+            FileSystem::Btrfs => &["-q", "-f", "-K", "-m", "single"],
+            FileSystem::Ext4 => &["-q", "-F", "-E", eager],
+            FileSystem::Ext4Dirsync | FileSystem::Ext4Async => &["-q", "-F", "-O", "^has_journal", "-E", eager],
+        };
+        let (program, package) = self.maker();
+        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new(program);
+        command.args(arguments).arg(device).env("PATH", path).stdin(Stdio::null());
+        let output = command.output().map_err(|error| {
+            Error::new(ErrorKind::Missing, format!("{program}: {error}; install the Debian package {package}"))
+        })?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Error::failed(
+                format!("{program} {}", device.display()),
+                String::from_utf8_lossy(&output.stderr).trim(),
+            )),
+        }
+    }
+
+    /// Mounts it; without its synchronous mode where it is only being prepared.
+    pub(super) fn mount(self, device: &Path, root: &Path, is_measured: bool) -> Result<(), Error> {
+        let is_synchronous = is_measured && self == FileSystem::Ext4Dirsync;
+        sys::mount(device, root, self.kernel_name(), is_synchronous)
+    }
+}
+
+/// Unmounts what is mounted there.
+pub(super) fn unmount(root: &Path) -> Result<(), Error> {
+    sys::unmount(root)
+}

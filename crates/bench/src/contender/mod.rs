@@ -1,0 +1,135 @@
+//! Contenders behind one small trait: whatever keeps objects.
+//!
+//! Owns: the trait, the kinds that there are, and their names. A contender gets, puts and deletes whole objects; whether a
+//! byte is right is judged by the worker, never by the contender.
+
+mod files;
+mod memory;
+mod nectary;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::workload::Request;
+
+pub use files::{FileSystem, Files, FilesOptions};
+pub use memory::Memory;
+pub use nectary::Nectary;
+
+/// An object that was found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Its bytes, in pieces.
+    pub pieces: Vec<Bytes>,
+    /// Whether they were in the contender's memory.
+    pub in_memory: bool,
+}
+
+/// Keeps objects in memory and on disk.
+pub trait Storage: Send + Sync {
+    /// Finds an object; `None` where it is not there.
+    fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
+
+    /// Keeps an object. `body` is all of it; the request's hint says what it belongs to.
+    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error>;
+
+    /// Forgets an object.
+    fn delete(&self, request: &Request) -> Result<(), Error>;
+
+    /// Does what daemons would do, given the time on the disk's clock; called between requests, in line.
+    fn tick(&self, _now: Duration) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes what still waits in memory.
+    fn settle(&self) -> Result<(), Error>;
+
+    /// Counters for the report.
+    fn counters(&self) -> serde_json::Value;
+}
+
+/// What a contender is, as the parent tells its worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Kind {
+    /// The Nectary store, on the block device itself.
+    Nectary {
+        /// Its memory, in bytes.
+        memory_bytes: u64,
+    },
+    /// One file an object on a file system, with a proxy's own cache before it: wg-Squid.
+    Files {
+        /// Which file system.
+        system: FileSystem,
+        /// Memory of the proxy's own cache, in bytes.
+        proxy_bytes: u64,
+        /// Memory that is left to the kernel's buffer cache, in bytes.
+        buffer_bytes: u64,
+    },
+    /// A table in memory, for tests; it gives back one wrong byte for this object.
+    Memory {
+        /// The object whose bytes are wrong.
+        wrong: Option<u32>,
+    },
+}
+
+/// What a contender stands on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Place {
+    /// Its block devices, one or more.
+    pub devices: Vec<PathBuf>,
+    /// A directory of its own, for mounts.
+    pub folder: PathBuf,
+    /// Bytes that its objects may take on all its devices together.
+    pub disk_bytes: u64,
+    /// How many seconds of the disk pass in a real one while nobody waits: above 1 where the disk runs faster than real.
+    pub speed: f64,
+    /// Whether the disk's clock is virtual: daemons that wait for real time are called in line instead.
+    pub is_virtual: bool,
+}
+
+/// Prepares a contender: makes file systems or a store, nothing that is measured. What it returns is put into service by [`Prepared::start`].
+pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
+    Ok(match kind {
+        Kind::Nectary { memory_bytes } => {
+            nectary::create(place)?;
+            Prepared::Nectary { memory_bytes: *memory_bytes, place: place.clone() }
+        }
+        Kind::Files { system, proxy_bytes, buffer_bytes } => {
+            let (system, proxy_bytes, buffer_bytes) = (*system, *proxy_bytes, *buffer_bytes);
+            let options = FilesOptions { system, proxy_bytes, buffer_bytes, place: place.clone() };
+            files::prepare(&options)?;
+            Prepared::Files(options)
+        }
+        Kind::Memory { wrong } => Prepared::Memory(*wrong),
+    })
+}
+
+/// A contender that is made and not yet in service.
+pub enum Prepared {
+    /// A store was made.
+    Nectary {
+        /// Its memory.
+        memory_bytes: u64,
+        /// Where it is.
+        place: Place,
+    },
+    /// File systems were made.
+    Files(FilesOptions),
+    /// Nothing was made.
+    Memory(Option<u32>),
+}
+
+impl Prepared {
+    /// Puts it into service with cold caches.
+    pub fn start(self) -> Result<Box<dyn Storage>, Error> {
+        Ok(match self {
+            Prepared::Nectary { memory_bytes, place } => Box::new(Nectary::open(&place, memory_bytes)?),
+            Prepared::Files(options) => Box::new(Files::start(options)?),
+            Prepared::Memory(wrong) => Box::new(Memory::new(wrong)),
+        })
+    }
+}

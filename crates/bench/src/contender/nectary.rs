@@ -1,0 +1,163 @@
+//! The Nectary store as a contender, on its block devices without a file system.
+//!
+//! Several devices are striped: a store has one span today. Hints are passed to it and are without effect until the store
+//! has clusters. Everything else is as the store's defaults have it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nectary_block::OpenOptions as DeviceOptions;
+use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Store};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Found, Place, Storage};
+use crate::Error;
+use crate::workload::Request;
+
+/// How often a put that is refused because the disk is behind waits for the disk.
+const PUT_ATTEMPTS_MAX: usize = 8;
+
+thread_local! {
+    static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+}
+
+/// Runs a future on this thread's own runtime.
+fn block_on<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    RUNTIME.with_borrow_mut(|slot| {
+        let runtime = match slot {
+            Some(runtime) => runtime,
+            None => {
+                let runtime = Builder::new_current_thread().enable_all().build();
+                slot.insert(runtime.map_err(|error| Error::failed("starting a runtime", error))?)
+            }
+        };
+        runtime.block_on(future)
+    })
+}
+
+/// The device of a store: one, or a stripe of several.
+fn spec(place: &Place) -> String {
+    let devices: Vec<String> = place.devices.iter().map(|path| format!("disk:{}", path.display())).collect();
+    match devices.as_slice() {
+        [one] => one.clone(),
+        _ => format!("stripe({})", devices.join(",")),
+    }
+}
+
+/// Makes an empty store.
+pub(super) fn create(place: &Place) -> Result<(), Error> {
+    block_on(async {
+        let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
+        let size_bytes = place.disk_bytes.min(device.geometry().size_bytes);
+        let options = CreateOptions { size_bytes, segment_bytes: None, force: true };
+        Ok(Store::create(device, &options).await?)
+    })
+}
+
+/// An open store.
+pub struct Nectary {
+    store: Store,
+    /// Where the clock is virtual: how long a put may wait for its write, and when the last wait ended.
+    write_delay: Option<(Duration, Mutex<Duration>)>,
+}
+
+impl Nectary {
+    /// Opens the store that was made there.
+    pub fn open(place: &Place, memory_bytes: u64) -> Result<Nectary, Error> {
+        let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
+        let usual = options.write_delay;
+        let options = OpenOptions { write_delay: usual.div_f64(place.speed.max(1.0)), ..options };
+        let store = block_on(async {
+            let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
+            Ok(Store::open(device, options).await?)
+        })?;
+        Ok(Nectary { store, write_delay: place.is_virtual.then(|| (usual, Mutex::default())) })
+    }
+}
+
+impl Storage for Nectary {
+    fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+        let key = request.key();
+        let key = KeyRef::new(key.as_bytes(), b"");
+        let resident = self.store.get_resident(key);
+        let in_memory = resident.is_some();
+        block_on(async {
+            let object = match resident {
+                Some(object) => object,
+                None => match self.store.get(key).await {
+                    Some(object) => object,
+                    None => return Ok(None),
+                },
+            };
+            if let Some(body) = object.whole() {
+                return Ok(Some(Found { pieces: vec![body.clone()], in_memory }));
+            }
+            let mut reader = object.reader(0..object.body_bytes());
+            let mut pieces = Vec::new();
+            while let Some(piece) = reader.next().await {
+                match piece {
+                    Ok(piece) => pieces.push(piece),
+                    // A fragment was reclaimed meanwhile, which the store says: a miss.
+                    Err(_) => return Ok(None),
+                }
+            }
+            // Only the head of a body in fragments is known to be in memory.
+            Ok(Some(Found { pieces, in_memory: false }))
+        })
+    }
+
+    fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+        let key = request.key();
+        block_on(async {
+            for _ in 0..PUT_ATTEMPTS_MAX {
+                let put = self.store.put(KeyRef::new(key.as_bytes(), b""), Bytes::new(), body.clone()).await;
+                match put {
+                    Ok(_) => return Ok(()),
+                    Err(error) if error.kind == ErrorKind::Busy => drop(self.store.sync().await?),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            // Not kept; the store counts it, and the next request for it is a miss.
+            Ok(())
+        })
+    }
+
+    fn delete(&self, request: &Request) -> Result<(), Error> {
+        let key = request.key();
+        block_on(async { Ok(self.store.purge_key(key.as_bytes()).await?) })
+    }
+
+    fn tick(&self, now: Duration) -> Result<(), Error> {
+        let Some((delay, last)) = &self.write_delay else { return Ok(()) };
+        {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if now.saturating_sub(*last) < *delay {
+                return Ok(());
+            }
+            *last = now;
+        }
+        self.settle()
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        block_on(async { Ok(self.store.sync().await.map(drop)?) })
+    }
+
+    fn counters(&self) -> serde_json::Value {
+        let stat = self.store.stat();
+        serde_json::json!({
+            "entries": stat.entries,
+            "index_bytes": stat.index_bytes,
+            "memory_used_bytes": stat.memory_used_bytes,
+            "memory_capacity_bytes": stat.memory_capacity_bytes,
+            "segment_bytes": stat.segment_bytes,
+            "segments": stat.segment_count,
+            "counts": stat.counts,
+            "stopped": stat.stopped,
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! The clock of disks whose time is modelled, shared between the process that serves them and those that use them.
+//!
+//! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock nobody
+//! waits for a disk; the time of a call is the real time that it took plus what the counters of its disks grew by. That is exact where one
+//! operation is under way at a time, as with one thread; what the kernel writes meanwhile counts as if it had been waited for,
+//! as it is when the disk is the limit. With several threads the disks run in real time, some times faster than real.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// How many disks one clock has.
+pub const SLOTS_MAX: usize = 64;
+/// One counter a cache line.
+const SLOT_BYTES: usize = 64;
+const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
+
+/// How a disk's time passes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Timekeeping {
+    /// Nobody waits; what the disk would have taken is added to the time that passes.
+    Virtual,
+    /// Everybody waits, so many times shorter than real.
+    Real {
+        /// How many times.
+        speed: f64,
+    },
+}
+
+/// The shared page.
+pub struct SharedClock {
+    page: NonNull<u8>,
+}
+
+// SAFETY: the page is reached through atomics alone.
+unsafe impl Send for SharedClock {}
+// SAFETY: as above.
+unsafe impl Sync for SharedClock {}
+
+impl SharedClock {
+    /// Makes the page in a new file, all counters at 0.
+    pub fn create(path: &Path) -> Result<SharedClock, Error> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
+        let file = file.map_err(|error| Error::failed(path.display(), error))?;
+        file.set_len(PAGE_BYTES as u64).map_err(|error| Error::failed(path.display(), error))?;
+        SharedClock::map(&file)
+    }
+
+    /// Opens a page that another process has made.
+    pub fn open(path: &Path) -> Result<SharedClock, Error> {
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.map_err(|error| Error::failed(path.display(), error))?;
+        let length = file.metadata().map_err(|error| Error::failed(path.display(), error))?.len();
+        if length < PAGE_BYTES as u64 {
+            return Err(Error::failed(path.display(), format!("{length} bytes are no clock, it has {PAGE_BYTES}")));
+        }
+        SharedClock::map(&file)
+    }
+
+    fn map(file: &File) -> Result<SharedClock, Error> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; the file is as long as the mapping.
+        let page =
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGE_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        match NonNull::new(page.cast::<u8>()) {
+            Some(page) if page.as_ptr().cast() != libc::MAP_FAILED => Ok(SharedClock { page }),
+            _ => Err(Error::os("mapping the shared clock")),
+        }
+    }
+
+    fn slot(&self, index: usize) -> &AtomicU64 {
+        assert!(index < SLOTS_MAX, "a clock has {SLOTS_MAX} slots");
+        // SAFETY: inside the mapping, aligned to a cache line, and only ever used as an atomic.
+        unsafe { self.page.add(index * SLOT_BYTES).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Sets what a disk has taken until now.
+    pub fn set(&self, index: usize, busy: Duration) {
+        self.slot(index).fetch_max(busy.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// What a disk has taken until now.
+    pub fn get(&self, index: usize) -> Duration {
+        Duration::from_nanos(self.slot(index).load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for SharedClock {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own and nothing borrows from it any more.
+        unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE_BYTES) };
+    }
+}
+
+/// The clock of one contender.
+#[derive(Clone)]
+pub struct DiskClock {
+    began: Instant,
+    time: Timekeeping,
+    page: Option<Arc<SharedClock>>,
+    slots: Vec<usize>,
+}
+
+impl DiskClock {
+    /// A clock of the disks in these slots.
+    pub fn new(time: Timekeeping, page: Option<Arc<SharedClock>>, slots: Vec<usize>) -> DiskClock {
+        DiskClock { began: Instant::now(), time, page, slots }
+    }
+
+    /// The time now. *Units*: the disk's time, from a moment of its own.
+    pub fn now(&self) -> Duration {
+        let elapsed = self.began.elapsed();
+        match (self.time, &self.page) {
+            (Timekeeping::Real { speed }, _) => elapsed.mul_f64(speed),
+            (Timekeeping::Virtual, None) => elapsed,
+            (Timekeeping::Virtual, Some(page)) => elapsed + self.slots.iter().map(|slot| page.get(*slot)).sum(),
+        }
+    }
+}

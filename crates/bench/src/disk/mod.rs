@@ -1,0 +1,255 @@
+//! The disks of contenders: a device of the kernel each, all made the same way.
+//!
+//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, where one is wanted → memory or
+//! a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page cache has no part in it
+//! below the loop device. Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's
+//! process can read.
+
+mod clock;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nectary_attach::{Attachment, Options};
+use nectary_block::{
+    Clock, Disk as Model, Figures, Filter, IoFuture, ModelFilter, ModelOptions, OpenOptions, Registry, Request,
+    SharedDevice,
+};
+use serde::{Deserialize, Serialize};
+
+pub use clock::{DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
+
+use crate::Error;
+
+/// The name of the measured disk in SPECs of this crate.
+const NAME: &str = "measured";
+
+/// What disks are like.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DiskOptions {
+    /// The kind of disk whose time operations take, by its name; `None` for that of what lies below.
+    pub model: Option<String>,
+    /// How the disk's time passes.
+    pub time: Timekeeping,
+    /// Where the bytes are: in files of this directory; `None` for memory.
+    pub folder: Option<PathBuf>,
+}
+
+/// Counters of one disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskCounts {
+    /// Operations that the kernel completed.
+    pub operations: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Reads among the operations.
+    pub reads: u64,
+    /// Time that operations took, waiting in queues included, on the kernel's clock, in milliseconds.
+    pub kernel_ms: u64,
+    /// Time in which the modelled disk served operations, in microseconds of its own.
+    pub busy_us: u64,
+    /// Operations that the modelled disk served.
+    pub served: u64,
+    /// Operations that moved the modelled disk's arm.
+    pub seeks: u64,
+}
+
+impl DiskCounts {
+    /// What has been added since an earlier reading.
+    pub fn since(&self, earlier: &DiskCounts) -> DiskCounts {
+        DiskCounts {
+            operations: self.operations.saturating_sub(earlier.operations),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
+            reads: self.reads.saturating_sub(earlier.reads),
+            kernel_ms: self.kernel_ms.saturating_sub(earlier.kernel_ms),
+            busy_us: self.busy_us.saturating_sub(earlier.busy_us),
+            served: self.served.saturating_sub(earlier.served),
+            seeks: self.seeks.saturating_sub(earlier.seeks),
+        }
+    }
+
+    /// The sum over disks.
+    pub fn sum(all: &[DiskCounts]) -> DiskCounts {
+        all.iter().fold(DiskCounts::default(), |sum, one| DiskCounts {
+            operations: sum.operations + one.operations,
+            read_bytes: sum.read_bytes + one.read_bytes,
+            written_bytes: sum.written_bytes + one.written_bytes,
+            reads: sum.reads + one.reads,
+            kernel_ms: sum.kernel_ms + one.kernel_ms,
+            busy_us: sum.busy_us + one.busy_us,
+            served: sum.served + one.served,
+            seeks: sum.seeks + one.seeks,
+        })
+    }
+}
+
+/// An attached disk; dropped, it is detached where nobody uses it any more.
+pub struct MeasuredDisk {
+    attachment: Attachment,
+}
+
+impl MeasuredDisk {
+    /// Makes a disk of `bytes`, whose time is kept in a slot of the shared clock.
+    pub fn attach(
+        options: &DiskOptions,
+        bytes: u64,
+        name: &str,
+        clock: &Arc<SharedClock>,
+        slot: usize,
+    ) -> Result<MeasuredDisk, Error> {
+        let below = match &options.folder {
+            None => format!("memory:{bytes}"),
+            Some(folder) => format!("file:{}", folder.join(format!("{name}.disk")).display()),
+        };
+        let model = match &options.model {
+            None => None,
+            Some(kind) => {
+                let kind = Model::parse(kind).map_err(|error| Error::new(crate::ErrorKind::Usage, error))?;
+                let real = ModelOptions::new(kind);
+                Some(match options.time {
+                    Timekeeping::Virtual => ModelOptions { clock: Clock::Virtual, ..real },
+                    Timekeeping::Real { speed } => ModelOptions { speed, ..real },
+                })
+            }
+        };
+        let registry = registry(model, clock.clone(), slot);
+        let open = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
+        let spec = format!("{NAME}({below})");
+        let options = Options { read_only: false, open };
+        // A thread of its own: the kernel's exceptions for who serves a disk are not for whoever calls.
+        let thread = std::thread::spawn(move || Attachment::start(registry, &spec, options));
+        let attachment = thread.join().map_err(|_| Error::failed("attaching a disk", "its thread panicked"))??;
+        Ok(MeasuredDisk { attachment })
+    }
+
+    /// The block device.
+    pub fn path(&self) -> &Path {
+        self.attachment.path()
+    }
+
+    /// What it has done until now.
+    pub fn counts(&self) -> DiskCounts {
+        let name = self.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default();
+        let mut counts = kernel_counts(&text);
+        for figures in self.attachment.device_figures() {
+            if figures.device == "model" {
+                let value = |name| figures.values.iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1);
+                (counts.busy_us, counts.served, counts.seeks) = (value("busy_us"), value("operations"), value("seeks"));
+            }
+        }
+        counts
+    }
+}
+
+impl Drop for MeasuredDisk {
+    fn drop(&mut self) {
+        // What still uses it has been killed; what cannot be released now goes with this process.
+        if self.attachment.release().is_ok() {
+            let _ = self.attachment.finish();
+        } else {
+            let _ = self.attachment.release_when_unused();
+        }
+    }
+}
+
+/// Reads a line of `/sys/block/NAME/stat`; sectors have 512 bytes there.
+fn kernel_counts(text: &str) -> DiskCounts {
+    let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+    let field = |index: usize| fields.get(index).copied().unwrap_or(0);
+    DiskCounts {
+        operations: field(0) + field(4),
+        reads: field(0),
+        read_bytes: field(2) * 512,
+        written_bytes: field(6) * 512,
+        kernel_ms: field(3) + field(7),
+        ..DiskCounts::default()
+    }
+}
+
+fn registry(model: Option<ModelOptions>, clock: Arc<SharedClock>, slot: usize) -> Registry {
+    let mut registry = Registry::with_builtins();
+    registry.register(NAME, move |mut arguments| {
+        let clock = clock.clone();
+        async move {
+            let inner = arguments.device().await?;
+            arguments.finish()?;
+            let Some(options) = model else { return Ok(inner) };
+            let model = Arc::new(ModelFilter::new(inner, options));
+            let device: SharedDevice = model.clone();
+            Ok(Arc::new(Measured { device, model, clock, slot }) as SharedDevice)
+        }
+    });
+    registry
+}
+
+/// Tells the shared clock what the model has taken, at each operation.
+struct Measured {
+    device: SharedDevice,
+    model: Arc<ModelFilter>,
+    clock: Arc<SharedClock>,
+    slot: usize,
+}
+
+impl Filter for Measured {
+    fn inner(&self) -> &SharedDevice {
+        &self.device
+    }
+    fn spec(&self) -> String {
+        self.device.spec()
+    }
+    fn own_figures(&self) -> Option<Figures> {
+        None
+    }
+    fn around<T: Send + 'static>(
+        &self,
+        _request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let running = operation(&self.device);
+        // The model has taken its time for it when the operation has been handed over.
+        self.clock.set(self.slot, self.model.snapshot().busy);
+        running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_line_is_read() {
+        let counts = kernel_counts("   10  1  80  5   20  2  160  7  0  9  12  0 0 0 0 0 0\n");
+        let expected = DiskCounts {
+            operations: 30,
+            reads: 10,
+            read_bytes: 40_960,
+            written_bytes: 81_920,
+            kernel_ms: 12,
+            ..counts
+        };
+        assert_eq!(counts, expected);
+        assert_eq!(kernel_counts("nonsense"), DiskCounts::default());
+        assert_eq!(counts.since(&counts), DiskCounts::default());
+    }
+
+    #[tokio::test]
+    async fn the_clock_has_what_the_model_took() {
+        let path = std::env::temp_dir().join(format!("nectary-bench-clock-{}", std::process::id()));
+        let clock = Arc::new(SharedClock::create(&path).unwrap());
+        let options = ModelOptions { clock: Clock::Virtual, ..ModelOptions::new(Model::Hdd1999) };
+        let registry = registry(Some(options), clock.clone(), 3);
+        let device = registry.open("measured(memory:64M)", &OpenOptions::default()).await.unwrap();
+        let other = SharedClock::open(&path).unwrap();
+        assert_eq!(other.get(3), std::time::Duration::ZERO);
+        for offset in [0, 32 << 20, 0] {
+            nectary_block::read(&*device, offset, 4096).await.unwrap();
+        }
+        let busy = other.get(3).as_millis();
+        assert!((10..60).contains(&busy), "two long seeks took {busy} ms");
+        std::fs::remove_file(path).unwrap();
+    }
+}

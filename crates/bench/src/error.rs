@@ -1,0 +1,69 @@
+//! What can go wrong in an experiment.
+//!
+//! Owns: the crate's one error type. Kinds differ because their remedies differ.
+
+use std::fmt::Display;
+
+/// What kind of failure it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The experiment was asked for what it cannot do.
+    Usage,
+    /// Something that it needs is not there: a program, a right, a part of the kernel.
+    Missing,
+    /// What was read back was not what was written: the run is void.
+    Void,
+    /// A step failed.
+    Failed,
+}
+
+/// A failed experiment: what, where, expected and found.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// The kind, which decides the remedy.
+    pub kind: ErrorKind,
+    /// What went wrong.
+    pub message: String,
+}
+
+impl Error {
+    /// Makes an error.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    /// A step that failed: what was tried, and how it failed.
+    pub fn failed(what: impl Display, how: impl Display) -> Error {
+        Error::new(ErrorKind::Failed, format!("{what}: {how}"))
+    }
+
+    /// The calls of the operating system say why in their last error.
+    pub(crate) fn os(what: impl Display) -> Error {
+        Error::failed(what, std::io::Error::last_os_error())
+    }
+}
+
+impl From<nectary_store::Error> for Error {
+    fn from(error: nectary_store::Error) -> Error {
+        Error::failed("the store", error)
+    }
+}
+
+impl From<nectary_block::Error> for Error {
+    fn from(error: nectary_block::Error) -> Error {
+        Error::failed("the device", error)
+    }
+}
+
+impl From<nectary_attach::Error> for Error {
+    fn from(error: nectary_attach::Error) -> Error {
+        let kind = match &error {
+            nectary_attach::Error::NoFuse { .. }
+            | nectary_attach::Error::NoLoop { .. }
+            | nectary_attach::Error::NotPermitted { .. } => ErrorKind::Missing,
+            _ => ErrorKind::Failed,
+        };
+        Error::new(kind, format!("a disk cannot be attached: {error}"))
+    }
+}

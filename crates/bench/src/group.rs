@@ -1,0 +1,120 @@
+//! Memory groups: what a contender may use, its pages of files included.
+//!
+//! Owns: one control group of the kernel a contender, in version 1 or 2 of the interface, whichever has the memory controller.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, ErrorKind};
+
+/// Where groups are made, and the names of the files in them.
+struct Interface {
+    parent: &'static str,
+    limit: &'static str,
+    used_max: &'static str,
+    used: &'static str,
+    stat: &'static str,
+}
+
+const FIRST: Interface = Interface {
+    parent: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used_max: "memory.max_usage_in_bytes",
+    used: "memory.usage_in_bytes",
+    stat: "memory.stat",
+};
+const SECOND: Interface = Interface {
+    parent: "/sys/fs/cgroup",
+    limit: "memory.max",
+    used_max: "memory.peak",
+    used: "memory.current",
+    stat: "memory.stat",
+};
+
+/// What a group's memory is used for, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupUsage {
+    /// The most that was used at once.
+    pub used_max_bytes: u64,
+    /// What is used now.
+    pub used_bytes: u64,
+    /// Pages of files.
+    pub cache_bytes: u64,
+    /// Memory of the process itself.
+    pub resident_bytes: u64,
+}
+
+/// A memory group; it is removed when it is dropped.
+pub struct MemoryGroup {
+    path: PathBuf,
+    interface: &'static Interface,
+}
+
+impl MemoryGroup {
+    /// Where a group of this name would be; an error where the kernel has no memory groups.
+    pub fn place(name: &str) -> Result<PathBuf, Error> {
+        Ok(Path::new(interface()?.parent).join(name))
+    }
+
+    /// Makes a group that may use `limit_bytes`.
+    pub fn new(name: &str, limit_bytes: u64) -> Result<MemoryGroup, Error> {
+        let interface = interface()?;
+        let group = MemoryGroup { path: Path::new(interface.parent).join(name), interface };
+        fs::create_dir(&group.path).map_err(|error| Error::failed(group.path.display(), error))?;
+        group.write(interface.limit, &limit_bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// Puts a process into it: what it allocates from now on is charged here.
+    pub fn add(&self, process: u32) -> Result<(), Error> {
+        self.write("cgroup.procs", &process.to_string())
+    }
+
+    /// What is used, and for what.
+    pub fn usage(&self) -> GroupUsage {
+        let number = |name: &str| {
+            let text = fs::read_to_string(self.path.join(name)).unwrap_or_default();
+            text.trim().parse().unwrap_or(0)
+        };
+        let stat = fs::read_to_string(self.path.join(self.interface.stat)).unwrap_or_default();
+        let field = |names: [&str; 2]| {
+            let value = |line: &str| line.split_once(' ').filter(|entry| names.contains(&entry.0))?.1.parse().ok();
+            stat.lines().find_map(value).unwrap_or(0)
+        };
+        GroupUsage {
+            used_max_bytes: number(self.interface.used_max),
+            used_bytes: number(self.interface.used),
+            cache_bytes: field(["cache", "file"]),
+            resident_bytes: field(["rss", "anon"]),
+        }
+    }
+
+    fn write(&self, name: &str, value: &str) -> Result<(), Error> {
+        let path = self.path.join(name);
+        fs::write(&path, value).map_err(|error| Error::failed(path.display(), error))
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Where a process is still in it, the guardian removes it later.
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+fn interface() -> Result<&'static Interface, Error> {
+    if Path::new(FIRST.parent).join(FIRST.limit).exists() {
+        return Ok(&FIRST);
+    }
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
+    match controllers.split_whitespace().any(|name| name == "memory") {
+        true => Ok(&SECOND),
+        false => Err(Error::new(
+            ErrorKind::Missing,
+            "there are no memory groups: mount the memory controller of cgroups at /sys/fs/cgroup/memory, or enable it in \
+             /sys/fs/cgroup/cgroup.subtree_control",
+        )),
+    }
+}

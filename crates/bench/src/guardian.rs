@@ -1,0 +1,111 @@
+//! The end of a run in every outcome: a small process that outlives it and takes away what it made.
+//!
+//! Owns: the list of what a run made outside of its processes, and its removal. How: the guardian has a session of its own, so no
+//! Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends, however the run did
+//! (done, failed, Ctrl-C, SIGKILL), the workers are gone or going, and with them their mounts, which nobody else ever saw;
+//! the guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises: it touches
+//! only what it was told, and loop devices whose process is dead.
+
+use std::fs;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Error, sys};
+
+/// How long the last processes of a run are waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked again.
+const STEP: Duration = Duration::from_millis(20);
+
+/// The guardian of one run, as the run sees it.
+pub struct Guardian {
+    child: Child,
+}
+
+impl Guardian {
+    /// Starts `command`, which has to call [`serve`].
+    pub fn start(mut command: Command) -> Result<Guardian, Error> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let mut child = child.map_err(|error| Error::failed("starting the guardian", error))?;
+        // Once it has said something, it has left the terminal.
+        writeln!(child.stdin.as_mut().expect("piped"), "run {}", std::process::id())
+            .map_err(|error| Error::failed("the guardian", error))?;
+        Ok(Guardian { child })
+    }
+
+    /// Tells what is to be removed in the end, before it is made: a directory with all in it, or a memory group.
+    pub fn guard(&mut self, path: &Path) -> Result<(), Error> {
+        let pipe = self.child.stdin.as_mut().expect("piped");
+        writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
+    }
+
+    /// Waits until everything is removed; what still uses it should have ended.
+    pub fn finish(mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// What the guardian's process does: reads the list, waits for the end, cleans up.
+pub fn serve(input: impl BufRead) {
+    sys::leave_terminal();
+    let mut run = 0;
+    let mut paths = Vec::new();
+    for line in input.lines().map_while(Result::ok) {
+        match line.split_once(' ') {
+            Some(("run", process)) => run = process.parse().unwrap_or(0),
+            Some(("path", path)) => paths.push(PathBuf::from(path)),
+            _ => {}
+        }
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The run is done with its own disks where it still lives; those of a dead one are released here.
+        if !is_alive(run) {
+            let _ = nectary_attach::release_stale();
+        }
+        paths.retain(|path| !remove(path));
+        if paths.is_empty() || Instant::now() > deadline {
+            break;
+        }
+        std::thread::sleep(STEP);
+    }
+    if !is_alive(run) {
+        let _ = nectary_attach::release_stale();
+    }
+}
+
+/// Whether a process is there and no corpse.
+fn is_alive(process: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = text.rsplit_once(") ").and_then(|rest| rest.1.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Removes a directory or a memory group; tells whether it is gone.
+fn remove(path: &Path) -> bool {
+    match path.starts_with("/sys/fs/cgroup") {
+        true => drop(fs::remove_dir(path)),
+        false => drop(fs::remove_dir_all(path)),
+    }
+    !path.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_named_is_removed_when_the_pipe_ends() {
+        let folder = std::env::temp_dir().join(format!("nectary-bench-guardian-{}", std::process::id()));
+        fs::create_dir_all(folder.join("deep")).unwrap();
+        fs::write(folder.join("deep/file"), "x").unwrap();
+        // This process lives: its disks are its own.
+        let list = format!("run {}\npath {}\nnonsense\n", std::process::id(), folder.display());
+        std::thread::spawn(move || serve(list.as_bytes())).join().unwrap();
+        assert!(!folder.exists());
+        assert!(is_alive(std::process::id()) && !is_alive(u32::MAX));
+    }
+}

@@ -1,0 +1,30 @@
+//! The machine that figures belong to, and what a run needs of it.
+
+use std::fs;
+
+use crate::{Error, ErrorKind, sys};
+
+/// Processors, kernel and load, in a line.
+pub fn describe() -> String {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpu = text("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let model = model.trim_matches([':', '\t', ' ']);
+    let count = cpu.lines().filter(|line| line.starts_with("processor")).count();
+    let (kernel, load) = (text("/proc/sys/kernel/osrelease"), text("/proc/loadavg"));
+    let load: Vec<&str> = load.split(' ').take(3).collect();
+    format!("{count} x {model}, Linux {}, load {}", kernel.trim(), load.join(" "))
+}
+
+/// Checks that disks can be attached and memory limited here.
+pub fn check() -> Result<(), Error> {
+    if !sys::is_root() {
+        return Err(Error::new(ErrorKind::Missing, "disks are attached and file systems mounted: run it as root"));
+    }
+    for path in ["/dev/fuse", "/dev/loop-control"] {
+        if !std::path::Path::new(path).exists() {
+            return Err(Error::new(ErrorKind::Missing, format!("there is no {path}; give the container that device")));
+        }
+    }
+    crate::group::MemoryGroup::place("").map(drop)
+}

@@ -1,0 +1,119 @@
+//! Medians of paired ratios with their intervals.
+//!
+//! Owns: what is said about noise. Two contenders run the same piece of a workload one right after the other; the ratio of
+//! the two is one pair, and a drift of the machine is in both. The interval is the percentile bootstrap of the median [1]: pairs are
+//! drawn with repetition, [`DRAWS`] times, from a fixed seed, so that the same pairs always give the same interval.
+//!
+//! [1] B. Efron, R. Tibshirani: An Introduction to the Bootstrap, chapter 13. Chapman & Hall 1993.
+
+use serde::Serialize;
+
+use crate::random::Random;
+
+/// How often the pairs are drawn.
+const DRAWS: usize = 4000;
+/// The share of the draws inside the interval.
+const CONFIDENCE: f64 = 0.95;
+
+/// A figure with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The median.
+    pub value: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end of the interval.
+    pub high: f64,
+}
+
+/// The middle of the values (the mean of the two middle ones for an even count); NaN for none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+    }
+}
+
+/// The median of some values with its bootstrap interval; NaN for none.
+pub fn estimate(values: &[f64]) -> Estimate {
+    let value = median(values);
+    if values.len() < 2 {
+        return Estimate { value, low: value, high: value };
+    }
+    let mut random = Random::new(values.len() as u64);
+    let mut drawn = vec![0.0; values.len()];
+    let mut medians: Vec<f64> = Vec::with_capacity(DRAWS);
+    for _ in 0..DRAWS {
+        drawn.fill_with(|| values[random.below(values.len() as u64) as usize]);
+        medians.push(median(&drawn));
+    }
+    medians.sort_by(f64::total_cmp);
+    let at = |share: f64| medians[((DRAWS - 1) as f64 * share).round() as usize];
+    Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
+}
+
+/// The median of `numerators[i] / denominators[i]` with its interval.
+pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Estimate {
+    let ratios: Vec<f64> = numerators.iter().zip(denominators).map(|(left, right)| left / right).collect();
+    estimate(&ratios)
+}
+
+/// The order of the contenders in a round: forwards and backwards in turn, so that a drift favours nobody.
+pub fn order(count: usize, round: usize) -> Vec<usize> {
+    match round % 2 {
+        0 => (0..count).collect(),
+        _ => (0..count).rev().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_even_and_no_values() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_pair() {
+        // The machine became ten times slower; the ratio did not change.
+        let ratio = paired_ratio(&[4.0, 40.0, 400.0], &[2.0, 20.0, 200.0]);
+        assert_eq!(ratio, Estimate { value: 2.0, low: 2.0, high: 2.0 });
+        assert_eq!(estimate(&[5.0]), Estimate { value: 5.0, low: 5.0, high: 5.0 });
+    }
+
+    #[test]
+    fn the_interval_is_the_known_one_of_order_statistics() {
+        // For ten distinct values the median's percentile interval lies between the 2nd and the 9th of them.
+        let values: Vec<f64> = (1..=10).map(f64::from).collect();
+        let found = estimate(&values);
+        assert_eq!(found.value, 5.5);
+        assert!((2.0..=3.5).contains(&found.low) && (7.5..=9.0).contains(&found.high), "{found:?}");
+        assert_eq!(found, estimate(&values));
+    }
+
+    #[test]
+    fn the_interval_covers_the_truth_about_as_often_as_it_says() {
+        let mut random = Random::new(3);
+        let runs = 200;
+        let covered = (0..runs)
+            .filter(|_| {
+                let values: Vec<f64> = (0..12).map(|_| random.log_normal(2.0, 0.3)).collect();
+                let found = estimate(&values);
+                found.low <= 2.0 && 2.0 <= found.high
+            })
+            .count();
+        assert!((174..=199).contains(&covered), "{covered} of {runs}");
+    }
+
+    #[test]
+    fn contenders_take_turns_a_b_b_a() {
+        assert_eq!([order(2, 0), order(2, 1), order(2, 2)].concat(), [0, 1, 1, 0, 0, 1]);
+    }
+}

@@ -1,0 +1,91 @@
+//! The calls of the operating system that the standard library has not.
+//!
+//! Owns: every `unsafe` of the crate but that of the shared clock. Each is a plain system call with strings and numbers.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::Error;
+
+/// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+fn string(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|error| Error::failed(path.display(), error))
+}
+
+fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Error> {
+    if result == 0 { Ok(()) } else { Err(Error::os(what)) }
+}
+
+/// Gives this process mounts of its own, which end with it.
+///
+/// Must be called before the process has other threads.
+pub(crate) fn own_mounts() -> Result<(), Error> {
+    // SAFETY: the call takes a number.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
+    let flags = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: the strings end with a zero byte and outlive the call; what may be null is.
+    let result = unsafe { libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
+    checked(result, "making mounts private")
+}
+
+/// Mounts a device.
+pub(crate) fn mount(device: &Path, root: &Path, kind: &str, is_dirsync: bool) -> Result<(), Error> {
+    let (source, target) = (string(device)?, string(root)?);
+    let name = CString::new(kind).map_err(|error| Error::failed(kind, error))?;
+    let flags = libc::MS_NOATIME | if is_dirsync { libc::MS_DIRSYNC } else { 0 };
+    // SAFETY: the strings end with a zero byte and outlive the call; what may be null is.
+    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), name.as_ptr(), flags, std::ptr::null()) };
+    checked(result, format!("mounting {} as {kind}", device.display()))
+}
+
+/// Unmounts what is mounted at a place.
+pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
+    let target = string(root)?;
+    // SAFETY: the string ends with a zero byte and outlives the call.
+    checked(unsafe { libc::umount2(target.as_ptr(), libc::UMOUNT_NOFOLLOW) }, format!("unmounting {}", root.display()))
+}
+
+/// Writes everything that a file system holds in memory.
+pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
+    // SAFETY: the descriptor is open for as long as the call runs.
+    checked(unsafe { libc::syncfs(inside.as_raw_fd()) }, "syncfs")
+}
+
+/// Makes a worker an ordinary process that ends with its parent.
+///
+/// The thread that serves disks asks the kernel for exceptions, some of which a child inherits: they are given back.
+pub(crate) fn become_worker() {
+    let none = 0 as libc::c_long;
+    // SAFETY: the calls take numbers only.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_long, none, none, none);
+        libc::prctl(PR_SET_IO_FLUSHER, none, none, none, none);
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+}
+
+/// Makes this process the leader of a session of its own: no terminal's signal reaches it.
+pub(crate) fn leave_terminal() {
+    // SAFETY: the call takes nothing; it fails only where that is so already.
+    unsafe { libc::setsid() };
+}
+
+/// Gives the memory that the process has freed back to the kernel, so that nobody uses it uncharged.
+pub(crate) fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes a number and leaves what is in use alone.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Whether this process has all rights.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::geteuid() == 0 }
+}

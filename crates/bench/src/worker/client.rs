@@ -1,0 +1,104 @@
+//! A worker as its parent sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use super::{Answer, Ask, Piece, Setup};
+use crate::{Error, ErrorKind};
+
+/// A worker's process; it is killed and reaped when it is dropped.
+pub struct Client {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    name: String,
+}
+
+impl Client {
+    /// Starts `command`, which has to call [`serve`](super::serve), and lets it prepare.
+    ///
+    /// The thread that calls this has to live as long as the worker: the kernel ends them together.
+    pub fn start(name: &str, mut command: Command, setup: Setup) -> Result<Client, Error> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| Error::failed(format!("starting {name}"), error))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut client = Client { child, input, output, name: name.to_owned() };
+        client.ask(&Ask::Prepare(setup))?;
+        Ok(client)
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Puts the contender into service.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        self.ask(&Ask::Start).map(drop)
+    }
+
+    /// Replays a piece of the workload.
+    pub fn replay(&mut self, first: u64, count: u64) -> Result<Piece, Error> {
+        match self.ask(&Ask::Replay { first, count })? {
+            Answer::Piece(piece) => Ok(piece),
+            other => Err(self.failed(format!("it answered {other:?}"))),
+        }
+    }
+
+    /// The contender's counters.
+    pub fn counters(&mut self) -> Result<serde_json::Value, Error> {
+        match self.ask(&Ask::Counters)? {
+            Answer::Counters(counters) => Ok(counters),
+            other => Err(self.failed(format!("it answered {other:?}"))),
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
+        let text = serde_json::to_string(ask).map_err(|error| self.failed(error.to_string()))?;
+        let sent = match &mut self.input {
+            Some(input) => writeln!(input, "{text}").and_then(|()| input.flush()),
+            None => Ok(()),
+        };
+        let mut line = String::new();
+        let heard = sent.and_then(|()| self.output.read_line(&mut line));
+        if line.is_empty() {
+            let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+            let heard = heard.err().map(|error| format!(" ({error})")).unwrap_or_default();
+            let memory = "signal 9 means most often that it needed more than its memory group allows";
+            return Err(self.failed(format!("it ended: {status}{heard}; {memory}")));
+        }
+        match serde_json::from_str(&line) {
+            Ok(Answer::Failed { is_void, is_missing, message }) => {
+                let kind = match (is_void, is_missing) {
+                    (true, _) => ErrorKind::Void,
+                    (_, true) => ErrorKind::Missing,
+                    _ => ErrorKind::Failed,
+                };
+                Err(Error::new(kind, format!("{}: {message}", self.name)))
+            }
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.failed(error.to_string())),
+        }
+    }
+
+    fn failed(&self, how: String) -> Error {
+        Error::failed(&self.name, how)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Its pipe ends, and with it the process, which unmounts; one that does not is killed.
+        drop(self.input.take());
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while std::time::Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

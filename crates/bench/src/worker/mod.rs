@@ -1,0 +1,125 @@
+//! The process of one contender.
+//!
+//! Owns: what parent and worker say to each other (a line of JSON each way), and the order of a worker's life: prepare
+//! outside of the memory group, start inside it, pieces of the workload one after the other, the end. Each contender has a process of
+//! its own, with mounts that nobody else sees, so that its memory is told from that of others and everything of it goes with it.
+
+mod client;
+mod replay;
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::{self, Kind, Place, Prepared, Storage};
+use crate::disk::{DiskClock, SharedClock, Timekeeping};
+use crate::workload::TraceReader;
+use crate::{Error, sys};
+
+pub use client::Client;
+pub use replay::{Piece, replay};
+
+/// What a worker is told first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// What it contends with.
+    pub kind: Kind,
+    /// On what.
+    pub place: Place,
+    /// How its disks' time passes.
+    pub time: Timekeeping,
+    /// The shared clock and its disks' slots; none without disks.
+    pub clock: Option<(PathBuf, Vec<usize>)>,
+    /// The workload's file.
+    pub trace: PathBuf,
+    /// Threads that replay it.
+    pub threads: usize,
+}
+
+/// What a worker is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Ask {
+    /// Make file systems and directories.
+    Prepare(Setup),
+    /// Begin to serve, with cold caches.
+    Start,
+    /// Replay `count` requests from the `first` one on.
+    Replay { first: u64, count: u64 },
+    /// Give the contender's counters.
+    Counters,
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Piece(Piece),
+    Counters(serde_json::Value),
+    Failed { is_void: bool, is_missing: bool, message: String },
+}
+
+/// Serves a parent until its pipe ends: what the worker's process does.
+///
+/// Call it before the process has other threads.
+pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
+    sys::become_worker();
+    let mut worker = Worker::default();
+    for line in input.lines() {
+        let line = line.map_err(|error| Error::failed("the worker's pipe", error))?;
+        let asked = serde_json::from_str(&line).map_err(|error| Error::failed("the worker's pipe", error));
+        let answer = asked.and_then(|ask| worker.answer(ask)).unwrap_or_else(|error| Answer::Failed {
+            is_void: error.kind == crate::ErrorKind::Void,
+            is_missing: error.kind == crate::ErrorKind::Missing,
+            message: error.message,
+        });
+        let text = serde_json::to_string(&answer).map_err(|error| Error::failed("the worker's answer", error))?;
+        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(|error| Error::failed("the pipe", error))?;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Worker {
+    setup: Option<(Setup, TraceReader)>,
+    prepared: Option<Prepared>,
+    running: Option<(Box<dyn Storage>, DiskClock)>,
+}
+
+impl Worker {
+    fn answer(&mut self, ask: Ask) -> Result<Answer, Error> {
+        let early = || Error::failed("the worker", "it was asked in a wrong order");
+        match ask {
+            Ask::Prepare(setup) => {
+                sys::own_mounts()?;
+                self.prepared = Some(contender::prepare(&setup.kind, &setup.place)?);
+                let trace = TraceReader::open(&setup.trace)?;
+                self.setup = Some((setup, trace));
+                sys::give_back_memory();
+            }
+            Ask::Start => {
+                let (setup, _) = self.setup.as_ref().ok_or_else(early)?;
+                let clock = match &setup.clock {
+                    None => DiskClock::new(setup.time, None, Vec::new()),
+                    Some((path, slots)) => {
+                        DiskClock::new(setup.time, Some(Arc::new(SharedClock::open(path)?)), slots.clone())
+                    }
+                };
+                let storage = self.prepared.take().ok_or_else(early)?.start()?;
+                self.running = Some((storage, clock));
+            }
+            Ask::Replay { first, count } => {
+                let (setup, trace) = self.setup.as_mut().ok_or_else(early)?;
+                let (storage, clock) = self.running.as_ref().ok_or_else(early)?;
+                let requests = trace.read(first, count)?;
+                return Ok(Answer::Piece(replay(&**storage, clock, &requests, setup.threads)?));
+            }
+            Ask::Counters => {
+                let (storage, _) = self.running.as_ref().ok_or_else(early)?;
+                return Ok(Answer::Counters(storage.counters()));
+            }
+        }
+        Ok(Answer::Done)
+    }
+}

@@ -1,0 +1,237 @@
+//! Draws requests by the laws of [`Laws`].
+//!
+//! Owns: what has been seen so far: pages with what is embedded in them, sizes, and the views. *Cost*: memory of some 20
+//! bytes an object and 4 a view.
+
+use super::{Laws, Request};
+use crate::random::Random;
+
+/// The most objects that one page embeds.
+const EMBEDDED_MAX: u64 = 40;
+/// Sites that pages belong to.
+const SITES: u64 = 500;
+/// The smallest and largest size of what is not large, in bytes.
+const SIZE: (f64, f64) = (100.0, 200_000.0);
+
+struct Page {
+    objects: std::ops::Range<u32>,
+}
+
+/// A client's view under way.
+#[derive(Clone)]
+struct View {
+    client: u32,
+    page: Option<u32>,
+    objects: std::ops::Range<u32>,
+}
+
+/// Draws requests; an iterator that ends after as many as the laws say.
+pub struct Generator {
+    laws: Laws,
+    random: Random,
+    left: u64,
+    /// Probability that a view is of a new page, and that it is of a large object.
+    new_page: f64,
+    new_large: f64,
+    sizes: Vec<u32>,
+    /// Objects of all pages, one page after the other.
+    embedded: Vec<u32>,
+    pages: Vec<Page>,
+    /// The last page of each site that embeds something.
+    last_of_site: Vec<Option<u32>>,
+    /// The page of each view so far.
+    views: Vec<u32>,
+    active: Vec<View>,
+    next_client: u32,
+}
+
+impl Generator {
+    /// Starts from the beginning.
+    pub fn new(laws: Laws) -> Generator {
+        // A page has `1 + mean` requests, of which `own` are new when it is new; a large object has one.
+        let mean = laws.embedded_mean;
+        let own = 1.0 + mean * (1.0 - laws.shared);
+        // new_page * own + new_large = new_share * (1 + mean * (1 - new_large)), and new_large is `large_share` of it.
+        let new_large =
+            laws.large_share * laws.new_share * (1.0 + mean) / (1.0 + laws.large_share * laws.new_share * mean);
+        let new_page = (new_large / laws.large_share.max(1e-9) - new_large) / own;
+        let new_page = if laws.large_share > 0.0 { new_page } else { laws.new_share * (1.0 + mean) / own };
+        Generator {
+            random: Random::new(laws.seed),
+            left: laws.requests,
+            new_page,
+            new_large,
+            sizes: Vec::new(),
+            embedded: Vec::new(),
+            pages: Vec::new(),
+            last_of_site: vec![None; SITES as usize],
+            views: Vec::new(),
+            active: Vec::new(),
+            next_client: 0,
+            laws,
+        }
+    }
+
+    fn new_object(&mut self, is_large: bool) -> u32 {
+        let laws = &self.laws;
+        let bytes = match is_large {
+            true => self.random.pareto(laws.large.0, laws.large.1, laws.large.2),
+            false => self.random.log_normal(laws.size.0, laws.size.1).clamp(SIZE.0, SIZE.1),
+        };
+        self.sizes.push(bytes as u32);
+        (self.sizes.len() - 1) as u32
+    }
+
+    fn add_page(&mut self) -> u32 {
+        let site = self.random.below(SITES) as u32;
+        let earlier = self.last_of_site[site as usize].map(|page| self.pages[page as usize].objects.clone());
+        let start = self.embedded.len() as u32;
+        let html = self.new_object(false);
+        self.embedded.push(html);
+        for _ in 0..self.random.geometric(self.laws.embedded_mean).min(EMBEDDED_MAX) {
+            // What is embedded in the earlier page stands behind its HTML.
+            let object = match &earlier {
+                Some(earlier) if self.random.chance(self.laws.shared) => {
+                    let index = 1 + self.random.below(earlier.len() as u64 - 1) as u32;
+                    self.embedded[(earlier.start + index) as usize]
+                }
+                _ => self.new_object(false),
+            };
+            self.embedded.push(object);
+        }
+        let page = self.pages.len() as u32;
+        self.pages.push(Page { objects: start..self.embedded.len() as u32 });
+        if self.embedded.len() as u32 > start + 1 {
+            self.last_of_site[site as usize] = Some(page);
+        }
+        page
+    }
+
+    /// The page of an earlier view.
+    fn repeated(&mut self) -> u32 {
+        let count = self.views.len() as u64;
+        let age = match self.random.chance(self.laws.recent) {
+            true => ((count as f64).powf(self.random.unit()) as u64).clamp(1, count),
+            false => 1 + self.random.below(count),
+        };
+        self.views[(count - age) as usize]
+    }
+
+    fn view(&mut self) -> View {
+        let client = self.next_client;
+        self.next_client = self.next_client.wrapping_add(1);
+        let draw = self.random.unit();
+        if draw < self.new_large {
+            let object = self.new_object(true);
+            let start = self.embedded.len() as u32;
+            self.embedded.push(object);
+            return View { client, page: None, objects: start..start + 1 };
+        }
+        let page = match self.views.is_empty() || draw < self.new_large + self.new_page {
+            true => self.add_page(),
+            false => self.repeated(),
+        };
+        self.views.push(page);
+        View { client, page: Some(page), objects: self.pages[page as usize].objects.clone() }
+    }
+
+    /// How many distinct objects there have been.
+    pub fn objects(&self) -> usize {
+        self.sizes.len()
+    }
+}
+
+impl Iterator for Generator {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        self.left = self.left.checked_sub(1)?;
+        while self.active.len() < self.laws.clients.max(1) {
+            let view = self.view();
+            self.active.push(view);
+        }
+        let slot = self.random.below(self.active.len() as u64) as usize;
+        let view = &mut self.active[slot];
+        let position = view.objects.next()?;
+        let object = self.embedded[position as usize];
+        let html = view.page.map(|page| self.embedded[self.pages[page as usize].objects.start as usize]);
+        let request = Request {
+            client: view.client,
+            object,
+            bytes: self.sizes[object as usize],
+            page: html.filter(|html| *html != object),
+        };
+        if view.objects.is_empty() {
+            self.active.swap_remove(slot);
+        }
+        Some(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::workload::{SEED_BYTES, SEED_REQUESTS, SEED_UNIQUE_BYTES};
+
+    #[test]
+    fn same_seed_same_requests_and_another_seed_others() {
+        let requests = |seed| Generator::new(Laws::seed_trace(seed, 0.001)).collect::<Vec<_>>();
+        assert_eq!(requests(1).len(), (SEED_REQUESTS / 1000) as usize);
+        assert_eq!(requests(1), requests(1));
+        assert_ne!(requests(1), requests(2));
+    }
+
+    #[test]
+    fn the_seeds_trace_has_its_requests_and_bytes() {
+        let scale = 1.0 / 64.0;
+        let mut counts: HashMap<u32, (u64, u32)> = HashMap::new();
+        let (mut bytes, mut requests) = (0, 0);
+        for request in Generator::new(Laws::seed_trace(1, scale)) {
+            let entry = counts.entry(request.object).or_insert((0, request.bytes));
+            assert_eq!(entry.1, request.bytes, "an object never changes its size");
+            entry.0 += 1;
+            bytes += u64::from(request.bytes);
+            requests += 1;
+        }
+        let unique: u64 = counts.values().map(|entry| u64::from(entry.1)).sum();
+        let near = |found: u64, wanted: u64| (found as f64 / (wanted as f64 * scale) - 1.0).abs() < 0.10;
+        assert!(near(requests, SEED_REQUESTS), "{requests}");
+        assert!(near(unique, SEED_UNIQUE_BYTES), "{unique}");
+        assert!(near(bytes, SEED_BYTES), "{bytes}");
+        let share = counts.len() as f64 / requests as f64;
+        assert!((0.31..0.35).contains(&share), "{share} of the requests are first ones");
+        let once = counts.values().filter(|entry| entry.0 == 1).count() as f64 / counts.len() as f64;
+        assert!((0.45..0.75).contains(&once), "{once} of the objects are asked for once");
+    }
+
+    #[test]
+    fn popularity_is_zipfs_law() {
+        let mut counts: HashMap<u32, u64> = HashMap::new();
+        for request in Generator::new(Laws { recent: 0.0, ..Laws::seed_trace(2, 0.05) }) {
+            *counts.entry(request.object).or_default() += 1;
+        }
+        let mut counts: Vec<f64> = counts.into_values().map(|count| count as f64).collect();
+        counts.sort_by(|left, right| right.total_cmp(left));
+        // The slope between ranks 100 and 10,000 on double logarithmic paper.
+        let slope = (counts[100] / counts[10_000]).ln() / (100.0f64).ln();
+        assert!((0.45..0.95).contains(&slope), "{slope}");
+    }
+
+    #[test]
+    fn hints_name_the_page_that_the_client_saw_last() {
+        let mut last: HashMap<u32, u32> = HashMap::new();
+        let mut hinted = 0;
+        for request in Generator::new(Laws::seed_trace(3, 0.002)) {
+            match request.page {
+                None => drop(last.insert(request.client, request.object)),
+                Some(page) => {
+                    assert_eq!(last.get(&request.client), Some(&page));
+                    hinted += 1;
+                }
+            }
+        }
+        assert!(hinted > 5000, "{hinted}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Requests as a caching proxy sees them, by stated laws: same seed, same requests.
+//!
+//! # The laws
+//! Clients view pages. A view asks for the page's HTML and then for what is embedded in it; several clients are under way at
+//! once, so views interleave. A view is of a page never seen before with a probability that is chosen such that the share
+//! of first requests is the one that is asked for. Otherwise it repeats an earlier view: with probability `recent` one
+//! whose age is drawn log-uniformly (what was asked for lately is asked for again), else any one alike. Repeating earlier
+//! views is Simon's model [1], whose popularity is Zipf's law with an exponent of one less the share of new pages.
+//! Embedded objects are the page's own, or taken from an earlier page of the same site.
+//! Sizes are log-normal. A few views are of one large object each, by a Pareto law, hardly ever asked for again: they make the
+//! mean of distinct objects larger than the mean of requests, as in real traces.
+//!
+//! Hints are made from the requests alone, as wg-Hummingbird made them: a request that is not HTML belongs to the last
+//! HTML of its client.
+//!
+//! [1] H. A. Simon: On a Class of Skew Distribution Functions. Biometrika 42, 1955.
+
+mod generator;
+mod trace;
+
+pub mod content;
+
+pub use generator::Generator;
+pub use trace::{Totals, TraceReader, write_trace};
+
+/// One request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Who asks.
+    pub client: u32,
+    /// The number of the object.
+    pub object: u32,
+    /// The size of the object, which never changes.
+    pub bytes: u32,
+    /// The client's last HTML object, where this one is not HTML itself: what it is to be collocated with.
+    pub page: Option<u32>,
+}
+
+impl Request {
+    /// The key under which the object is stored: a URL of usual length.
+    pub fn key(&self) -> String {
+        format!("http://site-{:04}.example/objects/{:08x}.html", self.object % 4096, self.object)
+    }
+}
+
+/// What to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Laws {
+    /// Chooses the requests.
+    pub seed: u64,
+    /// How many requests.
+    pub requests: u64,
+    /// Share of requests that are the first for their object.
+    pub new_share: f64,
+    /// Embedded objects a page, on average.
+    pub embedded_mean: f64,
+    /// Share of embedded objects that an earlier page of the site has already.
+    pub shared: f64,
+    /// Share of repeats that are of recent views.
+    pub recent: f64,
+    /// Median and sigma of the log-normal law of sizes, in bytes.
+    pub size: (f64, f64),
+    /// Share of distinct objects that are large.
+    pub large_share: f64,
+    /// Bounds and exponent of the Pareto law of large sizes, in bytes.
+    pub large: (f64, f64, f64),
+    /// Clients that are under way at once.
+    pub clients: usize,
+}
+
+/// Requests of the trace that the seeds were measured with.
+pub const SEED_REQUESTS: u64 = 4_800_000;
+/// Bytes of its distinct objects.
+pub const SEED_UNIQUE_BYTES: u64 = 14_300_000_000;
+/// Bytes of its requests.
+pub const SEED_BYTES: u64 = 27_600_000_000;
+
+impl Laws {
+    /// The seeds' trace: 4.8 M requests, 14.3 GB unique, 27.6 GB in all, scaled.
+    ///
+    /// `recent` was chosen such that an LRU cache of 4, 9 and 18 GB has the hit rates of the seeds' table 4: 0.62, 0.66, 0.67.
+    pub fn seed_trace(seed: u64, scale: f64) -> Laws {
+        Laws {
+            seed,
+            requests: ((SEED_REQUESTS as f64 * scale) as u64).max(1),
+            new_share: 0.33,
+            embedded_mean: 3.0,
+            shared: 0.3,
+            recent: 0.7,
+            size: (2500.0, 1.0),
+            large_share: 0.0355,
+            large: (40_000.0, 2_000_000.0, 1.1),
+            clients: 16,
+        }
+    }
+}

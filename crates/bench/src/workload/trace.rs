@@ -1,0 +1,103 @@
+//! A workload in a file: drawn once, read piece by piece by every contender's process.
+//!
+//! Owns: the file of one run, which is never kept: 16 bytes a request (client, object, bytes, page; little-endian `u32`,
+//! all ones for no page). Contenders read it so that what draws requests costs none of them memory.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Generator, Request};
+use crate::Error;
+
+const RECORD_BYTES: usize = 16;
+const NO_PAGE: u32 = u32::MAX;
+
+/// What a workload adds up to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes of all requests.
+    pub bytes: u64,
+    /// Distinct objects.
+    pub objects: u64,
+    /// Bytes of the distinct objects.
+    pub unique_bytes: u64,
+}
+
+/// Draws at most `requests_max` requests into a file.
+pub fn write_trace(path: &Path, mut generator: Generator, requests_max: u64) -> Result<Totals, Error> {
+    let failed = |error| Error::failed(path.display(), error);
+    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut totals = Totals::default();
+    let mut seen: Vec<bool> = Vec::new();
+    for request in generator.by_ref().take(requests_max as usize) {
+        let page = request.page.unwrap_or(NO_PAGE);
+        for field in [request.client, request.object, request.bytes, page] {
+            file.write_all(&field.to_le_bytes()).map_err(failed)?;
+        }
+        totals.requests += 1;
+        totals.bytes += u64::from(request.bytes);
+        let index = request.object as usize;
+        seen.resize(seen.len().max(index + 1), false);
+        if !std::mem::replace(&mut seen[index], true) {
+            totals.objects += 1;
+            totals.unique_bytes += u64::from(request.bytes);
+        }
+    }
+    file.flush().map_err(failed)?;
+    Ok(totals)
+}
+
+/// Reads pieces of a workload.
+pub struct TraceReader {
+    file: File,
+}
+
+impl TraceReader {
+    /// Opens the file.
+    pub fn open(path: &Path) -> Result<TraceReader, Error> {
+        let file = File::open(path).map_err(|error| Error::failed(path.display(), error))?;
+        Ok(TraceReader { file })
+    }
+
+    /// Reads `count` requests from the `first` one on.
+    pub fn read(&mut self, first: u64, count: u64) -> Result<Vec<Request>, Error> {
+        let failed = |error| Error::failed("the workload's file", error);
+        let mut bytes = vec![0; count as usize * RECORD_BYTES];
+        self.file.seek(SeekFrom::Start(first * RECORD_BYTES as u64)).map_err(failed)?;
+        self.file.read_exact(&mut bytes).map_err(failed)?;
+        let record = |bytes: &[u8]| {
+            let field = |index: usize| {
+                let four = &bytes[index * 4..index * 4 + 4];
+                u32::from_le_bytes([four[0], four[1], four[2], four[3]])
+            };
+            let page = Some(field(3)).filter(|page| *page != NO_PAGE);
+            Request { client: field(0), object: field(1), bytes: field(2), page }
+        };
+        Ok(bytes.chunks_exact(RECORD_BYTES).map(record).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Laws;
+
+    #[test]
+    fn what_is_written_is_read_back_piece_by_piece() {
+        let path = std::env::temp_dir().join(format!("nectary-bench-trace-{}", std::process::id()));
+        let laws = Laws::seed_trace(1, 0.0005);
+        let totals = write_trace(&path, Generator::new(laws.clone()), u64::MAX >> 1).unwrap();
+        let all: Vec<Request> = Generator::new(laws).collect();
+        let mut reader = TraceReader::open(&path).unwrap();
+        assert_eq!(totals.requests, all.len() as u64);
+        assert_eq!(reader.read(0, totals.requests).unwrap(), all);
+        assert_eq!(reader.read(100, 50).unwrap(), all[100..150]);
+        assert!(reader.read(totals.requests, 1).is_err());
+        std::fs::remove_file(path).unwrap();
+    }
+}
