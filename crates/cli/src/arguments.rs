@@ -4,6 +4,7 @@
 //! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
 
 mod attach;
+mod bench;
 mod cache;
 mod trace;
 mod trace_record;
@@ -19,6 +20,7 @@ use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
 use crate::exit;
 
 pub use attach::{AttachArguments, DetachArguments};
+pub use bench::{BenchCommand, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
@@ -102,6 +104,11 @@ pub enum Command {
   nectary detach /dev/loop0
   nectary detach ./disk.img", after_help = exit::HELP)]
     Detach(DetachArguments),
+    /// Measure the store beside file systems
+    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
+  nectary bench store --seed table4 --quick
+  nectary bench store --seed table4 --json table4.json", after_help = exit::HELP)]
+    Bench(BenchCommand),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary status

@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use nectary_attach as attach;
+use nectary_bench as bench;
 use nectary_block as block;
 use nectary_host as host;
 use nectary_store as store;
@@ -73,6 +74,7 @@ const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what r
 const REMEDY_PART_BUSY: &str = "stop the other one (`nectary status` shows its process), or listen elsewhere";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
+const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
 
 fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'static str>)> {
@@ -98,6 +100,14 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         Some(host::Error::Busy { .. }) => return Some((BUSY, Some(REMEDY_PART_BUSY))),
         Some(host::Error::Absent { .. }) => return Some((NOT_FOUND, None)),
         _ => {}
+    }
+    if let Some(error) = cause.downcast_ref::<bench::Error>() {
+        return Some(match error.kind {
+            bench::ErrorKind::Usage => (USAGE, None),
+            bench::ErrorKind::Missing => (NOT_FOUND, None),
+            bench::ErrorKind::Void => (FAILED, Some(REMEDY_VOID)),
+            bench::ErrorKind::Failed => (FAILED, None),
+        });
     }
     match cause.downcast_ref::<trace::Error>() {
         Some(trace::Error::Absent { .. }) => return Some((NOT_FOUND, None)),

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod attach;
+mod bench;
 mod cache;
 mod device;
 mod exit;
@@ -40,6 +41,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Trace(command) => trace::run(command),
         Command::Attach(arguments) => attach::run(arguments),
         Command::Detach(arguments) => attach::detach(arguments),
+        Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
     }
 }

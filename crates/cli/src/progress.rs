@@ -43,6 +43,15 @@ pub fn runs(count: u64) -> ProgressBar {
     bar
 }
 
+/// Progress over a number of steps that is told later.
+pub fn steps() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {wide_bar} {pos} of {len}, {eta} left") {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// Progress over references of which nobody knows how many there are.
 pub fn references(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::no_length();

@@ -1,0 +1,65 @@
+//! `nectary bench`: the experiments.
+//!
+//! Owns: progress on the terminal, the JSON file, and how this program is started again for the processes of a run. Leaves to
+//! others: everything that is measured (`nectary-bench`).
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context;
+use nectary_bench::store::{self, Options, Plan, Preset, Programs};
+use nectary_bench::{guardian, worker};
+
+use crate::arguments::{BenchCommand, BenchStoreArguments, SeedTable};
+use crate::exit::{Failure, GOOD};
+use crate::{output, progress};
+
+/// Runs an experiment, or a process of one.
+pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
+    match command {
+        BenchCommand::Store(arguments) => run_store(arguments)?,
+        BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
+        BenchCommand::Guardian => guardian::serve(std::io::stdin().lock()),
+    }
+    Ok(GOOD)
+}
+
+fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
+    let preset = match arguments.seed {
+        SeedTable::Table4 => Preset::Table4,
+        SeedTable::Table5 => Preset::Table5,
+    };
+    let plan = Plan::new(Options {
+        preset,
+        scale: arguments.scale,
+        quick: arguments.quick,
+        seed: arguments.random_seed,
+        pairs: arguments.pairs,
+        only: arguments.only.clone(),
+        sizes: arguments.size.clone(),
+    })?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
+        let program: PathBuf = program.clone();
+        Box::new(move || {
+            let mut command = Command::new(&program);
+            command.args(["bench", process]);
+            command
+        })
+    };
+    let programs = Programs { worker: again("worker"), guardian: again("guardian") };
+    let bar = progress::steps();
+    let report = store::run(&plan, &programs, &mut |step| {
+        bar.set_length(step.of);
+        bar.set_position(step.done);
+        bar.set_message(step.what.clone());
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if let Some(path) = &arguments.json {
+        let mut text = serde_json::to_string_pretty(&report)?;
+        text.push('\n');
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    output::text(report.text())
+}
