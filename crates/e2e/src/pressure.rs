@@ -13,7 +13,7 @@ use crate::origin::Origin;
 use crate::ring::{Ring, Shape};
 use crate::rng::{Rng, Zipf};
 use crate::scratch::Scratch;
-use crate::wrk::{self, Load, Measured};
+use crate::wrk::{self, ERROR_KINDS, Load, Measured};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
@@ -96,7 +96,8 @@ impl Outcome {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.errors.clone();
         if self.measured.errors > 0 {
-            problems.push(format!("wrk saw {} errors", self.measured.errors));
+            let kinds = ERROR_KINDS.iter().zip(self.measured.errors_by_kind).filter(|(_, errors)| *errors > 0);
+            problems.push(format!("wrk saw errors: {:?}", kinds.collect::<Vec<_>>()));
         }
         let limit = self.memory_bytes + MEMORY_BEYOND_BYTES_MAX;
         if self.resident_bytes_max > limit {

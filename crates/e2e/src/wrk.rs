@@ -43,6 +43,9 @@ function done(summary, latency)
 end
 "#;
 
+/// What can fail, as wrk tells it.
+pub const ERROR_KINDS: [&str; 5] = ["connect", "read", "write", "status", "timeout"];
+
 /// What one run measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
@@ -54,6 +57,8 @@ pub struct Measured {
     pub bytes: u64,
     /// Connections, reads and writes that failed, timeouts, and answers of 400 and above.
     pub errors: u64,
+    /// The same, each kind for itself, in the order of [`ERROR_KINDS`].
+    pub errors_by_kind: [u64; 5],
     /// Half of the requests took no longer.
     pub p50_us: u64,
     /// 99 of 100 requests took no longer.
@@ -142,16 +147,17 @@ fn read_summary(text: &str) -> Result<Measured> {
     let line = text.lines().find_map(|line| line.strip_prefix("SUMMARY ")).context("no summary of wrk")?;
     let summary: serde_json::Value = serde_json::from_str(line)?;
     let number = |name: &str| summary[name].as_u64().with_context(|| format!("wrk's summary lacks {name}"));
-    let mut errors = 0;
-    for name in ["connect", "read", "write", "status", "timeout"] {
-        errors += number(name)?;
+    let mut errors_by_kind = [0; ERROR_KINDS.len()];
+    for (name, errors) in ERROR_KINDS.iter().zip(&mut errors_by_kind) {
+        *errors = number(name)?;
     }
     let (requests, duration_us) = (number("requests")?, number("duration_us")?);
     Ok(Measured {
         requests,
         requests_per_second: requests as f64 * 1e6 / duration_us.max(1) as f64,
         bytes: number("bytes")?,
-        errors,
+        errors: errors_by_kind.iter().sum(),
+        errors_by_kind,
         p50_us: number("p50_us")?,
         p99_us: number("p99_us")?,
     })

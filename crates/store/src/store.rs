@@ -33,9 +33,9 @@ use crate::writer::{Command, Start, Writer};
 
 /// Commands that wait for the writer at most; callers beyond wait for a place.
 const COMMANDS_MAX: usize = 1024;
-/// The share of a segment that is re-inserted where none is given, in percent: bytes written stay within 1.25 times what is
-/// put, headers and padding included.
-const REINSERT_PERCENT_DEFAULT: u32 = 10;
+/// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns fast the harvest
+/// does not keep up, and what it does then is not what a simulation of it says (decision 0019).
+const REINSERT_PERCENT_DEFAULT: u32 = 0;
 /// The smallest memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
