@@ -17,7 +17,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-host", 10),
     ("nectary-cache", 30),
     ("nectary-sim", 50),
-    ("nectary-store", 85),
+    ("nectary-store", 70),
     ("nectary-fuzz", 15),
     ("nectary-trace", 30),
     ("nectary-attach", 10),

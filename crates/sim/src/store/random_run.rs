@@ -112,7 +112,7 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
 
 fn open_options() -> OpenOptions {
     let write_delay = Duration::from_millis(50);
-    OpenOptions { memory_bytes: 24 << 20, write_delay, flush_interval: None, ..OpenOptions::default() }
+    OpenOptions { memory_bytes: 24 << 20, write_delay, flush_interval: None, reinsert_percent: 10 }
 }
 
 impl Run {
