@@ -36,7 +36,7 @@ impl Object {
         self.entry.object_bytes
     }
 
-    /// The sequence of the put that made it.
+    /// The sequence of the put that made it, or of its record's re-insertion where it was read from there.
     pub fn sequence(&self) -> Sequence {
         Sequence(self.entry.sequence)
     }

@@ -4,33 +4,21 @@
 //! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why. The whole
 //! table is `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`.
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use std::path::Path;
 use std::sync::mpsc::channel;
 
 use nectary_cache::detect::Verdict;
 use nectary_cache::{Access, Adaptive, Event, Policy, Stream, by_name};
-use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload, misses};
+use nectary_trace::simulate::{Workload, misses};
+
+use common::{load, traces};
 
 const OTHERS: [&str; 5] = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
 /// Mixes are long.
 const PERCENT_OF_MIXES: [u64; 2] = [5, 20];
-
-/// The traces' folder; `None`, and a line that says so, where it is absent.
-fn traces(test: &str) -> Option<PathBuf> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
-    if folder.is_dir() {
-        return Some(folder.to_owned());
-    }
-    println!("NOT RUN: {test}: ../shared/traces is absent");
-    None
-}
-
-fn load(folder: &Path, name: &str) -> Workload {
-    let path = folder.join(format!("{name}.trace.gz"));
-    Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
-}
 
 fn mix(folder: &Path, names: &[&str]) -> Workload {
     let parts: Vec<Workload> = names.iter().map(|name| load(folder, name)).collect();

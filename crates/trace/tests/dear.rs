@@ -2,13 +2,15 @@
 //!
 //! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why.
 
-use std::path::{Path, PathBuf};
+mod common;
+
 use std::sync::mpsc::channel;
 
 use nectary_cache::detect::{self, Verdict};
 use nectary_cache::{Dear, Lru, Policy, dear};
-use nectary_trace::formats::ReadOptions;
-use nectary_trace::simulate::{LoadOptions, Workload, misses};
+use nectary_trace::simulate::{Workload, misses};
+
+use common::{load, traces};
 
 /// The paper's cache: 6 MB of blocks of 8 KB.
 const BLOCKS: u64 = 768;
@@ -22,21 +24,6 @@ const MISSES_MAX: [(&str, u64, u64); 6] = [
     ("cpp", 768, 1233),
     ("ps", 768, 4038),
 ];
-
-/// The traces' folder; `None`, and a line that says so, where it is absent.
-fn traces(test: &str) -> Option<PathBuf> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
-    if folder.is_dir() {
-        return Some(folder.to_owned());
-    }
-    println!("NOT RUN: {test}: ../shared/traces is absent");
-    None
-}
-
-fn load(folder: &Path, name: &str) -> Workload {
-    let path = folder.join(format!("{name}.trace.gz"));
-    Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
-}
 
 fn dear_of_period(capacity: u64, period: u32) -> Dear {
     let detection = detect::Parameters { period, ..detect::Parameters::default() };

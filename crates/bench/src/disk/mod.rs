@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use nectary_attach::{Attachment, Options};
 use nectary_block::{
-    Clock, Disk as Model, Figures, Filter, IoFuture, ModelFilter, ModelOptions, OpenOptions, Registry, Request,
-    SharedDevice,
+    Clock, Disk as Model, Filter, IoFuture, ModelFilter, ModelOptions, OpenOptions, Registry, Request, SharedDevice,
 };
 use serde::{Deserialize, Serialize};
 
@@ -200,9 +199,6 @@ impl Filter for Measured {
     }
     fn spec(&self) -> String {
         self.device.spec()
-    }
-    fn own_figures(&self) -> Option<Figures> {
-        None
     }
     fn around<T: Send + 'static>(
         &self,

@@ -1,0 +1,22 @@
+//! The traces of the papers, for tests: they are not part of the project, and may be absent.
+
+use std::path::{Path, PathBuf};
+
+use nectary_trace::formats::ReadOptions;
+use nectary_trace::simulate::{LoadOptions, Workload};
+
+/// The traces' folder; `None`, and a line that says so, where it is absent.
+pub fn traces(test: &str) -> Option<PathBuf> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
+    if folder.is_dir() {
+        return Some(folder.to_owned());
+    }
+    println!("NOT RUN: {test}: ../shared/traces is absent");
+    None
+}
+
+/// One of them.
+pub fn load(folder: &Path, name: &str) -> Workload {
+    let path = folder.join(format!("{name}.trace.gz"));
+    Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")
+}
