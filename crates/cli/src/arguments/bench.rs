@@ -13,8 +13,8 @@ pub enum BenchCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   A look, in less than a minute:
     nectary bench store --seed table4 --quick
-  The seeds' table 4 at an eighth of its sizes, disks of 4 GB alone, against XFS:
-    nectary bench store --seed table4 --scale 0.125 --size 4 --only xfs --json table4.json
+  The seeds' table 4 at a 32nd of its sizes, disks of 4 GB alone, against XFS:
+    nectary bench store --seed table4 --scale 0.03125 --size 4 --only xfs.50 --json table4.json
   Four threads and two disks:
     nectary bench store --seed table5", after_help = exit::HELP)]
     Store(BenchStoreArguments),
