@@ -73,7 +73,7 @@ const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "sigkill",
         program: Program::Binary("sigkill"),
-        arguments: &["--rounds", "20", "--seed", "{seed}"],
+        arguments: &["--rounds", "20", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
     },
     Campaign {

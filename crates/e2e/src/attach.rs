@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -22,8 +22,14 @@ use std::time::{Duration, Instant};
 
 /// How long any one step may take.
 const STEP_MAX: Duration = Duration::from_secs(120);
-/// How long a run may take beyond what it was asked to.
-const RUN_MAX: Duration = Duration::from_secs(180);
+/// How long a run may take beyond what it was asked to, on the slowest machine.
+const RUN_MAX: Duration = Duration::from_secs(600);
+/// How long a device with requests under way may complete none before it is taken to hang.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How much longer than it was asked to a load may take until something was synced and memory was short.
+const LOAD_MAX: Duration = Duration::from_secs(30);
 /// How long cleaning up may take.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 /// After what time a connection that was aborted in vain is aborted again: another one may have taken its place.
@@ -115,8 +121,9 @@ pub fn missing(system: FileSystem) -> Option<String> {
 
 /// Makes, fills, verifies, kills and checks a file system on `spec`, in which `{file}` stands for a file's path.
 ///
-/// `load` is how long it writes before each kill.
-pub fn run(system: FileSystem, spec: &str, seed: u64, kills: u32, load: Duration) -> Result<Outcome> {
+/// `files` are synced before the first kill; `load` is how long it writes at least before each kill: a slow machine is given until something was synced and memory
+/// was short.
+pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, load: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut disk = Disk::new(system, spec)?;
     // Dropped before the disk, whose own clean-up is then watched by its own.
@@ -128,7 +135,7 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, kills: u32, load: Duration
     disk.fio(&disk.place.join("verified"), "randwrite")?;
     let mut record = Record::default();
     let mut rng = Rng::new(seed);
-    for index in 0..40 {
+    for index in 0..files {
         record.write(&disk.place, index, &mut rng)?;
     }
     disk.unmount()?;
@@ -136,21 +143,31 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, kills: u32, load: Duration
     for kill in 0..kills {
         disk.mount()?;
         let stop = Arc::new(AtomicBool::new(false));
+        let synced = Arc::new(AtomicU64::new(0));
         let writer = {
-            let (stop, place, mut rng, mut record) = (stop.clone(), disk.place.clone(), rng.split(), record.clone());
+            let (stop, synced, place) = (stop.clone(), synced.clone(), disk.place.clone());
+            let (mut rng, mut record) = (rng.split(), record.clone());
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let index = record.files.len() as u64;
                     if record.write(&place, index, &mut rng).is_err() {
                         break;
                     }
+                    synced.fetch_add(1, Ordering::Relaxed);
                 }
                 record
             })
         };
+        let short_before = disk.short_of_memory();
         std::thread::sleep(load / 2);
         let dirtier = disk.dirty_pages()?;
         std::thread::sleep(load / 2);
+        let deadline = Instant::now() + LOAD_MAX;
+        let is_enough =
+            || synced.load(Ordering::Relaxed) > 0 && (short_before.is_none() || disk.short_of_memory() > short_before);
+        while !is_enough() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         disk.kill();
         stop.store(true, Ordering::Relaxed);
         record = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
@@ -188,6 +205,25 @@ pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
     Ok(())
 }
 
+/// What a watchdog has to know of an attached device.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    /// The number of the FUSE connection.
+    connection: String,
+    /// The file in which the kernel counts the device's requests.
+    counts: PathBuf,
+}
+
+impl Watched {
+    /// The requests that were completed, where others are under way.
+    fn completed_of_busy(&self) -> Option<u64> {
+        let text = fs::read_to_string(&self.counts).ok()?;
+        let counts: Vec<u64> = text.split_whitespace().filter_map(|count| count.parse().ok()).collect();
+        // Reads, writes, discards and flushes; see `Documentation/block/stat.rst` of the kernel.
+        (*counts.get(8)? > 0).then(|| [0, 4, 11, 15].iter().filter_map(|&place| counts.get(place)).sum())
+    }
+}
+
 /// Ends a FUSE connection that hangs: whoever waits for it in the kernel cannot even be killed otherwise.
 struct Watchdog {
     stop: Option<mpsc::Sender<()>>,
@@ -196,21 +232,29 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Aborts the connection of this number, as it is then, unless it is dropped before the limit, and again as often.
-    fn new(connection: Arc<Mutex<String>>, place: PathBuf, limit: Duration) -> Watchdog {
+    /// Aborts the connection, as it is then, when its device completes nothing for `STALL_MAX` or this is not dropped before
+    /// the limit, and again as often.
+    fn new(watched: Arc<Mutex<Watched>>, place: PathBuf, limit: Duration) -> Watchdog {
         let (stop, stopped) = mpsc::channel();
         let aborted = Arc::new(AtomicBool::new(false));
         let of_thread = aborted.clone();
         let thread = std::thread::spawn(move || {
-            let mut limit = limit;
-            while stopped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                let number = connection.lock().map(|number| number.clone()).unwrap_or_default();
-                of_thread.store(true, Ordering::Relaxed);
-                println!("nothing ended within {limit:?}: FUSE connection {number} is aborted");
-                if let Err(error) = abort(&number, &place) {
-                    println!("FUSE connection {number} is not aborted: {error}");
+            let (mut end, mut last_completed, mut last_change) = (Instant::now() + limit, None, Instant::now());
+            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                let watched = watched.lock().map(|watched| watched.clone()).unwrap_or_default();
+                let completed = watched.completed_of_busy();
+                if completed.is_none() || completed != last_completed {
+                    (last_completed, last_change) = (completed, Instant::now());
                 }
-                limit = ABORT_AGAIN;
+                if last_change.elapsed() < STALL_MAX && Instant::now() < end {
+                    continue;
+                }
+                of_thread.store(true, Ordering::Relaxed);
+                println!("nothing was completed for {:?}, or within {limit:?}: it is aborted", last_change.elapsed());
+                if let Err(error) = abort(&watched.connection, &place) {
+                    println!("FUSE connection {} is not aborted: {error}", watched.connection);
+                }
+                (end, last_change) = (Instant::now() + ABORT_AGAIN, Instant::now());
             }
         });
         Watchdog { stop: Some(stop), thread: Some(thread), aborted }
@@ -253,8 +297,7 @@ struct Disk {
     process: Option<Process>,
     group: Option<PathBuf>,
     attached: u32,
-    /// The number of the FUSE connection.
-    connection: Arc<Mutex<String>>,
+    watched: Arc<Mutex<Watched>>,
 }
 
 impl Disk {
@@ -273,12 +316,12 @@ impl Disk {
             println!("no memory group: pages are dirtied without a limit");
         }
         let device = PathBuf::new();
-        Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0, connection: Arc::default() })
+        Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0, watched: Arc::default() })
     }
 
-    /// Aborts the device's connection if the watchdog lives longer than the limit.
+    /// Aborts the device's connection if the device hangs, or the watchdog lives longer than the limit.
     fn watch(&self, limit: Duration) -> Watchdog {
-        Watchdog::new(self.connection.clone(), self.scratch.join("fusectl"), limit)
+        Watchdog::new(self.watched.clone(), self.scratch.join("fusectl"), limit)
     }
 
     /// How often the group was at its limit.
@@ -326,8 +369,9 @@ impl Disk {
     fn find_connection(&self) -> Result<()> {
         let output = Command::new("losetup").args(["-n", "-O", "BACK-MAJ:MIN"]).arg(&self.device).output()?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let minor = text.split(':').next_back().unwrap_or_default().to_owned();
-        *self.connection.lock().map_err(|_| anyhow::anyhow!("the watchdog panicked"))? = minor;
+        let connection = text.split(':').next_back().unwrap_or_default().to_owned();
+        let counts = Path::new("/sys/block").join(self.device.file_name().unwrap_or_default()).join("stat");
+        *self.watched.lock().map_err(|_| anyhow::anyhow!("the watchdog panicked"))? = Watched { connection, counts };
         Ok(())
     }
 
@@ -381,7 +425,7 @@ impl Disk {
     /// Writes and reads back with fio, which puts a checksum into every block.
     fn fio(&self, file: &Path, kind: &str) -> Result<()> {
         let (file, kind) = (format!("--filename={}", file.display()), format!("--rw={kind}"));
-        let fixed = ["--name=verify", "--size=16M", "--bs=4k", "--direct=1", "--ioengine=libaio", "--iodepth=16"];
+        let fixed = ["--name=verify", "--size=8M", "--bs=4k", "--direct=1", "--ioengine=libaio", "--iodepth=16"];
         let verify = [
             "--verify=crc32c",
             "--do_verify=1",

@@ -126,10 +126,16 @@ impl Process {
 
     /// The most memory that the process ever had resident, in bytes (`VmHWM`).
     pub fn resident_bytes_max(&self) -> Result<u64> {
+        self.status_bytes("VmHWM")
+    }
+
+    /// A field of `/proc/PID/status` that is an amount of memory, in bytes.
+    pub fn status_bytes(&self, field: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.id());
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM line")?;
-        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().context("VmHWM is not a number")?;
+        let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let value = value.with_context(|| format!("no {field} line"))?;
+        let kib: u64 = value.trim().trim_end_matches("kB").trim().parse().context(field.to_owned())?;
         Ok(kib * 1024)
     }
 }

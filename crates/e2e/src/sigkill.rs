@@ -94,6 +94,16 @@ pub struct RoundReport {
     pub first_hit: Option<Duration>,
 }
 
+/// Which first hits have to come in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InTime {
+    /// Each of them.
+    #[default]
+    Every,
+    /// The one in the middle: on a machine that does other work besides, some come late for no reason of ours.
+    Median,
+}
+
 /// What came out of all rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
@@ -101,15 +111,15 @@ pub struct Summary {
     pub rounds: u64,
     /// Sums of everything counted.
     pub tally: Tally,
-    /// The longest time from exec to the first hit.
-    pub first_hit_max: Duration,
+    /// The time from exec to the first hit, in each round that had one.
+    pub first_hits: Vec<Duration>,
     /// Keys that missed or were wrong after the clean stop at the end.
     pub after_stop: Tally,
 }
 
 impl Summary {
     /// What is wrong, in words; empty where everything is as it must be.
-    pub fn problems(&self) -> Vec<String> {
+    pub fn problems(&self, in_time: InTime) -> Vec<String> {
         let mut problems = Vec::new();
         let (total, stop) = (&self.tally, &self.after_stop);
         let counted = [
@@ -126,16 +136,32 @@ impl Summary {
         if total.forbidden == 0 && self.rounds > 0 {
             problems.push("no purged key was checked".to_owned());
         }
-        if self.first_hit_max > FIRST_HIT_MAX {
-            problems.push(format!("first hit {:?} after exec, at most {FIRST_HIT_MAX:?} allowed", self.first_hit_max));
+        let judged = match in_time {
+            InTime::Every => self.first_hit_max(),
+            InTime::Median => self.first_hit_median(),
+        };
+        if judged > FIRST_HIT_MAX {
+            problems.push(format!("first hit {judged:?} after exec ({in_time:?}), at most {FIRST_HIT_MAX:?} allowed"));
         }
         problems
+    }
+
+    /// The longest time from exec to the first hit.
+    pub fn first_hit_max(&self) -> Duration {
+        self.first_hits.iter().copied().max().unwrap_or_default()
+    }
+
+    /// The median time from exec to the first hit; the upper one of two.
+    pub fn first_hit_median(&self) -> Duration {
+        let mut sorted = self.first_hits.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 
     fn add(&mut self, report: &RoundReport) {
         self.rounds += 1;
         self.tally.add(&report.tally);
-        self.first_hit_max = self.first_hit_max.max(report.first_hit.unwrap_or_default());
+        self.first_hits.extend(report.first_hit);
     }
 }
 
@@ -162,7 +188,7 @@ pub fn describe(summary: &Summary) -> String {
     let (total, stop) = (&summary.tally, &summary.after_stop);
     format!(
         "sigkill: {} rounds: missing {}, wrong {}, lost alive {}; demanded {}, purged and checked {}, requests {}, \
-         purges {}, replaced {}; first hit at most {} ms after exec; after a clean stop: demanded {}, missing {}, wrong {}",
+         purges {}, replaced {}; first hit {} ms after exec in the median, at most {}; after a clean stop: demanded {}, missing {}, wrong {}",
         summary.rounds,
         total.missing,
         total.wrong,
@@ -172,7 +198,8 @@ pub fn describe(summary: &Summary) -> String {
         total.requests,
         total.purges,
         total.replaced,
-        summary.first_hit_max.as_millis(),
+        summary.first_hit_median().as_millis(),
+        summary.first_hit_max().as_millis(),
         stop.demanded,
         stop.missing,
         stop.wrong,

@@ -4,7 +4,7 @@
 //! the machine has few processors.
 
 use nectary_e2e::report::seed_or_new;
-use nectary_e2e::sigkill::{self, Campaign, Plant};
+use nectary_e2e::sigkill::{self, Campaign, InTime, Plant};
 
 const ROUNDS: u64 = 15;
 
@@ -28,6 +28,7 @@ fn written_objects_survive_sigkill_and_purged_ones_do_not() {
     println!("seed {seed}");
     let summary = sigkill::run(&Campaign::new(seed, ROUNDS), |_| Ok(())).expect("the rounds end");
     println!("{}", sigkill::describe(&summary));
-    let problems = summary.problems();
+    // Other tests and their builds may run beside; the campaign of the soak judges every first hit.
+    let problems = summary.problems(InTime::Median);
     assert!(problems.is_empty(), "seed {seed}: {problems:?}\n{}", summary.tally.complaints.join("\n"));
 }

@@ -20,6 +20,9 @@ const DEVICES: [&str; 4] = [
     "delay(stats({file}),write=1ms,flush=2ms)",
 ];
 
+/// How many files are synced before the first kill of a round.
+const FILES: u64 = 40;
+
 /// Makes, fills, verifies, kills and checks file systems on attached devices.
 #[derive(Parser)]
 struct Arguments {
@@ -51,7 +54,7 @@ fn main() -> Result<ExitCode> {
         if let Some(reason) = missing(system) {
             println!("NOT RUN: {}: {reason}", system.name());
         } else {
-            let outcome = run(system, device, round_seed, arguments.kills, load)?;
+            let outcome = run(system, device, round_seed, FILES, arguments.kills, load)?;
             let good = outcome.problems.is_empty() && outcome.caught;
             let verdict = if good { "ok" } else { "FAILED" };
             println!(
