@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
-use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status};
+use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status, allocator};
 use nectary_proxy::{Proxy, ProxyOptions};
 use nectary_store::Store;
 
@@ -23,6 +23,7 @@ const NOTES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the proxy until a signal asks it to stop.
 pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
+    allocator::give_back_large_blocks();
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let store = open_or_create_store(&arguments.store, &arguments.engine, arguments.size, arguments.memory).await?;

@@ -1,13 +1,14 @@
 //! What every running part of Nectary shares: where it is found, how it is asked, how it stops and what it says.
 //!
-//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`] and messages to the
-//! standard error stream. Leaves to others: what a part answers, and how its answers look on a terminal.
+//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages to the standard
+//! error stream, and what the allocator keeps. Leaves to others: what a part answers, and how its answers look on a terminal.
 //!
 //! The pieces: a part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`];
 //! `nectary status` lists the sockets of that directory with [`control::parts`] and asks each of them with
 //! [`control::request`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod allocator;
 pub mod control;
 mod error;
 pub mod log;
