@@ -12,6 +12,7 @@ mod trace_record;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_proxy::rules::default_ttl::Rule;
@@ -150,8 +151,9 @@ pub enum StoreCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store delete ./cache greeting", after_help = exit::HELP)]
     Delete(KeyArguments),
-    /// Delete everything in a store, durably and at once
+    /// Delete everything in a store, or all keys that begin alike, durably and at once
     #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary store purge ./cache --prefix http://example.org/images/
   nectary store purge ./cache --all", after_help = exit::HELP)]
     Purge(PurgeArguments),
 }
@@ -225,8 +227,11 @@ pub struct KeyArguments {
 pub struct PurgeArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
+    /// All keys that begin with this, and all their variants
+    #[arg(long, value_name = "TEXT", required_unless_present = "all", value_parser = NonEmptyStringValueParser::new())]
+    pub prefix: Option<String>,
     /// Everything that is in the store
-    #[arg(long, required = true)]
+    #[arg(long, conflicts_with = "prefix")]
     pub all: bool,
 }
 
@@ -348,6 +353,7 @@ mod tests {
             "nectary store",
             "nectary store get ./a",
             "nectary store purge ./a",
+            "nectary store purge ./a --all --prefix b",
             "nectary cache simulate",
             "nectary cache simulate a --limit 0",
             "nectary cache simulate a --log",

@@ -92,7 +92,7 @@ async fn check_record(
         return true;
     }
     let (primary, _) = shared.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
-    if shared.purges.is_purged(primary, record.fields.generation.get()) {
+    if shared.purges.is_purged(primary, record.fields.generation.get(), record.primary(bytes)) {
         report.purged += 1;
     } else {
         report.objects += 1;

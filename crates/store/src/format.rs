@@ -191,7 +191,10 @@ pub struct PurgeBlockBody {
 #[repr(C)]
 pub struct PurgeRecord {
     pub rule: u8,
-    pub reserved: [u8; 7],
+    pub reserved: u8,
+    /// Of a purge by prefix: its length.
+    pub prefix_bytes: U16,
+    pub reserved_tail: [u8; 4],
     pub generation: U64,
     pub position: U64,
     pub primary_hash: U128,

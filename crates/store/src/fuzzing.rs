@@ -85,7 +85,7 @@ impl Span {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;
         assert!(recovered.lost || recovered.records.len() <= records_max, "more records than their blocks hold");
-        let table = PurgeTable::new();
+        let table = PurgeTable::new(self.layout.hash_seed);
         for record in recovered.records.iter().take(recovered.log.live_records_max()) {
             table.add(record);
         }

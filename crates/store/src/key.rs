@@ -87,6 +87,11 @@ pub fn hash_key(seed: u64, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
     (PrimaryHash(primary), KeyHash(whole))
 }
 
+/// Hashes the beginning of a primary part.
+pub fn hash_prefix(seed: u64, prefix: &[u8]) -> PrimaryHash {
+    PrimaryHash(xxh3_128_with_seed(prefix, seed))
+}
+
 /// Hashes fragment `number` of the object `key` whose fragments were written under `generation`.
 pub fn hash_fragment(key: KeyHash, generation: u64, number: u32) -> KeyHash {
     let mut bytes = [0u8; 28];

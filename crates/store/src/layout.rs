@@ -250,6 +250,11 @@ impl Layout {
         (head + 1).saturating_sub(self.segment_count).max(1)
     }
 
+    /// Whether an incarnation is in the segment that is overwritten after `head`.
+    pub fn is_next(&self, incarnation: u64, head: u64) -> bool {
+        incarnation + self.segment_count == head + 1
+    }
+
     /// The largest body that fits one record beside the largest key and metadata, in one append of a segment.
     pub fn append_bytes_max(&self) -> u64 {
         (self.segment_bytes / 2).min(2 << 20).max(self.fragment_bytes + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES

@@ -150,7 +150,8 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The incarnation that the first append in this segment states; where that is damaged, the newest of all in it.
+    /// The incarnation that the first append in this segment states; where that is damaged, or of an earlier lap than the one
+    /// asked for, the newest of all in it: a crash may have kept the first block of the earlier lap and a later one of today's.
     pub async fn find_incarnation(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;
@@ -175,7 +176,7 @@ impl<'a> SegmentReader<'a> {
                 let incarnation = header.map(|header| header.incarnation.get()).unwrap_or(0);
                 let place = Place { identity: layout.identity, incarnation, address };
                 if incarnation > 0 && incarnation % count == segment && Append::decode(bytes, place, room).is_ok() {
-                    if position == 0 {
+                    if position == 0 && incarnation >= self.incarnation {
                         return Some(incarnation);
                     }
                     newest = newest.max(Some(incarnation));

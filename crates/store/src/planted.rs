@@ -26,6 +26,8 @@ pub enum Bug {
     CheckpointPositionIgnored = 9,
     /// Records of purges of everything are not applied after a restart.
     PurgeAllIgnored = 10,
+    /// Records of purges by prefix are not applied after a restart.
+    PurgePrefixIgnored = 11,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -36,7 +38,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that a crash or a flipped bit brings to light.
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -47,6 +49,7 @@ impl Bug {
         Bug::ReinsertionIgnoresReplacement,
         Bug::CheckpointPositionIgnored,
         Bug::PurgeAllIgnored,
+        Bug::PurgePrefixIgnored,
     ];
 
     /// Bounds that decoders leave out: what fuzz targets must find.
@@ -65,6 +68,7 @@ impl Bug {
             Bug::ReinsertionIgnoresReplacement => "re-insertion that ignores a newer version",
             Bug::CheckpointPositionIgnored => "checkpoint without its log position",
             Bug::PurgeAllIgnored => "purge of everything ignored",
+            Bug::PurgePrefixIgnored => "purge by prefix ignored",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",

@@ -13,9 +13,10 @@ use crate::error::Error;
 use crate::format::{
     self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, Place, PurgeBlockBody, PurgeRecord,
 };
+use crate::key::PRIMARY_BYTES_MAX;
 use crate::layout::Layout;
 use crate::planted::{Bug, planted};
-use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY};
+use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX};
 
 /// How much of the log is read at once, in bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -262,7 +263,8 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     let records = records.map(PurgeRecord::read_from_bytes).collect::<Result<Vec<_>, _>>().ok()?;
     let known = |record: &PurgeRecord| {
         let counted = record.generation.get() <= COUNTER_MAX && record.position.get() <= COUNTER_MAX;
-        counted && (record.rule == RULE_KEY || record.rule == RULE_ALL)
+        let bounded = (1..=PRIMARY_BYTES_MAX).contains(&usize::from(record.prefix_bytes.get()));
+        counted && (matches!(record.rule, RULE_KEY | RULE_ALL) || (record.rule == RULE_PREFIX && bounded))
     };
     if !records.iter().all(known) {
         return None;

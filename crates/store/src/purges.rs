@@ -4,19 +4,24 @@
 //! log on disk (`purge_log`). A rule holds from the moment it is added, and is dropped when nothing it could apply to can
 //! exist any more.
 //!
-//! A hit costs one atomic load: 16,384 floors, one for each hash slot, hold the highest generation purged there, and only
-//! an object below its floor looks into the exact table.
+//! A hit costs three atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there, two more
+//! that of purges of everything and by prefix, and only an object below one of them looks into the exact table. What is
+//! older than the latest purge by prefix pays for a hash of its key's beginning for each length of prefix that is live.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::PurgeRecord;
-use crate::key::PrimaryHash;
+use crate::key::{PrimaryHash, hash_prefix};
 
 const FLOORS: usize = 1 << 14;
 /// The rule "purge by key" on disk.
 pub const RULE_KEY: u8 = 1;
+/// The rule "purge what begins with" on disk.
+pub const RULE_PREFIX: u8 = 3;
+/// Different lengths of prefixes that may be live at once; each costs a hash at hits of what is older.
+pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
 
@@ -29,40 +34,80 @@ struct Rule {
 /// The live purge records.
 pub struct PurgeTable {
     floors: Box<[AtomicU64]>,
-    rules: Mutex<Rules>,
+    rules: RwLock<Rules>,
     all_below: AtomicU64,
+    prefixes_below: AtomicU64,
+    hash_seed: u64,
 }
 
 #[derive(Default)]
 struct Rules {
     keys: HashMap<u128, Rule>,
+    /// By length, then by hash.
+    prefixes: BTreeMap<u16, HashMap<u128, Rule>>,
     all: Option<Rule>,
 }
 
+impl Rules {
+    fn prefix_count(&self) -> usize {
+        self.prefixes.values().map(HashMap::len).sum()
+    }
+}
+
 impl PurgeTable {
-    /// Makes an empty table.
-    pub fn new() -> PurgeTable {
+    /// Makes an empty table of a store whose keys are hashed with `hash_seed`.
+    pub fn new(hash_seed: u64) -> PurgeTable {
         PurgeTable {
             floors: (0..FLOORS).map(|_| AtomicU64::new(0)).collect(),
-            rules: Mutex::new(Rules::default()),
+            rules: RwLock::new(Rules::default()),
             all_below: AtomicU64::new(0),
+            prefixes_below: AtomicU64::new(0),
+            hash_seed,
         }
     }
 
-    /// Whether an object under `primary` whose fill began at `generation` has been purged.
-    pub fn is_purged(&self, primary: PrimaryHash, generation: u64) -> bool {
+    /// Whether an object whose fill began at `generation` has been purged. `name` is the primary part of its key, of which
+    /// `primary` is the hash; where it is empty, purges by prefix are not looked at.
+    pub fn is_purged(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
+        if generation <= self.prefixes_below.load(Ordering::Acquire) && self.is_prefix_purged(generation, name) {
+            return true;
+        }
         let floor = self.floors[slot(primary)].load(Ordering::Acquire);
         if generation > floor && generation > self.all_below.load(Ordering::Acquire) {
             return false;
         }
         generation <= self.all_below.load(Ordering::Acquire)
-            || self.lock().keys.get(&primary.0).is_some_and(|rule| generation <= rule.generation)
+            || self.read().keys.get(&primary.0).is_some_and(|rule| generation <= rule.generation)
+    }
+
+    fn is_prefix_purged(&self, generation: u64, name: &[u8]) -> bool {
+        self.read().prefixes.iter().take_while(|(length, _)| usize::from(**length) <= name.len()).any(
+            |(&length, prefixes)| {
+                let hash = hash_prefix(self.hash_seed, &name[..usize::from(length)]);
+                prefixes.get(&hash.0).is_some_and(|rule| generation <= rule.generation)
+            },
+        )
+    }
+
+    /// Whether a rule for a prefix of this length would be one too many.
+    pub fn has_room_for_prefix(&self, length: u16) -> bool {
+        let rules = self.read();
+        rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
     }
 
     /// Adds a rule; it holds from now on.
     pub fn add(&self, record: &PurgeRecord) {
         let rule = Rule { generation: record.generation.get(), position: record.position.get() };
-        let mut rules = self.lock();
+        let mut rules = self.write();
+        if record.rule == RULE_PREFIX {
+            let prefixes = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
+            let known = prefixes.entry(record.primary_hash.get()).or_insert(rule);
+            if known.generation <= rule.generation {
+                *known = rule;
+            }
+            self.prefixes_below.fetch_max(rule.generation, Ordering::AcqRel);
+            return;
+        }
         if record.rule == RULE_ALL {
             if rules.all.is_none_or(|all| all.generation <= rule.generation) {
                 rules.all = Some(rule);
@@ -85,10 +130,14 @@ impl PurgeTable {
     /// header in the newest segment.
     pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
         let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
-        let mut rules = self.lock();
+        let mut rules = self.write();
         let before = rules.keys.len();
         rules.keys.retain(|_, rule| needed(rule));
         let retired = before - rules.keys.len();
+        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| needed(rule)));
+        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+        let highest = rules.prefixes.values().flat_map(HashMap::values).map(|rule| rule.generation).max();
+        self.prefixes_below.store(highest.unwrap_or(0), Ordering::Release);
         rules.all = rules.all.filter(needed);
         if retired > 0 && rules.keys.is_empty() {
             // Floors may stay too high for a moment (a look into the table), never too low: rules are added under the
@@ -101,33 +150,51 @@ impl PurgeTable {
     /// Replaces all rules by one that purges everything up to `generation`, which is above all of theirs.
     pub fn collapse(&self, generation: u64, position: u64) {
         self.add(&all_record(generation, position));
-        self.lock().keys.retain(|_, rule| rule.generation > generation);
+        let mut rules = self.write();
+        rules.keys.retain(|_, rule| rule.generation > generation);
+        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| rule.generation > generation));
+        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
     }
 
     /// The live records, for a snapshot of the log.
     pub fn records(&self) -> Vec<PurgeRecord> {
-        let rules = self.lock();
+        let rules = self.read();
         let keys = rules.keys.iter().map(|(&primary, rule)| record(RULE_KEY, primary, rule.generation, rule.position));
+        let prefixes = rules.prefixes.iter().flat_map(|(&length, prefixes)| {
+            prefixes.iter().map(move |(&hash, rule)| PurgeRecord {
+                prefix_bytes: length.into(),
+                ..record(RULE_PREFIX, hash, rule.generation, rule.position)
+            })
+        });
         let all = rules.all.iter().map(|rule| record(RULE_ALL, 0, rule.generation, rule.position));
-        let mut records: Vec<PurgeRecord> = keys.chain(all).collect();
+        let mut records: Vec<PurgeRecord> = keys.chain(prefixes).chain(all).collect();
         records.sort_unstable_by_key(|record| record.generation.get());
         records
     }
 
     /// How many rules are live.
     pub fn len(&self) -> usize {
-        let rules = self.lock();
-        rules.keys.len() + usize::from(rules.all.is_some())
+        let rules = self.read();
+        rules.keys.len() + rules.prefix_count() + usize::from(rules.all.is_some())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Rules> {
-        self.rules.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn read(&self) -> RwLockReadGuard<'_, Rules> {
+        self.rules.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rules> {
+        self.rules.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// The record of a purge by key.
 pub fn key_record(primary: PrimaryHash, generation: u64, position: u64) -> PurgeRecord {
     record(RULE_KEY, primary.0, generation, position)
+}
+
+/// The record of a purge of all keys whose primary part begins with `prefix_bytes` bytes of this hash.
+pub fn prefix_record(hash: PrimaryHash, prefix_bytes: u16, generation: u64, position: u64) -> PurgeRecord {
+    PurgeRecord { prefix_bytes: prefix_bytes.into(), ..record(RULE_PREFIX, hash.0, generation, position) }
 }
 
 /// The record of a purge of everything up to `generation`: asked for, or what is right when records were lost.
@@ -138,7 +205,9 @@ pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
 fn record(rule: u8, primary: u128, generation: u64, position: u64) -> PurgeRecord {
     PurgeRecord {
         rule,
-        reserved: [0; 7],
+        reserved: 0,
+        prefix_bytes: 0.into(),
+        reserved_tail: [0; 4],
         generation: generation.into(),
         position: position.into(),
         primary_hash: primary.into(),
@@ -155,42 +224,74 @@ mod tests {
 
     #[test]
     fn purge_kills_older_generations_of_its_key_alone() {
-        let table = PurgeTable::new();
+        let table = PurgeTable::new(7);
         let (a, same_slot) = (PrimaryHash(5), PrimaryHash(5 + FLOORS as u128));
         table.add(&key_record(a, 10, 1));
-        assert!(table.is_purged(a, 9) && table.is_purged(a, 10) && !table.is_purged(a, 11));
-        assert!(!table.is_purged(same_slot, 9));
+        assert!(table.is_purged(a, 9, b"") && table.is_purged(a, 10, b"") && !table.is_purged(a, 11, b""));
+        assert!(!table.is_purged(same_slot, 9, b""));
         table.add(&key_record(a, 7, 1));
-        assert!(table.is_purged(a, 10), "an older record does not weaken a newer one");
+        assert!(table.is_purged(a, 10, b""), "an older record does not weaken a newer one");
+    }
+
+    #[test]
+    fn prefix_kills_older_generations_of_what_begins_with_it() {
+        let table = PurgeTable::new(7);
+        let prefix =
+            |text: &str, generation| prefix_record(hash_prefix(7, text.as_bytes()), text.len() as u16, generation, 5);
+        let purged = |name: &str, generation| table.is_purged(PrimaryHash(1), generation, name.as_bytes());
+        table.add(&prefix("http://a/", 10));
+        table.add(&prefix("http://a/b", 20));
+        assert!(purged("http://a/", 10) && purged("http://a/x", 9) && purged("http://a/bc", 20));
+        assert!(!purged("http://a/", 11) && !purged("http://a", 9) && !purged("http://b/", 9) && !purged("", 9));
+        assert_eq!(table.len(), 2);
+        let copy = PurgeTable::new(7);
+        table.records().iter().for_each(|record| copy.add(record));
+        assert!(
+            copy.is_purged(PrimaryHash(1), 20, b"http://a/bc") && !copy.is_purged(PrimaryHash(1), 20, b"http://a/c")
+        );
+        assert_eq!(table.retire(8, 15), 0);
+        assert!(!purged("http://a/x", 9) && purged("http://a/bc", 20));
+        table.retire(8, 21);
+        assert!(!purged("http://a/bc", 20) && table.len() == 0);
+    }
+
+    #[test]
+    fn different_lengths_of_prefixes_are_bounded() {
+        let table = PurgeTable::new(7);
+        for length in 1..=PREFIX_LENGTHS_MAX as u16 {
+            assert!(table.has_room_for_prefix(length));
+            table.add(&prefix_record(PrimaryHash(1), length, 10, 5));
+        }
+        assert!(table.has_room_for_prefix(1) && !table.has_room_for_prefix(1000));
     }
 
     #[test]
     fn rule_is_kept_until_its_segments_are_overwritten_and_older_fills_have_ended() {
-        let table = PurgeTable::new();
+        let table = PurgeTable::new(7);
         table.add(&key_record(PrimaryHash(1), 10, 5));
         assert_eq!(table.retire(7, u64::MAX), 0);
         assert_eq!(table.retire(8, 10), 0);
-        assert!(table.is_purged(PrimaryHash(1), 3));
+        assert!(table.is_purged(PrimaryHash(1), 3, b""));
         assert_eq!(table.retire(8, 11), 1);
-        assert!(!table.is_purged(PrimaryHash(1), 3));
+        assert!(!table.is_purged(PrimaryHash(1), 3, b""));
         assert_eq!(table.len(), 0);
     }
 
     #[test]
     fn rules_that_no_log_has_room_for_become_a_purge_of_everything() {
-        let table = PurgeTable::new();
+        let table = PurgeTable::new(7);
         (0..500).for_each(|key| table.add(&key_record(PrimaryHash(key), 10 + key as u64, 5)));
         table.collapse(1000, 6);
         assert_eq!(table.len(), 1);
-        assert!(table.is_purged(PrimaryHash(3), 13) && table.is_purged(PrimaryHash(900), 1000));
-        assert!(!table.is_purged(PrimaryHash(3), 1001));
+        assert!(table.is_purged(PrimaryHash(3), 13, b"") && table.is_purged(PrimaryHash(900), 1000, b""));
+        assert!(!table.is_purged(PrimaryHash(3), 1001, b""));
     }
 
     #[test]
     fn lost_records_count_as_purges_of_everything_older() {
-        let table = PurgeTable::new();
+        let table = PurgeTable::new(7);
         table.add(&all_record(100, 1));
         assert_eq!(table.records().len(), 1);
-        assert!(table.is_purged(PrimaryHash(1), 100) && !table.is_purged(PrimaryHash(1), 101));
+        assert!(table.is_purged(PrimaryHash(1), 100, b"") && !table.is_purged(PrimaryHash(1), 101, b""));
     }
 }

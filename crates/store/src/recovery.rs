@@ -19,7 +19,7 @@ use crate::layout::{Layout, STATE_OFFSET};
 use crate::log::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
-use crate::purges::{PurgeTable, RULE_ALL, all_record};
+use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, all_record};
 use crate::stat::Recovery;
 
 /// The clock of a life starts at the life times this.
@@ -128,9 +128,12 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     let begun = Instant::now();
     let (previous_life, clean) = read_state(device, layout).await;
     let purge = PurgeLog::recover(device, layout).await?;
-    let purges = PurgeTable::new();
+    let purges = PurgeTable::new(layout.hash_seed);
     if !planted(Bug::PurgeRecordIgnored) {
-        let ignored = |record: &&PurgeRecord| planted(Bug::PurgeAllIgnored) && record.rule == RULE_ALL;
+        let ignored = |record: &&PurgeRecord| {
+            (planted(Bug::PurgeAllIgnored) && record.rule == RULE_ALL)
+                || (planted(Bug::PurgePrefixIgnored) && record.rule == RULE_PREFIX)
+        };
         purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
     }
     let mut replay = Replay::of(device, layout, &purges, index_bytes_max);
@@ -299,7 +302,7 @@ impl<'a> Replay<'a> {
         self.position = header.position;
         for incarnation in oldest..=end {
             let offset = if incarnation == first { header.position.offset } else { 0 };
-            self.segment(incarnation, offset, care(incarnation, end)).await;
+            self.segment(incarnation, offset, care(incarnation, end), layout.is_next(incarnation, end)).await;
         }
         true
     }
@@ -314,9 +317,12 @@ impl<'a> Replay<'a> {
         }
         incarnations.sort_unstable();
         let Some(&newest) = incarnations.last() else { return };
+        // What was being overwritten may begin as it did before.
+        let newest = self.incarnation_found(newest + 1).await.map_or(newest, |found| found.max(newest));
         for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
             self.position = LogPosition { incarnation, offset: 0 };
-            self.segment(incarnation, 0, care(incarnation, newest)).await;
+            let is_next = self.layout.is_next(incarnation, newest);
+            self.segment(incarnation, 0, care(incarnation, newest), is_next).await;
         }
     }
 
@@ -325,10 +331,16 @@ impl<'a> Replay<'a> {
         SegmentReader::new(self.device, self.layout, incarnation).find_incarnation().await
     }
 
-    async fn segment(&mut self, incarnation: u64, offset: u64, care: Care) {
+    /// Replays a segment; `is_next` where it is the one that is overwritten next.
+    async fn segment(&mut self, incarnation: u64, offset: u64, care: Care, is_next: bool) {
         let mut found: Vec<LoggedRecord> = Vec::new();
         let mut reader = SegmentReader::new(self.device, self.layout, incarnation);
         let scanned = reader.scan(offset, self.scanned.last_sequence, care, |record| found.push(record)).await;
+        // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have replaced
+        // what is found beside it, so none of it is believed.
+        if is_next && scanned.damaged {
+            found.clear();
+        }
         for record in found {
             self.record(record);
         }
@@ -361,7 +373,7 @@ impl<'a> Replay<'a> {
         if self.index.len() > 0 && planted(Bug::CheckpointPositionIgnored) {
             return;
         }
-        if self.purges.is_purged(record.primary_hash, record.generation) {
+        if self.purges.is_purged(record.primary_hash, record.generation, b"") {
             return;
         }
         // A version that a crash left in part must not take the place of one that is whole.

@@ -108,7 +108,7 @@ impl Shared {
     fn reinsert(&self, entry: Arc<Entry>, from: Location) {
         let bytes = entry.body.len() as u64;
         let queued = self.queue.push_if_idle(|| {
-            let purged = self.purges.is_purged(entry.primary_hash, entry.generation);
+            let purged = self.is_purged(&entry);
             if planted(Bug::ReinsertionIgnoresPurge) && purged {
                 // The bug: it is written as if it had been put now.
                 let parts = crate::entry::EntryParts {

@@ -115,6 +115,11 @@ impl Shared {
         hash_key(self.layout.hash_seed, key)
     }
 
+    /// Whether an entry has been purged.
+    pub fn is_purged(&self, entry: &Entry) -> bool {
+        self.purges.is_purged(entry.primary_hash, entry.generation, entry.key.as_ref().primary)
+    }
+
     /// The last segment incarnation into which anything that waits now may be written, but for what is being packed: where a
     /// purge says that nothing lies that it kills.
     ///
@@ -164,7 +169,7 @@ impl Shared {
         let (kind, body_bytes) = (parts.piece.kind(), parts.object_bytes);
         let weight = record_bytes;
         let committed = self.queue.push(weight, || {
-            let stale = self.purges.is_purged(parts.primary_hash, parts.generation)
+            let stale = self.purges.is_purged(parts.primary_hash, parts.generation, parts.key.as_ref().primary)
                 || (kind != RecordKind::Fragment && self.fills.is_superseded(parts.hash, parts.generation));
             if stale && !planted(Bug::StaleGenerationAccepted) {
                 return Err(NotCommitted::Stale);
@@ -211,7 +216,7 @@ impl Shared {
     pub fn find_resident(&self, key: KeyRef<'_>) -> Option<Arc<Entry>> {
         let (_, hash) = self.hash(key);
         let entry = self.memory.get(hash, key)?;
-        if self.purges.is_purged(entry.primary_hash, entry.generation) {
+        if self.is_purged(&entry) {
             Counters::add(&self.counters.hits_purged, 1);
             self.memory.remove_same(&entry);
             return None;
@@ -233,7 +238,7 @@ impl Shared {
             match self.read_record(hash, key, location).await {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.piece, Piece::Fragment { .. });
-                    if !fragment && self.purges.is_purged(entry.primary_hash, entry.generation) {
+                    if !fragment && self.is_purged(&entry) {
                         Counters::add(&self.counters.hits_purged, 1);
                         self.index.remove(hash, location);
                         continue;

@@ -17,13 +17,13 @@ use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::{self, FillRole, FillTable};
 use crate::format::BLOCK_BYTES;
-use crate::key::KeyRef;
+use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
 use crate::layout::Layout;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::object::Object;
 use crate::purge_log::PurgeLog;
-use crate::purges;
+use crate::purges::{self, PREFIX_LENGTHS_MAX};
 use crate::queue::Queue;
 use crate::recovery;
 use crate::reinsert::REINSERT_PERCENT_MAX;
@@ -382,6 +382,35 @@ impl Store {
     pub async fn purge_all(&self) -> Result<(), Error> {
         let shared = self.shared();
         let record = purges::all_record(shared.draw(), shared.purge_position());
+        shared.purges.add(&record);
+        self.ask(|reply| Command::Purge(record, reply)).await?;
+        Counters::add(&shared.counters.purges, 1);
+        Ok(())
+    }
+
+    /// Purges every key whose primary part begins with `prefix`, with all its variants.
+    ///
+    /// *Durability* and *cost* are those of [`purge_all`](Store::purge_all), and so are the errors, with `Busy` where
+    /// prefixes of too many different lengths are remembered (nothing is purged). While it is remembered, a hit of what is
+    /// older than it pays for a hash of its key's beginning.
+    pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
+        let shared = self.shared();
+        let length = match prefix.len() {
+            0 => return self.purge_all().await,
+            length if length <= PRIMARY_BYTES_MAX => length as u16,
+            length => return Err(Error::invalid(format!("a key has no {length} bytes to begin with"))),
+        };
+        if !shared.purges.has_room_for_prefix(length) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{PREFIX_LENGTHS_MAX} purges by prefixes of different lengths are remembered until what they purged is \
+                     overwritten; use a prefix of a length that was used, or purge everything"
+                ),
+            ));
+        }
+        let hash = hash_prefix(shared.layout.hash_seed, prefix);
+        let record = purges::prefix_record(hash, length, shared.draw(), shared.purge_position());
         shared.purges.add(&record);
         self.ask(|reply| Command::Purge(record, reply)).await?;
         Counters::add(&shared.counters.purges, 1);

@@ -116,6 +116,51 @@ async fn purge_of_everything_kills_all_also_after_restart_and_lets_new_ones_in()
 }
 
 #[tokio::test]
+async fn purge_by_prefix_kills_what_begins_with_it_also_after_restart_and_nothing_else() {
+    let (device, store) = fresh(64 << 20).await;
+    let long = body(7, 2_500_000);
+    let put = async |name: &str, variant: &[u8], bytes: Bytes| {
+        store.put(KeyRef::new(name.as_bytes(), variant), Bytes::new(), bytes).await.unwrap();
+    };
+    for name in ["http://a/", "http://a/b", "http://a", "http://b/"] {
+        put(name, b"", body(1, 100)).await;
+    }
+    put("http://a/c", b"gzip", long.clone()).await;
+    store.sync().await.unwrap();
+    put("http://a/waiting", b"", body(2, 100)).await;
+    let begun = KeyRef::new(b"http://a/begun", b"");
+    let FillRole::Leader(mut fill) = store.begin_fill(begun, None) else { panic!("no leader") };
+    assert!(fill.start(b"", Bytes::new(), None));
+    store.purge_prefix(b"http://a/").await.unwrap();
+    assert!(matches!(store.begin_fill(begun, None), FillRole::Leader(_)), "what began before is not joined");
+    fill.write(body(3, 100)).await.unwrap();
+    assert!(fill.finish().await.is_err(), "it began before the purge");
+    put("http://a/b", b"", body(4, 100)).await;
+    let expected = async |store: &Store, when: &str| {
+        for (name, variant) in
+            [("http://a/", &b""[..]), ("http://a/c", b"gzip"), ("http://a/waiting", b""), ("http://a/begun", b"")]
+        {
+            assert!(store.get(KeyRef::new(name.as_bytes(), variant)).await.is_none(), "{when}: {name}");
+        }
+        for (name, seed) in [("http://a/b", 4), ("http://a", 1), ("http://b/", 1)] {
+            let found = read_all(store, KeyRef::new(name.as_bytes(), b"")).await;
+            assert_eq!(found.as_deref(), Some(&body(seed, 100)[..]), "{when}: {name}");
+        }
+    };
+    expected(&store, "at once").await;
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(device.clone()).await;
+    expected(&store, "after a crash").await;
+    store.close().await.unwrap();
+    drop(store);
+    let store = open(device).await;
+    expected(&store, "after a clean stop").await;
+    store.purge_prefix(b"").await.unwrap();
+    assert!(store.get(KeyRef::new(b"http://b/", b"")).await.is_none(), "everything begins with nothing");
+}
+
+#[tokio::test]
 async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restarts() {
     let (device, mut store) = fresh(4 << 20).await;
     let mut number = 0u64;

@@ -110,8 +110,10 @@ async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
 
 async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
     let store = open_store(&arguments.device).await?;
-    // There is nothing else yet that it could be asked for.
-    let purged = if arguments.all { store.purge_all().await } else { Ok(()) };
+    let purged = match &arguments.prefix {
+        Some(prefix) => store.purge_prefix(prefix.as_bytes()).await,
+        None => store.purge_all().await,
+    };
     store.close().await?;
     purged?;
     Ok(GOOD)

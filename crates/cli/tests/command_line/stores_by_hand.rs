@@ -41,6 +41,10 @@ fn what_was_purged_stays_purged_and_the_store_goes_on() {
     scratch.run("store create ./s --size 64M").exits(0);
     scratch.run_with("store put ./s a -", b"1").exits(0);
     scratch.run_with("store put ./s b -", b"2").exits(0);
+    scratch.run_with("store put ./s aa -", b"4").exits(0);
+    scratch.run("store purge ./s --prefix aa").exits(0);
+    scratch.run("store get ./s aa").exits(4);
+    assert_eq!(scratch.run("store get ./s a").exits(0).output, b"1");
     scratch.run("store purge ./s --all").exits(0);
     scratch.run("store get ./s a").exits(4).says("no object under \"a\"");
     scratch.run("store get ./s b").exits(4);

@@ -13,7 +13,7 @@ use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, variant};
 
-/// One operation in so many purges everything.
+/// One operation in so many purges everything, some more purge by prefix.
 const PURGE_ALL_EVERY: u64 = 30_000;
 
 /// What to run.
@@ -122,8 +122,10 @@ impl Run {
 
     async fn operate(&mut self) {
         self.report.operations += 1;
-        if self.random.below(PURGE_ALL_EVERY) == 0 {
-            return self.purge_all().await;
+        match self.random.below(PURGE_ALL_EVERY) {
+            0 => return self.purge_all().await,
+            1..=20 => return self.purge_prefix().await,
+            _ => {}
         }
         // Popular keys come often, so that versions replace each other; the others cover the whole range.
         let bound =
@@ -211,6 +213,20 @@ impl Run {
             self.report.differences.push(format!("purge of everything failed: {error}"));
         }
         self.expected.iter_mut().for_each(|expected| expected.live = false);
+    }
+
+    /// All keys whose number begins like another's.
+    async fn purge_prefix(&mut self) {
+        let number = 100 + self.random.below(900) as u32;
+        if let Err(error) = self.store().purge_prefix(&primary(number)).await {
+            self.report.differences.push(format!("purge of what begins with {number} failed: {error}"));
+        }
+        let mut scale = 1;
+        while number * scale < self.options.keys {
+            let end = ((number + 1) * scale).min(self.options.keys);
+            (number * scale..end).for_each(|key| self.expected[key as usize].live = false);
+            scale *= 10;
+        }
     }
 
     /// A fill that ends in the middle leaves what was there before.

@@ -19,7 +19,7 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
-/// One operation in so many purges everything.
+/// One operation in so many purges everything, and some more purge by prefix.
 const PURGE_ALL_EVERY: u64 = 800;
 /// Of these, so many are put most of the time.
 const BUSY_KEYS: u32 = 6;
@@ -153,8 +153,10 @@ impl Running {
     }
 
     async fn operate(&mut self) {
-        if self.random.below(PURGE_ALL_EVERY) == 0 {
-            return self.purge_all().await;
+        match self.random.below(PURGE_ALL_EVERY) {
+            0 => return self.purge_all().await,
+            1..=8 => return self.purge_prefix().await,
+            _ => {}
         }
         match self.random.below(100) {
             0..=55 => self.put().await,
@@ -209,6 +211,16 @@ impl Running {
         (0..KEYS).for_each(|key| self.tell(Event::PurgeBegan { key }));
         if self.store().purge_all().await.is_ok() {
             (0..KEYS).for_each(|key| self.tell(Event::PurgeReturned { key }));
+        }
+    }
+
+    /// All keys whose number begins with a digit.
+    async fn purge_prefix(&mut self) {
+        let prefix = primary(1 + self.random.below(9) as u32);
+        let keys = || (0..KEYS).filter(|&key| primary(key).starts_with(&prefix));
+        keys().for_each(|key| self.tell(Event::PurgeBegan { key }));
+        if self.store().purge_prefix(&prefix).await.is_ok() {
+            keys().for_each(|key| self.tell(Event::PurgeReturned { key }));
         }
     }
 

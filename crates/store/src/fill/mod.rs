@@ -177,7 +177,7 @@ pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object
     let (primary_hash, hash) = shared.hash(key);
     let mut fills = shared.fills.lock();
     if let Some(fill) = fills.get(&hash)
-        && !shared.purges.is_purged(primary_hash, fill.generation)
+        && !shared.purges.is_purged(primary_hash, fill.generation, key.primary)
         && let Some(reader) = FillReader::join(shared, fill)
     {
         return FillRole::Follower(reader);

@@ -23,7 +23,7 @@ impl Writer {
         if let Some(from) = item.moved_from {
             return self.publish_moved(entry, from, location);
         }
-        if shared.purges.is_purged(entry.primary_hash, entry.generation) {
+        if shared.is_purged(entry) {
             shared.memory.drop_unwritten(entry);
             return;
         }
@@ -52,8 +52,7 @@ impl Writer {
     fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
         let shared = &self.shared;
         let alone = shared.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit);
-        let outdated =
-            shared.purges.is_purged(entry.primary_hash, entry.generation) || shared.memory.has_other_version(entry);
+        let outdated = shared.is_purged(entry) || shared.memory.has_other_version(entry);
         if (outdated || !alone) && !planted(Bug::ReinsertionIgnoresReplacement) {
             return;
         }
