@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
+use nectary_store::{OpenOptions, REINSERT_PERCENT_MAX};
 
 use crate::exit;
 
@@ -281,6 +282,10 @@ pub struct ProxyArguments {
     /// Memory for objects, index and buffers, as 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,
+    /// How much of a segment is written anew before it is overwritten, of what was asked for, in percent; 0 for none
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
+        default_value_t = OpenOptions::default().reinsert_percent)]
+    pub reinsert: u32,
     /// Threads that serve, each with its own connections [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,

@@ -51,9 +51,8 @@ pub async fn open_or_create_store(
     spec: &str,
     engine: &EngineArguments,
     size_bytes: u64,
-    memory_bytes: u64,
+    options: OpenOptions,
 ) -> Result<Store, Failure> {
-    let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
     options.check().with_context(|| format!("cannot open a store on {spec}"))?;
     let device = open_device(spec, engine, Some(size_bytes)).await?;
     if !Store::probe(&device).await? {
@@ -66,8 +65,8 @@ pub async fn open_or_create_store(
             ));
         }
         let size_bytes = size_bytes.min(device_bytes);
-        let options = CreateOptions { size_bytes, segment_bytes: None, force: false };
-        Store::create(device.clone(), &options).await.with_context(|| format!("cannot make a store on {spec}"))?;
+        let create = CreateOptions { size_bytes, segment_bytes: None, force: false };
+        Store::create(device.clone(), &create).await.with_context(|| format!("cannot make a store on {spec}"))?;
         eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
     }
     Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?)

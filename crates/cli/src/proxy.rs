@@ -11,7 +11,7 @@ use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status, allocator};
 use nectary_proxy::{Proxy, ProxyOptions};
-use nectary_store::Store;
+use nectary_store::{OpenOptions, Store};
 
 use crate::arguments::ProxyArguments;
 use crate::device::open_or_create_store;
@@ -26,7 +26,9 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
-    let store = open_or_create_store(&arguments.store, &arguments.engine, arguments.size, arguments.memory).await?;
+    let options =
+        OpenOptions { memory_bytes: arguments.memory, reinsert_percent: arguments.reinsert, ..OpenOptions::default() };
+    let store = open_or_create_store(&arguments.store, &arguments.engine, arguments.size, options).await?;
     let served = serve(arguments, &store, &shutdown).await;
     let closed = store.close().await.context("cannot write what was left");
     served?;

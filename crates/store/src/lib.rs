@@ -29,6 +29,7 @@ mod log;
 mod marks;
 mod memory;
 mod object;
+mod pace;
 mod pack;
 pub mod planted;
 mod purge_log;

@@ -28,6 +28,8 @@ pub struct LoggedRecord {
     pub generation: u64,
     pub sequence: u64,
     pub location: Location,
+    /// Its length without padding, in bytes.
+    pub bytes: u64,
     /// Whether it is a whole object.
     pub whole: bool,
     /// Whether it was read and is not what was written.
@@ -249,6 +251,7 @@ impl<'a> SegmentReader<'a> {
                 generation: entry.generation.get(),
                 sequence: entry.sequence.get(),
                 location: Location::new(base + start, bytes),
+                bytes,
                 whole: entry.kind == RecordKind::Whole.code(),
                 damaged,
                 fragments,
@@ -309,6 +312,7 @@ impl<'a> SegmentReader<'a> {
                         generation: record.fields.generation.get(),
                         sequence: last,
                         location: Location::new(unit, record.bytes() as u64),
+                        bytes: record.bytes() as u64,
                         whole: record.kind == RecordKind::Whole,
                         damaged: false,
                         fragments: fragments_of(&record),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::entry::{Entry, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::shared::Shared;
-use crate::stat::Sequence;
+use crate::stat::{Counters, Sequence};
 
 /// An object of the store. *Cost*: cloning it copies no bytes.
 #[derive(Clone)]
@@ -108,7 +108,10 @@ impl BodyReader {
                 self.position += stop - skip;
                 Some(Ok(entry.body.slice(skip as usize..stop as usize)))
             }
-            _ => Some(Err(gone(self.position))),
+            _ => {
+                Counters::add(&shared.counters.bodies_overtaken, 1);
+                Some(Err(gone(self.position)))
+            }
         }
     }
 }

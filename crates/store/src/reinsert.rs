@@ -1,72 +1,151 @@
 //! Re-insertion: what has proved itself is written anew before its segment is overwritten.
 //!
 //! # What happens
-//! When a segment is opened, the *next* one to be overwritten is harvested, beside everything else that the writer does: its
-//! tables are read, and of the whole objects in it that were asked for since they were written ([`Marks`](crate::marks)) the
-//! smallest are taken, up to a share of the segment. Each is read (from memory where it is there) and queued like a put, under
-//! its old generation and a new sequence. When its segment's turn comes, the harvest ends, wherever it stands: what it
-//! did not get to is dropped as if there were no re-insertion. So nothing ever waits for it.
+//! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does: their
+//! tables are read, and of the whole objects in them that were asked for since they were written ([`Marks`](crate::marks)) the
+//! smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents, the next
+//! while the one before is looked at, and all are queued like puts, in the order in which they lie, under their old
+//! generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest segment is
+//! read while the one before is consumed. Where the ring overtakes it all the same, it leaves out what is gone: it is
+//! dropped as if there were no re-insertion, and nothing ever waits for it.
 //!
 //! # Invariants
 //! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and the
 //!    old generation goes with the record, so a purge that comes later kills it like any other.
 //! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for the
 //!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
-//! 3. Puts go first: where more waits to be written than the queue's half, the harvest goes without.
-//! 4. What is read and queued here is at most the share of a segment, in bytes.
+//! 3. What was read is of the incarnation that is harvested, as every record says of itself, and that incarnation is not
+//!    overwritten yet when a record of it is queued: so a place never stands for what came there since.
+//! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
+//! 5. What is queued here of a segment is at most the share of it, in bytes; what is read at once is at most
+//!    [`buffer_bytes_max`].
 //!
 //! Fragmented objects are not re-inserted: they would need all of their fragments, which lie in other segments.
 //!
-//! *Cost*: the tables of each segment are read once more, and of each object re-insertion one read at most. Bytes written
+//! *Cost*: the tables of each segment are read once more, and at most the whole of the segment besides. Bytes written
 //! grow by at most 1 / (1 - share).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::entry::{Entry, Piece};
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use nectary_block::Buffer;
+
+use crate::entry::{Entry, EntryParts, Piece};
+use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::Location;
-use crate::key::KeyHash;
+use crate::key::{KeyHash, KeyRef};
+use crate::layout::Layout;
 use crate::log::{Care, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::queue::{Refused, Unwritten};
-use crate::shared::{Found, Shared};
+use crate::shared::Shared;
 use crate::stat::Counters;
 
 /// The largest share of a segment that may be re-inserted, in percent: beyond, the ring would carry itself around.
 pub const REINSERT_PERCENT_MAX: u32 = 50;
+/// How many segments the harvest is ahead of the ring, where there are enough of them.
+const AHEAD_MAX: u64 = 2;
+/// One in so many segments is harvested ahead at most.
+const AHEAD_SHARE: u64 = 8;
+/// The most that is read at once, in bytes.
+const EXTENT_BYTES_MAX: u64 = 1 << 20;
+/// What lies between two objects is read with them up to so many bytes: that costs less than another read.
+const GAP_BYTES_MAX: u64 = 64 << 10;
+/// Extents that are read at a time; one more is held while it is looked at.
+const READS_AT_ONCE: usize = 2;
 
-/// Re-inserts what has proved itself in the segment that will be overwritten after the one that is being written.
+/// The memory that the harvest needs to read, in bytes.
+pub fn buffer_bytes_max(layout: &Layout) -> u64 {
+    (READS_AT_ONCE as u64 + 1) * extent_bytes_max(layout)
+}
+
+fn extent_bytes_max(layout: &Layout) -> u64 {
+    EXTENT_BYTES_MAX.min(layout.segment_bytes / 8)
+}
+
+/// Re-inserts what has proved itself in the segments that are overwritten next, until there is none that is due.
 pub async fn harvest(shared: Arc<Shared>) {
+    while let Some(old) = due(&shared) {
+        harvest_segment(&shared, old).await;
+        shared.harvested.store(old, Ordering::Release);
+        if shared.stopped().is_some() {
+            return;
+        }
+    }
+}
+
+/// The oldest incarnation that is due and has not been harvested.
+fn due(shared: &Shared) -> Option<u64> {
+    let layout = &shared.layout;
     let head = shared.head.load(Ordering::Acquire);
-    let Some(old) = (head + 1).checked_sub(shared.layout.segment_count).filter(|&old| old > 0) else { return };
-    let mut found: Vec<(KeyHash, Location)> = Vec::new();
+    let ahead = (layout.segment_count / AHEAD_SHARE).clamp(1, AHEAD_MAX);
+    let newest = (head + ahead).checked_sub(layout.segment_count)?;
+    let oldest = layout.tail(head).max(shared.harvested.load(Ordering::Acquire) + 1);
+    (oldest <= newest).then_some(oldest)
+}
+
+/// Whether an incarnation has been overwritten, or is being so.
+fn is_overtaken(shared: &Shared, incarnation: u64) -> bool {
+    incarnation < shared.layout.tail(shared.head.load(Ordering::Acquire))
+}
+
+async fn harvest_segment(shared: &Shared, old: u64) {
+    let mut found: Vec<Proved> = Vec::new();
     let mut reader = SegmentReader::new(&shared.device, &shared.layout, old);
     reader
         .scan(0, 0, Care::Search, |record| {
             let proved = record.whole && shared.marks.has(record.location);
-            if proved && is_current(&shared, record.hash, record.location) {
-                found.push((record.hash, record.location));
+            if proved && is_current(shared, record.hash, record.location) {
+                found.push(Proved { hash: record.hash, from: record.location, bytes: record.bytes, resident: None });
             }
         })
         .await;
-    for (hash, location) in chosen(found, shared.reinsert_bytes_max()) {
-        if shared.head.load(Ordering::Acquire) != head || shared.stopped().is_some() {
-            return;
-        }
-        if !is_current(&shared, hash, location) {
-            continue;
-        }
-        let entry = match shared.memory.get_at(hash, location) {
-            Some(entry) => entry,
-            None => match shared.read_record(hash, None, location).await {
-                Found::Entry(entry) => entry,
-                _ => continue,
-            },
-        };
-        if entry.piece == Piece::Whole {
-            shared.reinsert(entry, location);
+    drop(reader);
+    let mut chosen = chosen(found, shared.reinsert_bytes_max());
+    for object in &mut chosen {
+        object.resident = shared.memory.get_at(object.hash, object.from);
+    }
+    let mut left = chosen.len() as u64;
+    let mut extents = stream::iter(extents(chosen, extent_bytes_max(&shared.layout)))
+        .map(|extent| read_extent(shared, extent))
+        .buffered(READS_AT_ONCE);
+    while let Some((extent, start, buffer)) = extents.next().await {
+        for object in extent.objects {
+            let entry = match (object.resident, &buffer) {
+                (Some(entry), _) => Some(entry),
+                (None, Some(buffer)) => entry_in(shared, buffer, start, old, object.hash, object.from),
+                (None, None) => None,
+            };
+            if let Some(entry) = entry.filter(|entry| entry.piece == Piece::Whole)
+                && !reinsert_when_idle(shared, &entry, object.from, old).await
+            {
+                Counters::add(&shared.counters.reinsertions_refused, left);
+                return;
+            }
+            left -= 1;
         }
     }
+}
+
+/// An object that was asked for since it was written.
+#[derive(Debug, Clone)]
+struct Proved {
+    hash: KeyHash,
+    from: Location,
+    /// The length of its record, in bytes.
+    bytes: u64,
+    resident: Option<Arc<Entry>>,
+}
+
+/// Objects that follow each other on disk, and what is read for those that are not in memory.
+#[derive(Debug)]
+struct Extent {
+    objects: Vec<Proved>,
+    /// Bytes from the start of the segments; empty where all are in memory.
+    range: Range<u64>,
 }
 
 /// Whether the index still leads there; purges are compared later, with the entry.
@@ -76,25 +155,128 @@ fn is_current(shared: &Shared, hash: KeyHash, location: Location) -> bool {
 }
 
 /// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they lie.
-fn chosen(mut found: Vec<(KeyHash, Location)>, bytes_max: u64) -> Vec<(KeyHash, Location)> {
-    found.sort_unstable_by_key(|(_, location)| (location.bytes_max(), location.unit));
+fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
+    found.sort_unstable_by_key(|object| (object.bytes, object.from.unit));
     let mut bytes = 0;
-    found.retain(|(_, location)| {
-        bytes += location.bytes_max();
+    found.retain(|object| {
+        bytes += object.bytes.next_multiple_of(UNIT_BYTES);
         bytes <= bytes_max
     });
-    found.sort_unstable_by_key(|(_, location)| location.unit);
+    found.sort_unstable_by_key(|object| object.from.unit);
     found
 }
 
+/// What is read at once, of objects in the order in which they lie.
+fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for object in chosen {
+        let start = object.from.unit * UNIT_BYTES;
+        let own = if object.resident.is_some() { start..start } else { start..start + object.bytes };
+        match extents.last_mut() {
+            Some(last) if own.is_empty() => last.objects.push(object),
+            Some(last) if last.range.is_empty() => {
+                last.range = own;
+                last.objects.push(object);
+            }
+            Some(last) if own.start <= last.range.end + GAP_BYTES_MAX && own.end - last.range.start <= bytes_max => {
+                last.range.end = own.end;
+                last.objects.push(object);
+            }
+            _ => extents.push(Extent { objects: vec![object], range: own }),
+        }
+    }
+    extents
+}
+
+/// Reads an extent; tells the address of the first byte that was read.
+async fn read_extent(shared: &Shared, extent: Extent) -> (Extent, u64, Option<Buffer>) {
+    if extent.range.is_empty() {
+        return (extent, 0, None);
+    }
+    let block = u64::from(shared.device.geometry().block_bytes);
+    let start = (shared.layout.segments_offset + extent.range.start) / block * block;
+    let end = (shared.layout.segments_offset + extent.range.end).next_multiple_of(block);
+    Counters::add(&shared.counters.device_reads, 1);
+    Counters::add(&shared.counters.device_read_bytes, end - start);
+    match nectary_block::read(&*shared.device, start, (end - start) as usize).await {
+        Ok(buffer) => (extent, start, Some(buffer)),
+        Err(error) => {
+            Counters::add(&shared.counters.device_read_errors, 1);
+            shared.note(error.to_string());
+            (extent, start, None)
+        }
+    }
+}
+
+/// The record of `hash` at `from`, where `buffer`, which was read at address `start`, has it as it was written.
+fn entry_in(
+    shared: &Shared,
+    buffer: &Buffer,
+    start: u64,
+    incarnation: u64,
+    hash: KeyHash,
+    from: Location,
+) -> Option<Arc<Entry>> {
+    let address = shared.layout.segments_offset + from.unit * UNIT_BYTES;
+    let bytes = buffer.get(address.checked_sub(start)? as usize..)?;
+    let place = Place { identity: shared.layout.identity, incarnation, address };
+    let record = Record::decode(bytes, place).ok()?;
+    if record.kind != RecordKind::Whole || record.fields.key_hash.get() != hash.0 || !record.body_is_whole(bytes) {
+        return None;
+    }
+    let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
+    let (primary_hash, _) = shared.hash(key);
+    let fields = record.fields;
+    // Copies: what waits to be written must not keep a whole extent in memory.
+    let parts = EntryParts {
+        key: key.to_owned(),
+        primary_hash,
+        hash,
+        piece: Piece::Whole,
+        metadata: Bytes::copy_from_slice(&bytes[record.metadata_range()]),
+        body: Bytes::copy_from_slice(&bytes[record.body_start..record.bytes()]),
+        object_bytes: fields.object_bytes.get(),
+        generation: fields.generation.get(),
+    };
+    let entry = Entry::new(parts, fields.sequence.get());
+    entry.set_location(from);
+    Some(Arc::new(entry))
+}
+
+/// Queues an entry as soon as puts leave room; false where the ring came first or the store takes no more writes.
+async fn reinsert_when_idle(shared: &Shared, entry: &Arc<Entry>, from: Location, incarnation: u64) -> bool {
+    loop {
+        let room = shared.queue.room.notified();
+        tokio::pin!(room);
+        // From here on no room that is made is missed.
+        room.as_mut().enable();
+        match shared.reinsert(entry, from, incarnation) {
+            Ok(()) | Err(Refusal::Outdated) => return true,
+            Err(Refusal::Overtaken | Refusal::Closed) => return false,
+            Err(Refusal::Full) => room.await,
+        }
+    }
+}
+
+/// Why an object is not written anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
+    /// It has been purged or replaced.
     Outdated,
-    Busy,
+    /// Its place has been overwritten.
+    Overtaken,
+    /// Puts come first.
+    Full,
+    /// The store takes no more writes.
+    Closed,
 }
 
 impl From<Refused> for Refusal {
-    fn from(_: Refused) -> Refusal {
-        Refusal::Busy
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Full => Refusal::Full,
+            Refused::Closed => Refusal::Closed,
+        }
     }
 }
 
@@ -104,14 +286,16 @@ impl Shared {
         self.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }
 
-    /// Queues an entry that lies at `from` to be written anew, unless it has been purged or replaced.
-    fn reinsert(&self, entry: Arc<Entry>, from: Location) {
-        let bytes = entry.body.len() as u64;
+    /// Queues an entry that lies at `from` to be written anew, unless it has been purged, replaced or overwritten.
+    fn reinsert(&self, entry: &Arc<Entry>, from: Location, incarnation: u64) -> Result<(), Refusal> {
         let queued = self.queue.push_if_idle(|| {
-            let purged = self.is_purged(&entry);
+            if is_overtaken(self, incarnation) {
+                return Err(Refusal::Overtaken);
+            }
+            let purged = self.is_purged(entry);
             if planted(Bug::ReinsertionIgnoresPurge) && purged {
                 // The bug: it is written as if it had been put now.
-                let parts = crate::entry::EntryParts {
+                let parts = EntryParts {
                     key: entry.key.clone(),
                     primary_hash: entry.primary_hash,
                     hash: entry.hash,
@@ -127,20 +311,17 @@ impl Shared {
             }
             let alone = self.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit)
                 && self.index.contains(entry.hash, from);
-            let replaced = !alone || self.memory.has_other_version(&entry);
+            let replaced = !alone || self.memory.has_other_version(entry);
             if purged || (replaced && !planted(Bug::ReinsertionIgnoresReplacement)) {
                 return Err(Refusal::Outdated);
             }
+            let entry = Arc::clone(entry);
             Ok(Unwritten { sequence: self.draw(), entry, previous: None, moved_from: Some(from) })
         });
-        match queued {
-            Ok(_) => {
-                Counters::add(&self.counters.reinserted, 1);
-                Counters::add(&self.counters.reinserted_bytes, bytes);
-            }
-            Err(Refusal::Busy) => Counters::add(&self.counters.reinsertions_refused, 1),
-            Err(Refusal::Outdated) => {}
-        }
+        queued?;
+        Counters::add(&self.counters.reinserted, 1);
+        Counters::add(&self.counters.reinserted_bytes, entry.body.len() as u64);
+        Ok(())
     }
 }
 
@@ -148,16 +329,35 @@ impl Shared {
 mod tests {
     use super::*;
 
+    fn place(unit: u64, bytes: u64) -> Proved {
+        Proved { hash: KeyHash(unit.into()), from: Location::new(unit, bytes), bytes, resident: None }
+    }
+
     #[test]
     fn the_smallest_are_chosen_up_to_the_share_and_read_in_order() {
-        let place = |unit: u64, bytes: u64| (KeyHash(unit.into()), Location::new(unit, bytes));
-        let found = vec![place(1, 4096), place(100, 1024), place(200, 8192), place(300, 1024)];
+        let found = vec![place(1, 4096), place(100, 1000), place(200, 8192), place(300, 1024)];
         let units = |bytes_max| -> Vec<u64> {
-            chosen(found.clone(), bytes_max).into_iter().map(|(_, location)| location.unit).collect()
+            chosen(found.clone(), bytes_max).into_iter().map(|object| object.from.unit).collect()
         };
         assert_eq!(units(0), []);
         assert_eq!(units(2047), [100]);
         assert_eq!(units(6144), [1, 100, 300]);
         assert_eq!(units(1 << 20), [1, 100, 200, 300]);
+    }
+
+    #[test]
+    fn near_objects_are_read_at_once_and_far_ones_apart() {
+        let gap_units = GAP_BYTES_MAX / UNIT_BYTES;
+        let near = 16 + gap_units;
+        let objects = vec![place(0, 1024), place(near, 1024), place(near + gap_units + 17, 64), place(1 << 20, 64)];
+        let shape = |objects: Vec<Proved>, bytes_max| -> Vec<(usize, Range<u64>)> {
+            extents(objects, bytes_max).into_iter().map(|extent| (extent.objects.len(), extent.range)).collect()
+        };
+        let end = near * UNIT_BYTES + 1024;
+        let third = (near + gap_units + 17) * UNIT_BYTES;
+        let far = (1 << 20) * UNIT_BYTES;
+        assert_eq!(shape(objects.clone(), 1 << 20), [(2, 0..end), (1, third..third + 64), (1, far..far + 64)]);
+        assert_eq!(shape(objects[..2].to_vec(), end), [(2, 0..end)]);
+        assert_eq!(shape(objects[..2].to_vec(), end - 1), [(1, 0..1024), (1, end - 1024..end)]);
     }
 }

@@ -21,6 +21,7 @@ use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_fragment, hash_key};
 use crate::layout::Layout;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
+use crate::pace::Pace;
 use crate::planted::{Bug, planted};
 use crate::purges::PurgeTable;
 use crate::queue::{Queue, Refused, Unwritten};
@@ -40,6 +41,10 @@ pub(crate) struct Shared {
     pub marks: Marks,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
+    /// The newest incarnation that was harvested for re-insertion, or 0.
+    pub harvested: AtomicU64,
+    /// How fast the ring turns.
+    pub pace: Pace,
     pub fills: FillTable,
     pub counters: Counters,
     pub recovery: Recovery,
@@ -94,6 +99,8 @@ impl Shared {
             queue: parts.queue,
             marks: parts.marks,
             reinsert_percent: parts.reinsert_percent,
+            harvested: AtomicU64::new(0),
+            pace: Pace::new(),
             fills: parts.fills,
             counters: Counters::default(),
             recovery: parts.recovery,
@@ -299,7 +306,10 @@ impl Shared {
             return self.memory.contains(hash);
         }
         let head = self.head.load(Ordering::Acquire);
-        let stays = |location: &Location| self.layout.stays(self.incarnation_at(*location, head), head);
+        let stays = |location: &Location| {
+            let incarnation = self.incarnation_at(*location, head);
+            self.layout.stays(incarnation, head) && self.pace.stays(&self.layout, incarnation, head)
+        };
         candidates.iter().any(stays)
     }
 

@@ -80,12 +80,23 @@ counters! {
     reinserted,
     /// Bytes of their bodies.
     reinserted_bytes,
-    /// Objects that were to be written anew and were not, because too much waited to be written.
+    /// Objects that were to be written anew and were not, because the ring overtook the harvest.
     reinsertions_refused,
+    /// Bodies of which a part was overwritten while they were read.
+    bodies_overtaken,
     /// Index checkpoints written.
     checkpoints,
     /// Flushes of the device.
     flushes,
+}
+
+impl Counts {
+    /// Bytes written to the device, checkpoints and purges included, for each byte of a body that was admitted; `None`
+    /// where nothing was.
+    pub fn written_per_admitted(&self) -> Option<f64> {
+        let written = self.append_bytes + self.metadata_bytes;
+        (self.put_bytes > 0).then(|| (written as f64 / self.put_bytes as f64 * 1000.0).round() / 1000.0)
+    }
 }
 
 impl Counters {
@@ -116,7 +127,7 @@ pub struct Recovery {
 }
 
 /// State of a store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
     /// The device's SPEC.
     pub device: String,
@@ -160,6 +171,8 @@ pub struct Stat {
     pub purge_records: u64,
     /// How far puts have come.
     pub sequences: Sequences,
+    /// Bytes written to the device for each byte of a body that was admitted, both since the store was opened.
+    pub written_per_admitted: Option<f64>,
     /// Counters since the store was opened.
     pub counts: Counts,
     /// How the store came up.

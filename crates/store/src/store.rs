@@ -26,16 +26,15 @@ use crate::purge_log::PurgeLog;
 use crate::purges::{self, PREFIX_LENGTHS_MAX};
 use crate::queue::Queue;
 use crate::recovery;
-use crate::reinsert::REINSERT_PERCENT_MAX;
+use crate::reinsert::{self, REINSERT_PERCENT_MAX};
 use crate::shared::{Parts, Shared};
 use crate::stat::{Counters, Sequence, Sequences, Stat};
 use crate::writer::{Command, Start, Writer};
 
 /// Commands that wait for the writer at most; callers beyond wait for a place.
 const COMMANDS_MAX: usize = 1024;
-/// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns fast the harvest
-/// does not keep up, and what it does then is not what a simulation of it says (decision 0019).
-const REINSERT_PERCENT_DEFAULT: u32 = 0;
+/// The share of a segment that is re-inserted where none is given, in percent (decision 0019).
+const REINSERT_PERCENT_DEFAULT: u32 = 10;
 /// The smallest memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
@@ -450,6 +449,7 @@ impl Store {
         let shared = self.shared();
         let layout = &shared.layout;
         let (capacity, used, unwritten, entries) = shared.memory.usage();
+        let counts = shared.counters.snapshot();
         Stat {
             device: shared.device.spec(),
             identity: format!("{:032x}", layout.identity),
@@ -472,7 +472,8 @@ impl Store {
             fill_bytes: shared.fills.bytes(),
             purge_records: shared.purges.len() as u64,
             sequences: shared.sequences(),
-            counts: shared.counters.snapshot(),
+            written_per_admitted: counts.written_per_admitted(),
+            counts,
             recovery: shared.recovery,
             stopped: shared.stopped().map(str::to_owned),
         }
@@ -513,8 +514,8 @@ struct Budget {
 
 impl Budget {
     fn of(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> Budget {
-        // Two appends in flight and one being packed, and the segment reader's window.
-        let buffers = 3 * layout.append_bytes_max() + (1 << 20);
+        // Two appends in flight and one being packed, two segment readers' windows, and what is read to be re-inserted.
+        let buffers = 3 * layout.append_bytes_max() + (2 << 20) + reinsert::buffer_bytes_max(layout);
         let unwritten_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
         let fill_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
         let fixed = index_bytes + buffers.min(memory_bytes / 4) + unwritten_bytes + fill_bytes / 2;

@@ -11,6 +11,7 @@ use super::{FillHead, FillShared, Phase, State};
 use crate::error::{Error, ErrorKind};
 use crate::key::KeyHash;
 use crate::shared::Shared;
+use crate::stat::Counters;
 
 /// Reads a fill along while it comes in.
 pub struct FillReader {
@@ -116,7 +117,10 @@ impl FillReader {
                 self.moved_to(self.position + piece.len() as u64);
                 Ok(piece)
             }
-            _ => Err(broken(self.position)),
+            _ => {
+                Counters::add(&self.shared.counters.bodies_overtaken, 1);
+                Err(broken(self.position))
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use futures_util::stream::StreamExt;
+use tokio::task::JoinHandle;
 
 use super::Writer;
 use crate::checkpoint::LogPosition;
@@ -34,21 +35,22 @@ impl Writer {
         if self.shared.stopped().is_some() {
             return Err(self.shared.stopped_error());
         }
-        self.end_harvest().await;
         self.shared.flush().await?;
         self.flushed_at = Instant::now();
         let next = self.position.incarnation + 1;
         self.reclaim(next).await;
         self.shared.head.store(next, Ordering::Release);
+        self.shared.pace.opened(next);
         self.position = LogPosition { incarnation: next, offset: 0 };
         let tail = self.shared.layout.tail(next);
         self.shared.purges.retire(tail, self.shared.fills.generation_min());
         Ok(())
     }
 
-    /// Begins to re-insert what has proved itself in the segment that is overwritten next.
+    /// Goes on re-inserting what has proved itself in the segments that are overwritten next.
     pub(super) fn begin_harvest(&mut self) {
-        if self.shared.reinsert_percent > 0 && self.harvest.is_none() {
+        // One that runs still looks for what is due before it ends.
+        if self.shared.reinsert_percent > 0 && self.harvest.as_ref().is_none_or(JoinHandle::is_finished) {
             self.harvest = Some(tokio::spawn(harvest(Arc::clone(&self.shared))));
         }
     }
