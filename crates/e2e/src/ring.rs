@@ -3,7 +3,7 @@
 //! The simulation knows six things, none of them from the store's code: an object takes its body, its key, its metadata and
 //! a fixed overhead, rounded up to a unit; objects are appended to the open segment; an object that does not fit opens the
 //! next segment, whose former contents are dropped; what is dropped is gone from memory too. When a segment is opened, those
-//! of the segment dropped next but one (next, where there are fewer than sixteen) that were hit are appended anew: the smallest
+//! of the segment dropped next but one (next, where there are fewer than eight) that were hit are appended anew: the smallest
 //! first, up to a share of the segment, no object of several fragments. A hit counts for all objects that begin in the same piece. An object of several fragments lives as
 //! long as its first. References are hits or misses; misses append.
 
@@ -126,7 +126,7 @@ impl Ring {
 
     /// Appends what was hit of the segment that is dropped next, or next but one.
     fn append_anew(&mut self) {
-        let ahead = if self.segments.len() < 16 { 1 } else { 2 };
+        let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();
         let hit = |held: &&Held| {
             held.body_bytes <= self.shape.whole_bytes_max

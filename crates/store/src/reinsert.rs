@@ -49,7 +49,7 @@ pub const REINSERT_PERCENT_MAX: u32 = 50;
 /// How many segments the harvest is ahead of the ring, where there are enough of them.
 const AHEAD_MAX: u64 = 2;
 /// One in so many segments is harvested ahead at most.
-const AHEAD_SHARE: u64 = 8;
+const AHEAD_SHARE: u64 = 4;
 /// The most that is read at once, in bytes.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
 /// What lies between two objects is read with them up to so many bytes: that costs less than another read.
@@ -328,6 +328,66 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::purges::key_record;
+    use crate::{CreateOptions, OpenOptions, Store};
+    use nectary_block::{MemoryDevice, SharedDevice};
+
+    /// A store with one object on disk, the object, and where it lies.
+    async fn one_object() -> (Store, Arc<Entry>, Location) {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+        // What is not synced stays where it waits.
+        let write_delay = std::time::Duration::from_secs(3600);
+        let options =
+            OpenOptions { memory_bytes: 16 << 20, write_delay, reinsert_percent: 0, ..OpenOptions::default() };
+        let store = Store::open(device, options).await.unwrap();
+        let key = KeyRef::new(b"key", b"");
+        store.put(key, "metadata".into(), vec![7; 3000].into()).await.unwrap();
+        store.sync().await.unwrap();
+        let entry = store.shared().find_resident(key).expect("it was just put");
+        let from = entry.location().expect("it was written");
+        (store, entry, from)
+    }
+
+    #[tokio::test]
+    async fn what_was_overwritten_purged_or_replaced_is_refused() {
+        let (store, entry, from) = one_object().await;
+        let shared = store.shared();
+        let head = shared.head.load(Ordering::Acquire);
+        assert_eq!(shared.reinsert(&entry, from, head), Ok(()));
+        shared.head.store(head + shared.layout.segment_count, Ordering::Release);
+        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Overtaken));
+        shared.head.store(head, Ordering::Release);
+        let elsewhere = Location { unit: from.unit + 64, ..from };
+        shared.index.insert(entry.hash, elsewhere);
+        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        shared.index.remove(entry.hash, elsewhere);
+        shared.purges.add(&key_record(entry.primary_hash, entry.generation, head));
+        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        shared.stop("a test");
+        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Closed));
+    }
+
+    #[tokio::test]
+    async fn a_record_is_taken_from_an_extent_as_it_was_written_or_not_at_all() {
+        let (store, entry, from) = one_object().await;
+        let shared = store.shared();
+        let start = from.unit * UNIT_BYTES;
+        let proved = Proved { hash: entry.hash, from, bytes: 3200, resident: None };
+        let extent = Extent { objects: vec![proved], range: start..start + 3200 };
+        let (_, at, buffer) = read_extent(shared, extent).await;
+        let mut buffer = buffer.expect("the device reads");
+        let incarnation = shared.head.load(Ordering::Acquire);
+        let found = entry_in(shared, &buffer, at, incarnation, entry.hash, from).expect("it is there");
+        assert_eq!((&found.body, &found.metadata, found.generation), (&entry.body, &entry.metadata, entry.generation));
+        assert!(found.key == entry.key && found.primary_hash == entry.primary_hash && found.location() == Some(from));
+        let later = incarnation + shared.layout.segment_count;
+        assert!(entry_in(shared, &buffer, at, later, entry.hash, from).is_none(), "of another lap");
+        assert!(entry_in(shared, &buffer, at, incarnation, KeyHash(1), from).is_none(), "of another key");
+        let end = (shared.layout.segments_offset + start - at) as usize + 3000;
+        buffer[end] ^= 1;
+        assert!(entry_in(shared, &buffer, at, incarnation, entry.hash, from).is_none(), "not what was written");
+    }
 
     fn place(unit: u64, bytes: u64) -> Proved {
         Proved { hash: KeyHash(unit.into()), from: Location::new(unit, bytes), bytes, resident: None }
