@@ -60,7 +60,7 @@ pub struct OpenOptions {
     /// purges and syncs.
     pub flush_interval: Option<Duration>,
     /// How much of a segment may be written anew before it is overwritten, in percent: objects that were asked for since
-    /// they were written. At most [`REINSERT_PERCENT_MAX`]; 0 turns it off.
+    /// they were written. By default 10, at most [`REINSERT_PERCENT_MAX`]; 0 turns it off.
     pub reinsert_percent: u32,
 }
 
