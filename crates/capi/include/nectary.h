@@ -87,8 +87,8 @@ int nectary_done_read_file(nectary_store *store, const void *data);
 int nectary_delete_file(nectary_store *store, const char *name);
 
 /*
- * Says that two files will be wanted together, so that the store may keep them together. A hint: no file need exist, and
- * none changes. At present the store uses no hints, and the call only checks its arguments.
+ * Says that other will be wanted with name, an image with its page, so that they are written side by side and may be read at
+ * once. A hint: no file need exist, and none changes. It counts for what is written after it, or in the half second before.
  */
 int nectary_collocate_files(nectary_store *store, const char *name, const char *other);
 

@@ -139,6 +139,11 @@ impl Open {
         Ok(())
     }
 
+    /// Says that two names belong together: the second with the first.
+    pub fn collocate(&self, name: &[u8], other: &[u8]) {
+        self.store.collocate(other, name);
+    }
+
     /// Deletes a name.
     pub fn delete(&self, name: &[u8]) -> Result<(), Failure> {
         self.worker.ask(Ask::Delete(name.to_vec())).map(drop)

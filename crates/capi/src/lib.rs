@@ -166,12 +166,10 @@ pub unsafe extern "C" fn nectary_collocate_files(
 ) -> c_int {
     call(|| {
         // SAFETY: as the caller promises.
-        unsafe {
-            text("name", name, NECTARY_NAME_BYTES_MAX)?;
-            text("other", other, NECTARY_NAME_BYTES_MAX)?;
-        }
-        // The store takes no hints yet: a hint that is checked and forgotten keeps the call's contract.
-        handle::find(store.addr()).map(drop)
+        let (name, other) =
+            unsafe { (text("name", name, NECTARY_NAME_BYTES_MAX)?, text("other", other, NECTARY_NAME_BYTES_MAX)?) };
+        handle::find(store.addr())?.collocate(name, other);
+        Ok(())
     })
 }
 

@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -38,6 +38,15 @@ impl Piece {
     }
 }
 
+/// How an entry came into memory that was not asked for: with a record beside which it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Neighbour {
+    /// Both were packed as belonging together.
+    Tied,
+    /// They lie near each other.
+    Near,
+}
+
 /// The content of an entry.
 #[derive(Debug)]
 pub struct Entry {
@@ -51,7 +60,11 @@ pub struct Entry {
     pub object_bytes: u64,
     pub generation: u64,
     pub sequence: u64,
+    /// The number that it shares with the records it was packed with, as read from disk; 0 for none.
+    pub cluster: u16,
     location: AtomicU64,
+    /// How it came with another record's read, until it is asked for: the code of a [`Neighbour`], or 0.
+    neighbour: AtomicU8,
     /// Whether it was asked for since it was written.
     asked_for: AtomicBool,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -82,7 +95,9 @@ impl Entry {
             object_bytes: parts.object_bytes,
             generation: parts.generation,
             sequence,
+            cluster: 0,
             location: AtomicU64::new(0),
+            neighbour: AtomicU8::new(0),
             asked_for: AtomicBool::new(false),
             decoded: OnceLock::new(),
         }
@@ -121,6 +136,23 @@ impl Entry {
     /// Whether it was asked for since it was written.
     pub fn was_asked_for(&self) -> bool {
         self.asked_for.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it came with another record's read.
+    pub fn set_neighbour(&self, neighbour: Neighbour) {
+        self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
+    }
+
+    /// How it came with another record's read; told once, at the first call. *Cost*: one load where it did not.
+    pub fn take_neighbour(&self) -> Option<Neighbour> {
+        if self.neighbour.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.neighbour.swap(0, Ordering::Relaxed) {
+            1 => Some(Neighbour::Tied),
+            2 => Some(Neighbour::Near),
+            _ => None,
+        }
     }
 
     /// Says where it lies now that it was written anew; it has to prove itself again.

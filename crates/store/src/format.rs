@@ -146,7 +146,8 @@ pub struct RecordBody {
     pub metadata_bytes: U32,
     pub fragment: U32,
     pub kind: u8,
-    pub reserved: [u8; 3],
+    pub reserved: u8,
+    pub cluster: U16,
     pub fragment_generation: U64,
     pub reserved_tags: U64,
 }

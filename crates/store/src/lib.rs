@@ -9,25 +9,30 @@
 //! | `shared` | commit and lookup: the order of things between memory, index and purges |
 //! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
+//! | `hints`, `arrange`, `clusters`, `near` | what belongs together: packed side by side, read at once |
 //! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
 //! | `recovery`, `log`, `check` | what reads back |
 //! | `format`, `layout` | the bytes |
 #![forbid(unsafe_code)]
 
+mod arrange;
 mod check;
 mod checkpoint;
+mod clusters;
 mod entry;
 mod error;
 mod fill;
 mod format;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hints;
 mod index;
 mod key;
 mod layout;
 mod log;
 mod marks;
 mod memory;
+mod near;
 mod object;
 mod pace;
 mod pack;
@@ -42,7 +47,9 @@ mod stat;
 mod store;
 mod writer;
 
+pub use arrange::PackEnd;
 pub use check::CheckReport;
+pub use clusters::ClusterRead;
 pub use error::{Error, ErrorKind};
 pub use fill::{Fill, FillHead, FillReader, FillRole};
 pub use format::METADATA_BYTES_MAX;
@@ -51,4 +58,4 @@ pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN};
 pub use object::{BodyReader, Object};
 pub use reinsert::REINSERT_PERCENT_MAX;
 pub use stat::{Counts, Recovery, Sequence, Sequences, Stat};
-pub use store::{CreateOptions, MEMORY_BYTES_MIN, OpenOptions, Store};
+pub use store::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions, Store};

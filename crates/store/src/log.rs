@@ -276,7 +276,8 @@ impl<'a> SegmentReader<'a> {
         let hash_seed = self.layout.hash_seed;
         let mut salvaged = Salvaged::default();
         let mut position = range.start;
-        let mut last = sequences.start;
+        // They may lie in any order, and are told by sequence.
+        let mut found: Vec<LoggedRecord> = Vec::new();
         while position + UNIT_BYTES * 2 < range.end {
             let place = self.place(position);
             let header = self.bytes_at(position, HEADER_BYTES as u64).await;
@@ -302,29 +303,31 @@ impl<'a> SegmentReader<'a> {
             };
             match record {
                 Some((record, primary_hash))
-                    if record.fields.sequence.get() > last && record.fields.sequence.get() < sequences.end =>
+                    if record.fields.sequence.get() > sequences.start
+                        && record.fields.sequence.get() < sequences.end =>
                 {
-                    last = record.fields.sequence.get();
                     let unit = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
-                    visit(LoggedRecord {
+                    found.push(LoggedRecord {
                         hash: KeyHash(record.fields.key_hash.get()),
                         primary_hash,
                         generation: record.fields.generation.get(),
-                        sequence: last,
+                        sequence: record.fields.sequence.get(),
                         location: Location::new(unit, record.bytes() as u64),
                         bytes: record.bytes() as u64,
                         whole: record.kind == RecordKind::Whole,
                         damaged: false,
                         fragments: fragments_of(&record),
                     });
-                    salvaged.count += 1;
-                    salvaged.last_sequence = last;
                     position += (record.bytes() as u64).next_multiple_of(UNIT_BYTES);
                     salvaged.end = position.next_multiple_of(BLOCK_BYTES);
                 }
                 _ => position += UNIT_BYTES,
             }
         }
+        found.sort_by_key(|record| record.sequence);
+        salvaged.count = found.len() as u64;
+        salvaged.last_sequence = found.last().map_or(0, |record| record.sequence);
+        found.into_iter().for_each(visit);
         salvaged
     }
 

@@ -198,6 +198,11 @@ impl MemoryTier {
         (policy.capacity(), policy.used(), self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
     }
 
+    /// The capacity in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.lock().policy.capacity()
+    }
+
     /// The policy's name.
     pub fn policy_name(&self) -> &'static str {
         self.lock().policy.name()

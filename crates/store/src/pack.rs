@@ -1,16 +1,18 @@
 //! Packing entries into an append.
 //!
-//! Owns: which waiting entries go into the next append, and the bytes of it. Leaves to others: when and where it is
-//! written.
+//! Owns: which waiting entries go into the next append, and the bytes of it: the next ones by sequence, listed in that order
+//! and laid down in the order that `arrange` gives. Leaves to others: when and where it is written.
 
 use nectary_block::Buffer;
 use zerocopy::IntoBytes;
 
+use crate::arrange::{self, PackEnd, Placed, Tie};
 use crate::entry::{Entry, Piece};
 use crate::format::{
     self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, HEADER_BYTES, Magic, Place, RECORD_HEADER_BYTES, RecordBody,
     TABLE_ENTRY_BYTES, TableEntry, UNIT_BYTES,
 };
+use crate::hints::{HintId, Hints};
 use crate::index::Location;
 use crate::layout::Layout;
 use crate::purge_log::LogEnd;
@@ -21,6 +23,8 @@ pub struct PackedAppend {
     pub buffer: Buffer,
     pub items: Vec<(Unwritten, Location)>,
     pub last_sequence: u64,
+    /// How many of the items lie beside others that they are tied to.
+    pub tied: u64,
 }
 
 /// What an append tells of the state of the rest when it is written.
@@ -49,9 +53,39 @@ pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
     (items, bytes)
 }
 
+/// By what clusters are packed.
+pub struct Packing<'a> {
+    pub hints: &'a Hints,
+    /// The size of a cluster; 0 packs none.
+    pub cluster_bytes: u64,
+    pub end: PackEnd,
+}
+
+impl Packing<'_> {
+    /// The order in which items lie, the first at `position` of its segment.
+    fn order(&self, items: &[Unwritten], position: u64) -> Vec<Placed> {
+        let piece = |item: &Unwritten| {
+            let entry = &item.entry;
+            let former = item.moved_from.is_some() && entry.cluster != 0;
+            arrange::Piece {
+                id: (entry.piece == Piece::Whole).then(|| HintId::of(entry.primary_hash)),
+                tie: match self.hints.seed_of(entry.primary_hash) {
+                    Some(seed) => Some(Tie::Seed(seed)),
+                    None => former.then_some(Tie::Former(entry.cluster)),
+                },
+                bytes: record_bytes(entry).next_multiple_of(UNIT_BYTES),
+            }
+        };
+        let pieces: Vec<_> = items.iter().map(piece).collect();
+        let number = items.first().map_or(0, |item| item.sequence);
+        arrange::arrange(&pieces, position, self.cluster_bytes, self.end, number)
+    }
+}
+
 /// Lays entries out as the append that stands at `offset` of the segment of `incarnation`.
 ///
-/// `sequence` is that of an append without entries.
+/// `items` come by sequence; `sequence` is that of an append without entries.
+#[expect(clippy::too_many_arguments)]
 pub fn pack(
     layout: &Layout,
     incarnation: u64,
@@ -59,6 +93,7 @@ pub fn pack(
     items: Vec<Unwritten>,
     sequence: u64,
     known: Known,
+    packing: &Packing<'_>,
     buffer: Option<Buffer>,
 ) -> PackedAppend {
     let address = layout.segment_start(incarnation) + offset;
@@ -87,38 +122,45 @@ pub fn pack(
     };
     buffer[HEADER_BYTES..APPEND_HEADER_BYTES].copy_from_slice(body.as_bytes());
     let mut position = table_end;
-    let mut placed = Vec::with_capacity(items.len());
-    for (number, item) in items.into_iter().enumerate() {
-        let bytes = record_bytes(&item.entry);
-        let end = position + bytes as usize;
+    let mut starts = vec![0; items.len()];
+    let mut tied = 0;
+    for Placed { index, cluster } in packing.order(&items, offset + table_end as u64) {
+        let item = &items[index];
+        let end = position + record_bytes(&item.entry) as usize;
         let place = Place { identity: layout.identity, incarnation, address: address + position as u64 };
-        write_record(&mut buffer[position..end], &item, place);
+        write_record(&mut buffer[position..end], item, cluster, place);
+        starts[index] = position;
+        tied += u64::from(cluster != 0);
+        let padded = end.next_multiple_of(UNIT_BYTES as usize);
+        buffer[end..padded].fill(0);
+        position = padded;
+    }
+    let mut placed = Vec::with_capacity(items.len());
+    for (number, (item, start)) in items.into_iter().zip(starts).enumerate() {
+        let bytes = record_bytes(&item.entry);
         let entry = &item.entry;
         let row = TableEntry {
             key_hash: entry.hash.0.into(),
             primary_hash: entry.primary_hash.0.into(),
             generation: entry.generation.into(),
             sequence: item.sequence.into(),
-            start_units: ((position as u64 / UNIT_BYTES) as u32).into(),
+            start_units: ((start as u64 / UNIT_BYTES) as u32).into(),
             record_bytes: (bytes as u32).into(),
             kind: entry.piece.kind().code(),
             reserved: [0; 7],
         };
         let at = APPEND_HEADER_BYTES + number * TABLE_ENTRY_BYTES;
         buffer[at..at + TABLE_ENTRY_BYTES].copy_from_slice(row.as_bytes());
-        let unit = (address + position as u64 - layout.segments_offset) / UNIT_BYTES;
+        let unit = (address + start as u64 - layout.segments_offset) / UNIT_BYTES;
         placed.push((item, Location::new(unit, bytes)));
-        let padded = end.next_multiple_of(UNIT_BYTES as usize);
-        buffer[end..padded].fill(0);
-        position = padded;
     }
     buffer[position..].fill(0);
     let place = Place { identity: layout.identity, incarnation, address };
     format::seal(&mut buffer, Magic::Append, place, table_end);
-    PackedAppend { buffer, items: placed, last_sequence }
+    PackedAppend { buffer, items: placed, last_sequence, tied }
 }
 
-fn write_record(bytes: &mut [u8], item: &Unwritten, place: Place) {
+fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) {
     let entry = &item.entry;
     let (fragment, fragment_generation) = match entry.piece {
         Piece::Whole => (0, 0),
@@ -138,7 +180,8 @@ fn write_record(bytes: &mut [u8], item: &Unwritten, place: Place) {
         metadata_bytes: (entry.metadata.len() as u32).into(),
         fragment: fragment.into(),
         kind: entry.piece.kind().code(),
-        reserved: [0; 3],
+        reserved: 0,
+        cluster: cluster.into(),
         fragment_generation: fragment_generation.into(),
         reserved_tags: 0.into(),
     };

@@ -28,6 +28,10 @@ pub enum Bug {
     PurgeAllIgnored = 10,
     /// Records of purges by prefix are not applied after a restart.
     PurgePrefixIgnored = 11,
+    /// What was purged comes into memory with a neighbour's read, as if it had been put anew.
+    NeighbourIgnoresPurge = 12,
+    /// What was replaced comes into memory with a neighbour's read.
+    NeighbourIgnoresReplacement = 13,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -38,7 +42,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that a crash or a flipped bit brings to light.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 13] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -50,6 +54,8 @@ impl Bug {
         Bug::CheckpointPositionIgnored,
         Bug::PurgeAllIgnored,
         Bug::PurgePrefixIgnored,
+        Bug::NeighbourIgnoresPurge,
+        Bug::NeighbourIgnoresReplacement,
     ];
 
     /// Bounds that decoders leave out: what fuzz targets must find.
@@ -69,6 +75,8 @@ impl Bug {
             Bug::CheckpointPositionIgnored => "checkpoint without its log position",
             Bug::PurgeAllIgnored => "purge of everything ignored",
             Bug::PurgePrefixIgnored => "purge by prefix ignored",
+            Bug::NeighbourIgnoresPurge => "neighbour that ignores a purge",
+            Bug::NeighbourIgnoresReplacement => "neighbour that ignores a newer version",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",

@@ -10,12 +10,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use nectary_block::{Context, SharedDevice};
+use nectary_block::{Buffer, Context, SharedDevice};
 
+use crate::arrange::PackEnd;
+use crate::clusters::Clusters;
 use crate::entry::{Entry, EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::FillTable;
 use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::hints::Hints;
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_fragment, hash_key};
 use crate::layout::Layout;
@@ -45,6 +48,9 @@ pub(crate) struct Shared {
     pub harvested: AtomicU64,
     /// How fast the ring turns.
     pub pace: Pace,
+    pub hints: Hints,
+    pub clusters: Clusters,
+    pub pack_end: PackEnd,
     pub fills: FillTable,
     pub counters: Counters,
     pub recovery: Recovery,
@@ -71,6 +77,15 @@ pub(crate) enum Found {
     Failed,
 }
 
+/// What is read at once: whole blocks of the device, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    pub start: u64,
+    pub end: u64,
+    /// The incarnation that its segment had before the read.
+    pub incarnation: u64,
+}
+
 /// The parts that `Shared` is made of.
 pub(crate) struct Parts {
     pub device: SharedDevice,
@@ -81,6 +96,9 @@ pub(crate) struct Parts {
     pub queue: Queue,
     pub marks: Marks,
     pub reinsert_percent: u32,
+    pub hints: Hints,
+    pub clusters: Clusters,
+    pub pack_end: PackEnd,
     pub fills: FillTable,
     pub recovery: Recovery,
     pub head: u64,
@@ -101,6 +119,9 @@ impl Shared {
             reinsert_percent: parts.reinsert_percent,
             harvested: AtomicU64::new(0),
             pace: Pace::new(),
+            hints: parts.hints,
+            clusters: parts.clusters,
+            pack_end: parts.pack_end,
             fills: parts.fills,
             counters: Counters::default(),
             recovery: parts.recovery,
@@ -228,6 +249,10 @@ impl Shared {
             self.memory.remove_same(&entry);
             return None;
         }
+        if let Some(neighbour) = entry.take_neighbour() {
+            self.clusters.note_hit(neighbour);
+            Counters::add(&self.counters.neighbours_hit, 1);
+        }
         if entry.ask()
             && let Some(location) = entry.location()
         {
@@ -242,7 +267,8 @@ impl Shared {
         let head = self.head.load(Ordering::Acquire);
         candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
-            match self.read_record(hash, key, location).await {
+            let (found, window) = self.read_near(hash, key, location).await;
+            match found {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.piece, Piece::Fragment { .. });
                     if !fragment && self.is_purged(&entry) {
@@ -258,6 +284,9 @@ impl Shared {
                         self.index.contains(hash, location)
                             && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
                     });
+                    if let Some(window) = window {
+                        self.take_neighbours(&window, &entry);
+                    }
                     return Some(
                         in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key))).unwrap_or(entry),
                     );
@@ -318,29 +347,54 @@ impl Shared {
         self.layout.incarnation_of(location.unit * UNIT_BYTES / self.layout.segment_bytes, head)
     }
 
-    /// Reads what stands at a location and decides whether it is the record of `hash`.
-    pub async fn read_record(&self, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
+    /// The blocks that a record at a location may take; `None` where there is no such place.
+    pub fn extent(&self, location: Location) -> Option<Extent> {
         let incarnation = self.incarnation_at(location, self.head.load(Ordering::Acquire));
         let offset = location.unit * UNIT_BYTES;
         let segment_end = (offset / self.layout.segment_bytes + 1) * self.layout.segment_bytes;
         if segment_end > self.layout.segment_count * self.layout.segment_bytes {
-            return Found::Damaged;
+            return None;
         }
         let address = self.layout.segments_offset + offset;
         let end = self.layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
         let block = u64::from(self.device.geometry().block_bytes);
-        let start = address / block * block;
-        let end = end.next_multiple_of(block);
+        Some(Extent { start: address / block * block, end: end.next_multiple_of(block), incarnation })
+    }
+
+    /// Reads an extent; a failure is counted and noted.
+    pub async fn read_extent(&self, extent: Extent) -> Option<Buffer> {
         Counters::add(&self.counters.device_reads, 1);
-        Counters::add(&self.counters.device_read_bytes, end - start);
-        let buffer = match nectary_block::read(&*self.device, start, (end - start) as usize).await {
-            Ok(buffer) => buffer,
+        Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
+        match nectary_block::read(&*self.device, extent.start, (extent.end - extent.start) as usize).await {
+            Ok(buffer) => Some(buffer),
             Err(error) => {
                 Counters::add(&self.counters.device_read_errors, 1);
                 self.note(error.to_string());
-                return Found::Failed;
+                None
             }
-        };
+        }
+    }
+
+    /// Reads what stands at a location and decides whether it is the record of `hash`.
+    pub async fn read_record(&self, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
+        let Some(extent) = self.extent(location) else { return Found::Damaged };
+        match self.read_extent(extent).await {
+            Some(buffer) => self.decode(hash, key, location, extent, buffer).0,
+            None => Found::Failed,
+        }
+    }
+
+    /// Decides whether what was read is the record of `hash`; gives the buffer back where the entry has bytes of its own.
+    pub fn decode(
+        &self,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+        location: Location,
+        extent: Extent,
+        buffer: Buffer,
+    ) -> (Found, Option<Buffer>) {
+        let Extent { start, incarnation, .. } = extent;
+        let address = self.layout.segments_offset + location.unit * UNIT_BYTES;
         let reclaimed = || {
             self.incarnation_at(location, self.head.load(Ordering::Acquire)) != incarnation
                 || !self.index.contains(hash, location)
@@ -348,16 +402,16 @@ impl Shared {
         let bad = || if reclaimed() { Found::Reclaimed } else { Found::Damaged };
         let bytes = &buffer[(address - start) as usize..];
         let place = Place { identity: self.layout.identity, incarnation, address };
-        let Ok(record) = Record::decode(bytes, place) else { return bad() };
+        let Ok(record) = Record::decode(bytes, place) else { return (bad(), None) };
         if record.fields.key_hash.get() != hash.0 {
-            return Found::Other;
+            return (Found::Other, None);
         }
         let found_key = KeyRef::new(record.primary(bytes), record.variant(bytes));
         if key.is_some_and(|key| key != found_key) {
-            return Found::Other;
+            return (Found::Other, None);
         }
         if !record.body_is_whole(bytes) {
-            return bad();
+            return (bad(), None);
         }
         let fields = record.fields;
         let piece = match record.kind {
@@ -374,13 +428,13 @@ impl Shared {
         let skip = (address - start) as usize;
         let used = record.bytes() - record.metadata_range().start;
         let (metadata_range, body_range) = (record.metadata_range(), record.body_start..record.bytes());
-        let (metadata, body) = if used * 100 < buffer.len() * BUFFER_USE_PERCENT_MIN {
+        let (metadata, body, buffer) = if used * 100 < buffer.len() * BUFFER_USE_PERCENT_MIN {
             let copy = |range: std::ops::Range<usize>| bytes::Bytes::copy_from_slice(&bytes[range]);
-            (copy(metadata_range), copy(body_range))
+            (copy(metadata_range), copy(body_range), Some(buffer))
         } else {
             let all = buffer.into_bytes();
             let slice = |range: std::ops::Range<usize>| all.slice(range.start + skip..range.end + skip);
-            (slice(metadata_range), slice(body_range))
+            (slice(metadata_range), slice(body_range), None)
         };
         let parts = EntryParts {
             key: owned_key,
@@ -392,9 +446,10 @@ impl Shared {
             object_bytes: fields.object_bytes.get(),
             generation: fields.generation.get(),
         };
-        let entry = Entry::new(parts, fields.sequence.get());
+        let mut entry = Entry::new(parts, fields.sequence.get());
+        entry.cluster = fields.cluster.get();
         entry.set_location(location);
-        Found::Entry(Arc::new(entry))
+        (Found::Entry(Arc::new(entry)), buffer)
     }
 
     /// Flushes the device; what was written before is then flushed.

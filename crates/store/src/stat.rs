@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::clusters::ClusterRead;
+
 /// Sequences of puts: each put has one, later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
@@ -66,6 +68,20 @@ counters! {
     device_read_bytes,
     /// Reads that the device failed.
     device_read_errors,
+    /// Reads that took the cluster around an object.
+    cluster_reads,
+    /// Bytes that they read beyond the objects'.
+    cluster_read_bytes,
+    /// Neighbours that went into memory with an object.
+    neighbours_taken,
+    /// Bytes of their bodies.
+    neighbours_taken_bytes,
+    /// Of these, how many were asked for while they were in memory: each saved a read.
+    neighbours_hit,
+    /// Hints that two objects belong together.
+    hints,
+    /// Objects that were written beside those that hints tie them to.
+    objects_tied,
     /// Appends written.
     appends,
     /// Bytes of appends written, headers and padding included.
@@ -153,6 +169,12 @@ pub struct Stat {
     pub marks_bytes: u64,
     /// The share of a segment that may be written anew, in percent.
     pub reinsert_percent: u32,
+    /// Size of a cluster in bytes; 0: none are packed and none read.
+    pub cluster_bytes: u64,
+    /// What a read from disk takes: the cluster, the object, or what has paid.
+    pub cluster_read: ClusterRead,
+    /// Bytes of the table of pending hints.
+    pub hints_bytes: u64,
     /// Entries given up because the index was at its bound.
     pub index_evictions: u64,
     /// The replacement policy of the memory tier.

@@ -12,11 +12,14 @@ use nectary_block::{Buffer, SharedDevice, read, write};
 use nectary_cache::S3Fifo;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::arrange::PackEnd;
 use crate::check::{self, CheckReport};
+use crate::clusters::{ClusterRead, Clusters};
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::{self, FillRole, FillTable};
 use crate::format::BLOCK_BYTES;
+use crate::hints::Hints;
 use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
 use crate::layout::Layout;
 use crate::marks::Marks;
@@ -35,6 +38,12 @@ use crate::writer::{Command, Start, Writer};
 const COMMANDS_MAX: usize = 1024;
 /// The share of a segment that is re-inserted where none is given, in percent (decision 0019).
 const REINSERT_PERCENT_DEFAULT: u32 = 10;
+/// The size of a cluster where none is given, in bytes.
+const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
+/// The smallest cluster, in bytes.
+pub const CLUSTER_BYTES_MIN: u64 = 4 << 10;
+/// The largest cluster, in bytes.
+pub const CLUSTER_BYTES_MAX: u64 = 1 << 20;
 /// The smallest memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
@@ -62,6 +71,13 @@ pub struct OpenOptions {
     /// How much of a segment may be written anew before it is overwritten, in percent: objects that were asked for since
     /// they were written. By default 10, at most [`REINSERT_PERCENT_MAX`]; 0 turns it off.
     pub reinsert_percent: u32,
+    /// The size of a cluster in bytes: objects that [`collocate`](Store::collocate) ties are packed into one, and a read from
+    /// disk may take a whole one. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`], or 0 for no clusters.
+    pub cluster_bytes: u64,
+    /// What a read from disk takes.
+    pub cluster_read: ClusterRead,
+    /// From which end of what waits clusters are packed.
+    pub pack_end: PackEnd,
 }
 
 impl Default for OpenOptions {
@@ -71,6 +87,9 @@ impl Default for OpenOptions {
             write_delay: Duration::from_millis(500),
             flush_interval: None,
             reinsert_percent: REINSERT_PERCENT_DEFAULT,
+            cluster_bytes: CLUSTER_BYTES_DEFAULT,
+            cluster_read: ClusterRead::default(),
+            pack_end: PackEnd::default(),
         }
     }
 }
@@ -88,6 +107,13 @@ impl OpenOptions {
             return Err(Error::invalid(format!(
                 "at most {REINSERT_PERCENT_MAX} percent of a segment can be re-inserted, {} were given",
                 self.reinsert_percent
+            )));
+        }
+        let bytes = self.cluster_bytes;
+        if bytes != 0 && !(bytes.is_power_of_two() && (CLUSTER_BYTES_MIN..=CLUSTER_BYTES_MAX).contains(&bytes)) {
+            return Err(Error::invalid(format!(
+                "a cluster has a power of two from {CLUSTER_BYTES_MIN} to {CLUSTER_BYTES_MAX} bytes, or 0 for none, \
+                 {bytes} were given"
             )));
         }
         Ok(())
@@ -216,7 +242,9 @@ impl Store {
         let recovered = recovery::recover(&device, &layout, options.memory_bytes / 2).await?;
         let marked_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
         let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
-        let budget = Budget::of(options.memory_bytes, recovered.index.bytes() + marks.bytes(), &layout);
+        let hints = Hints::new(options.memory_bytes);
+        let fixed = recovered.index.bytes() + marks.bytes() + hints.bytes();
+        let budget = Budget::of(options.memory_bytes, fixed, &layout);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared::new(Parts {
             device,
@@ -227,6 +255,9 @@ impl Store {
             queue: Queue::new(budget.unwritten_bytes, layout.append_bytes_max() / 2, recovered.recovered_sequence),
             marks,
             reinsert_percent: options.reinsert_percent,
+            hints,
+            clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
+            pack_end: options.pack_end,
             fills: FillTable::new(budget.fill_bytes),
             recovery: recovered.recovery,
             head: recovered.position.incarnation,
@@ -349,6 +380,18 @@ impl Store {
         fill.finish().await
     }
 
+    /// Says that objects of the primary key `object` will be wanted with those of `seed`: an image with its page.
+    ///
+    /// It is advice for what is put or waits to be written: they are written side by side, and read together where that
+    /// pays. Say it before or right after the put. *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two
+    /// hashes and a store; no lock, no allocation.
+    pub fn collocate(&self, object: &[u8], seed: &[u8]) {
+        let shared = self.shared();
+        let hash = |primary| shared.hash(KeyRef::new(primary, b"")).0;
+        shared.hints.add(hash(object), hash(seed));
+        Counters::add(&shared.counters.hints, 1);
+    }
+
     /// Purges a key with all its variants.
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
@@ -463,6 +506,9 @@ impl Store {
             index_bytes: shared.index.bytes(),
             marks_bytes: shared.marks.bytes(),
             reinsert_percent: shared.reinsert_percent,
+            cluster_bytes: shared.clusters.cluster_bytes(),
+            cluster_read: shared.clusters.mode(),
+            hints_bytes: shared.hints.bytes(),
             index_evictions: shared.index.evictions(),
             memory_policy: shared.memory.policy_name().to_owned(),
             memory_capacity_bytes: capacity,

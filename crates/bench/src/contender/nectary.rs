@@ -1,7 +1,8 @@
 //! The Nectary store as a contender, on its block devices without a file system.
 //!
-//! Several devices are striped: a store has one span today. Hints are passed to it and are without effect until the store
-//! has clusters. Everything else is as the store's defaults have it.
+//! Several devices are striped: a store has one span today. The hints of what is put are passed to it, unless the
+//! environment's `NECTARY_BENCH_HINTS` is `off`. Everything else is as the store's defaults have it, but for what
+//! `NECTARY_BENCH_CLUSTER_READ` (`auto`, `cluster`, `object`) and `NECTARY_BENCH_CLUSTER_BYTES` say.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -48,6 +49,11 @@ fn spec(place: &Place) -> String {
     }
 }
 
+/// What a variable of the environment says, where it says something that can be used.
+fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 /// Makes an empty store.
 pub(super) fn create(place: &Place) -> Result<(), Error> {
     block_on(async {
@@ -61,6 +67,8 @@ pub(super) fn create(place: &Place) -> Result<(), Error> {
 /// An open store.
 pub struct Nectary {
     store: Store,
+    /// Whether hints are passed to it.
+    hints: bool,
     /// Where the clock is virtual: how long a put may wait for its write, and when the last wait ended.
     write_delay: Option<(Duration, Mutex<Duration>)>,
 }
@@ -70,12 +78,16 @@ impl Nectary {
     pub fn open(place: &Place, memory_bytes: u64) -> Result<Nectary, Error> {
         let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
         let usual = options.write_delay;
-        let options = OpenOptions { write_delay: usual.div_f64(place.speed.max(1.0)), ..options };
+        let write_delay = usual.div_f64(place.speed.max(1.0));
+        let cluster_read = variable("NECTARY_BENCH_CLUSTER_READ").unwrap_or(options.cluster_read);
+        let cluster_bytes = variable("NECTARY_BENCH_CLUSTER_BYTES").unwrap_or(options.cluster_bytes);
+        let options = OpenOptions { write_delay, cluster_read, cluster_bytes, ..options };
         let store = block_on(async {
             let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
             Ok(Store::open(device, options).await?)
         })?;
-        Ok(Nectary { store, write_delay: place.is_virtual.then(|| (usual, Mutex::default())) })
+        let hints = std::env::var("NECTARY_BENCH_HINTS").as_deref() != Ok("off");
+        Ok(Nectary { store, hints, write_delay: place.is_virtual.then(|| (usual, Mutex::default())) })
     }
 }
 
@@ -112,6 +124,9 @@ impl Storage for Nectary {
 
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
         let key = request.key();
+        if let Some(page) = request.page.filter(|_| self.hints) {
+            self.store.collocate(key.as_bytes(), Request { object: page, ..*request }.key().as_bytes());
+        }
         block_on(async {
             for _ in 0..PUT_ATTEMPTS_MAX {
                 let put = self.store.put(KeyRef::new(key.as_bytes(), b""), Bytes::new(), body.clone()).await;

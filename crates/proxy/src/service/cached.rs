@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::asked::Asked;
 use super::fetch::{self, Plan, Told};
+use super::locality;
 use super::pass;
 use super::reply::{Source, failed, from_stored, own};
 use crate::access_log::Outcome;
@@ -78,6 +79,7 @@ pub(super) async fn serve(mut asked: Asked) -> Response<ReplyBody> {
         match worker.store.begin_fill(key, stale.as_ref()) {
             FillRole::Resident(_) => {}
             FillRole::Leader(fill) => {
+                locality::hint(&asked);
                 let reader = fill.reader();
                 let plan = Plan::new(&asked, variant.names, stale);
                 let (tell, told) = oneshot::channel();

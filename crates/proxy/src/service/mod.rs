@@ -2,7 +2,7 @@
 //!
 //! Owns: the way of a request through the proxy. `connection` puts hyper on a client's stream; `direct` and `hit` answer at once
 //! what is fresh in memory; `route` sends everything else where it belongs: `cached` (look up, join or begin a fetch), `fetch` (the
-//! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge`; `reply` makes responses.
+//! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge`; `reply` makes responses, `locality` hints.
 
 mod asked;
 mod cached;
@@ -10,6 +10,7 @@ pub(crate) mod connection;
 mod direct;
 mod fetch;
 mod hit;
+mod locality;
 mod pass;
 mod purge;
 mod reply;

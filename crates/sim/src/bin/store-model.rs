@@ -43,7 +43,7 @@ fn main() -> std::process::ExitCode {
         "check": "store-model", "seed": options.seed, "operations": report.operations, "keys": options.keys,
         "hits": report.hits, "misses": report.misses, "restarts": report.restarts,
         "damaged_places": report.damaged_places, "demanded": report.demanded,
-        "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
+        "neighbours": report.neighbours, "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
         "planted_caught": noticed > 0, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
@@ -55,7 +55,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     }
     let gets = (report.hits + report.misses).max(1);
     println!(
-        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted",
+        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} read as neighbours",
         options.seed,
         report.operations,
         options.keys,
@@ -63,7 +63,8 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         report.restarts_clean,
         report.damaged_places,
         report.damage_noticed,
-        report.reinserted
+        report.reinserted,
+        report.neighbours
     );
     println!(
         "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); differences {}",
@@ -76,6 +77,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     report.differences.is_empty()
         && report.operations == options.operations
         && report.reinserted > 0
+        && report.neighbours > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
 }

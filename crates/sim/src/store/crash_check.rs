@@ -17,6 +17,8 @@ pub struct Verdict {
     pub live: u32,
     /// Keys that had to hit.
     pub demanded: u32,
+    /// Objects that came into memory with a neighbour's read.
+    pub neighbours: u64,
     /// What was promised and not kept.
     pub violations: Vec<String>,
 }
@@ -68,6 +70,7 @@ pub async fn check(image: MemoryDevice, crash: CrashModel, expectation: &Expecta
             }
         }
     }
+    verdict.neighbours = store.stat().counts.neighbours_taken;
     verdict
 }
 

@@ -30,6 +30,10 @@ pub struct CrashReport {
     pub live: u64,
     /// Objects that the workloads re-inserted.
     pub reinserted: u64,
+    /// Objects that they wrote beside those that hints tie them to.
+    pub tied: u64,
+    /// Objects that came into memory with a neighbour's read when images were checked.
+    pub neighbours: u64,
     /// Answers compared that had to be hits.
     pub demanded: u64,
     /// Broken promises, counted.
@@ -60,6 +64,7 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
         check_states(&workload, &options, &mut seen, &mut report).await;
         report.workloads += 1;
         report.reinserted += workload.reinserted;
+        report.tied += workload.tied;
         progress(&report);
         if options.stop_at_violation && report.violation_count > 0 {
             break;
@@ -100,6 +105,7 @@ async fn check_states(
         let verdict = check(state.device(), state.model, &expectation).await;
         report.states += 1;
         report.demanded += u64::from(verdict.demanded);
+        report.neighbours += verdict.neighbours;
         if seen.insert(state.hash) {
             report.distinct += 1;
             report.live += u64::from(verdict.live > 0);

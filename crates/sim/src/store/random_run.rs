@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
-use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+use nectary_store::{ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, Store};
 
 use crate::random::Random;
 use crate::store::crash_check::read;
@@ -58,6 +58,8 @@ pub struct RunReport {
     pub damage_noticed: u64,
     /// Objects that the store re-inserted.
     pub reinserted: u64,
+    /// Objects that came into memory with a neighbour's read.
+    pub neighbours: u64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
 }
@@ -86,7 +88,7 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
     let memory = Arc::new(MemoryDevice::new(options.store_bytes));
     let device: SharedDevice = memory.clone();
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
-    let store = Store::open(device, open_options()).await.expect("a new store opens");
+    let store = Store::open(device, open_options(0)).await.expect("a new store opens");
     let mut run = Run {
         random: Random::new(options.seed),
         memory,
@@ -110,9 +112,11 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
     run.report
 }
 
-fn open_options() -> OpenOptions {
+/// What a read takes changes from one restart to the next.
+fn open_options(restarts: u64) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
-    OpenOptions { memory_bytes: 24 << 20, write_delay, flush_interval: None, reinsert_percent: 10 }
+    let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
+    OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent: 10, cluster_read, ..OpenOptions::default() }
 }
 
 impl Run {
@@ -186,6 +190,9 @@ impl Run {
         let bytes = bytes::Bytes::from(body(0, key, version, length as usize));
         let metadata = bytes::Bytes::copy_from_slice(&version.to_le_bytes());
         let head = self.store().stat().head_incarnation;
+        if self.random.chance(50) {
+            self.store().collocate(&name, &primary(key / 8 * 8));
+        }
         loop {
             let put = self.store().put(KeyRef::new(&name, variant(key)), metadata.clone(), bytes.clone()).await;
             match put {
@@ -270,12 +277,13 @@ impl Run {
         let counts = self.store().stat().counts;
         self.report.damage_noticed += counts.damaged;
         self.report.reinserted += counts.reinserted;
+        self.report.neighbours += counts.neighbours_taken;
         self.store = None;
         for _ in 0..self.options.damage_per_restart {
             self.damage().await;
         }
         let device: SharedDevice = self.memory.clone();
-        match Store::open(device, open_options()).await {
+        match Store::open(device, open_options(self.report.restarts)).await {
             Ok(store) => self.store = Some(store),
             Err(error) => panic!("seed {}: the store does not open: {error}", self.options.seed),
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
-use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+use nectary_store::{ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, PackEnd, Store};
 
 use crate::random::Random;
 use crate::store::expectation::Event;
@@ -42,6 +42,8 @@ pub struct Workload {
     pub events_before: usize,
     /// Objects that were re-inserted.
     pub reinserted: u64,
+    /// Objects that were written beside those that hints tie them to.
+    pub tied: u64,
 }
 
 struct Running {
@@ -54,12 +56,20 @@ struct Running {
     next_version: u32,
     options: OpenOptions,
     reinserted: u64,
+    tied: u64,
 }
 
 /// How stores are opened here.
 pub fn open_options() -> OpenOptions {
     let write_delay = Duration::from_millis(2);
-    OpenOptions { memory_bytes: 8 << 20, write_delay, flush_interval: None, reinsert_percent: 50 }
+    OpenOptions {
+        memory_bytes: 8 << 20,
+        write_delay,
+        reinsert_percent: 50,
+        cluster_bytes: 16 << 10,
+        cluster_read: ClusterRead::Cluster,
+        ..OpenOptions::default()
+    }
 }
 
 /// Runs the workload of a seed. `operations` is its length while recorded.
@@ -74,7 +84,9 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
     let write_delay = Duration::from_millis(random.below(6));
-    let options = OpenOptions { write_delay, reinsert_percent, ..open_options() };
+    let pack_end = if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot };
+    let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
+    let options = OpenOptions { write_delay, reinsert_percent, pack_end, cluster_bytes, ..open_options() };
     let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");
     let mut running = Running {
         random,
@@ -85,6 +97,7 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         next_version: 0,
         options,
         reinserted: 0,
+        tied: 0,
     };
 
     // Before the recording: one lap to three, so that reclaimed and re-inserted segments and old laps are around.
@@ -94,7 +107,7 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
     }
     running.sync().await;
     running.leave();
-    let Running { events, random, next_version, options, reinserted, .. } = running;
+    let Running { events, random, next_version, options, reinserted, tied, .. } = running;
     let base = memory.image();
     let recorder = Recorder::new();
     let recorded = recorder.wrap(device);
@@ -110,14 +123,15 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         next_version,
         options,
         reinserted,
+        tied,
     };
     running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
     for _ in 0..operations {
         running.operate().await;
     }
     running.leave();
-    let Running { events, reinserted, .. } = running;
-    Workload { seed, base, recording: recorder.take(), events, events_before, reinserted }
+    let Running { events, reinserted, tied, .. } = running;
+    Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied }
 }
 
 /// Fills the device with a store of the same layout and other bodies under the same keys.
@@ -142,7 +156,9 @@ impl Running {
 
     /// Drops the store, as a crash would.
     fn leave(&mut self) {
-        self.reinserted += self.store.take().map_or(0, |store| store.stat().counts.reinserted);
+        let counts = self.store.take().map(|store| store.stat().counts).unwrap_or_default();
+        self.reinserted += counts.reinserted;
+        self.tied += counts.objects_tied;
     }
 
     fn tell(&mut self, event: Event) {
@@ -193,6 +209,11 @@ impl Running {
         let name = primary(key);
         let bytes = body(0, key, version, length);
         let metadata = version.to_le_bytes().to_vec();
+        if self.random.chance(60) {
+            // Some keys are pages to which others belong.
+            let page = self.random.below(BUSY_KEYS.into()) as u32;
+            self.store().collocate(&name, &primary(page));
+        }
         if let Ok(sequence) = self.store().put(KeyRef::new(&name, variant(key)), metadata.into(), bytes.into()).await {
             self.tell(Event::Accepted { key, version, sequence: sequence.0 });
         }

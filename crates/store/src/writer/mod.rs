@@ -239,8 +239,12 @@ impl Writer {
         let LogPosition { incarnation, offset } = self.position;
         let flushed_sequence = self.shared.flushed.load(Ordering::Acquire);
         let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
-        let packed = pack::pack(layout, incarnation, offset, items, sequence, known, spare);
-        let PackedAppend { buffer, items, last_sequence } = packed;
+        let shared = &self.shared;
+        let cluster_bytes = shared.clusters.cluster_bytes();
+        let packing = pack::Packing { hints: &shared.hints, cluster_bytes, end: shared.pack_end };
+        let packed = pack::pack(layout, incarnation, offset, items, sequence, known, &packing, spare);
+        let PackedAppend { buffer, items, last_sequence, tied } = packed;
+        Counters::add(&shared.counters.objects_tied, tied);
         self.appended_sequence = last_sequence;
         let bytes = buffer.len() as u64;
         let address = layout.segment_start(incarnation) + offset;
@@ -278,7 +282,7 @@ impl Writer {
         let index_bytes = self.shared.index.bytes();
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
-            let fixed = index_bytes + self.shared.marks.bytes();
+            let fixed = index_bytes + self.shared.marks.bytes() + self.shared.hints.bytes();
             let capacity = crate::store::tier_bytes(self.memory_bytes, fixed, &self.shared.layout);
             self.shared.memory.set_capacity(capacity);
         }

@@ -1,0 +1,159 @@
+//! What hints tie together is written side by side and read at once; neighbours that were purged or replaced stay away.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{body, options};
+use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, PackEnd, Store};
+
+const PAGES: u64 = 40;
+/// Objects that a page embeds.
+const EMBEDDED: u64 = 4;
+
+fn page(page: u64) -> String {
+    format!("http://example.invalid/{page}/")
+}
+
+fn embedded(page: u64, number: u64) -> String {
+    format!("http://example.invalid/{page}/{number}.png")
+}
+
+fn key(name: &str) -> KeyRef<'_> {
+    KeyRef::new(name.as_bytes(), b"")
+}
+
+fn clustered(cluster_read: ClusterRead) -> OpenOptions {
+    // What is put waits for the sync, so that an append has many pages.
+    OpenOptions { cluster_read, write_delay: Duration::from_secs(2), ..options() }
+}
+
+async fn put(store: &Store, name: &str, seed: u64) {
+    store.put(key(name), "metadata".into(), body(seed, 2000)).await.unwrap();
+}
+
+/// A store with pages whose objects came in an order that has nothing to do with pages.
+async fn pages(options: &OpenOptions, hints: bool) -> SharedDevice {
+    let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    let store = Store::open(device.clone(), options.clone()).await.unwrap();
+    for number in 0..PAGES {
+        put(&store, &page(number), number).await;
+    }
+    for object in 0..EMBEDDED {
+        for number in 0..PAGES {
+            if hints {
+                store.collocate(embedded(number, object).as_bytes(), page(number).as_bytes());
+            }
+            put(&store, &embedded(number, object), number + 1000 * object).await;
+        }
+    }
+    store.sync().await.unwrap();
+    device
+}
+
+/// Reads every page with what it embeds; how many reads of the device that took.
+async fn read_pages(device: &SharedDevice, options: &OpenOptions) -> u64 {
+    let store = Store::open(device.clone(), options.clone()).await.unwrap();
+    for number in (0..PAGES).map(|number| number * 7 % PAGES) {
+        assert_eq!(store.get(key(&page(number))).await.unwrap().whole().unwrap(), &body(number, 2000));
+        for object in 0..EMBEDDED {
+            let found = store.get(key(&embedded(number, object))).await.unwrap();
+            assert_eq!(found.whole().unwrap(), &body(number + 1000 * object, 2000));
+            assert_eq!(found.metadata(), "metadata");
+        }
+    }
+    let counts = store.stat().counts;
+    assert_eq!(counts.neighbours_hit + counts.device_reads, PAGES * (EMBEDDED + 1), "{counts:?}");
+    counts.device_reads
+}
+
+#[tokio::test]
+async fn what_hints_tie_together_is_read_at_once_and_comes_with_its_bytes() {
+    for pack_end in [PackEnd::Cold, PackEnd::Hot] {
+        let options = OpenOptions { pack_end, cluster_bytes: 16 << 10, ..clustered(ClusterRead::Cluster) };
+        let tied = pages(&options, true).await;
+        let reads = read_pages(&tied, &options).await;
+        // 16 KiB hold a page and a half: at most a page in two needs a second read.
+        assert!(reads <= PAGES * 3 / 2, "{reads}");
+        let objects = read_pages(&tied, &OpenOptions { cluster_read: ClusterRead::Object, ..options.clone() }).await;
+        assert_eq!(objects, PAGES * (EMBEDDED + 1));
+    }
+}
+
+#[tokio::test]
+async fn clusters_of_no_size_are_neither_packed_nor_read() {
+    let options = OpenOptions { cluster_bytes: 0, ..clustered(ClusterRead::Cluster) };
+    let device = pages(&options, true).await;
+    assert_eq!(read_pages(&device, &options).await, PAGES * (EMBEDDED + 1));
+    for cluster_bytes in [1, 4095, 12 << 10, 2 << 20] {
+        let refused = OpenOptions { cluster_bytes, ..options.clone() };
+        assert!(refused.check().unwrap_err().message.contains("cluster"), "{cluster_bytes}");
+    }
+}
+
+#[tokio::test]
+async fn neighbours_that_were_purged_or_replaced_stay_away() {
+    let options = clustered(ClusterRead::Cluster);
+    let device = pages(&options, true).await;
+    let store = Store::open(device.clone(), options.clone()).await.unwrap();
+    for number in 0..PAGES {
+        store.purge_key(embedded(number, 0).as_bytes()).await.unwrap();
+        put(&store, &embedded(number, 1), number + 7777).await;
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    let store = Store::open(device, options).await.unwrap();
+    for number in 0..PAGES {
+        assert!(store.get(key(&page(number))).await.is_some());
+        assert!(store.get_resident(key(&embedded(number, 0))).is_none(), "a purged neighbour of page {number}");
+        if let Some(found) = store.get_resident(key(&embedded(number, 1))) {
+            assert_eq!(found.whole().unwrap(), &body(number + 7777, 2000));
+        }
+    }
+    for number in 0..PAGES {
+        assert!(store.get(key(&embedded(number, 0))).await.is_none());
+        let found = store.get(key(&embedded(number, 1))).await.unwrap();
+        assert_eq!(found.whole().unwrap(), &body(number + 7777, 2000));
+    }
+    assert!(store.stat().counts.neighbours_taken > PAGES);
+}
+
+#[tokio::test]
+async fn records_that_lie_in_another_order_than_they_came_are_salvaged_with_the_newest_version() {
+    let options = clustered(ClusterRead::Cluster);
+    let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    let store = Store::open(device.clone(), options.clone()).await.unwrap();
+    for round in 0..3 {
+        for number in 0..20 {
+            store.collocate(embedded(number, 0).as_bytes(), page(number).as_bytes());
+            put(&store, &embedded(number, 0), number + 100 * round).await;
+            put(&store, &page(number), number + 100 * round).await;
+        }
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    // The append's header is lost: what stands behind it is looked for record by record.
+    let mut found = false;
+    for block in 0..(64 << 20) / 4096 {
+        let bytes = nectary_block::read(&*device, block * 4096, 4096).await.unwrap();
+        if bytes.starts_with(b"NAPP") {
+            nectary_block::write(&*device, block * 4096, nectary_block::Buffer::zeroed(4096)).await.unwrap();
+            found = true;
+        }
+    }
+    assert!(found);
+    let store = Store::open(device, options).await.unwrap();
+    assert!(store.stat().recovery.salvaged > 0);
+    for number in 0..20 {
+        for name in [page(number), embedded(number, 0)] {
+            if let Some(object) = store.get(key(&name)).await {
+                assert_eq!(object.whole().unwrap(), &body(number + 200, 2000), "{name}");
+            }
+        }
+    }
+    assert!(store.get(key(&page(19))).await.is_some());
+}
