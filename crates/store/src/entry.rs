@@ -143,11 +143,13 @@ impl Entry {
         self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
     }
 
-    /// How it came with another record's read; told once, at the first call. *Cost*: one load where it did not.
+    /// Whether it came with another record's read and was not asked for since.
+    pub fn is_neighbour(&self) -> bool {
+        self.neighbour.load(Ordering::Relaxed) != 0
+    }
+
+    /// How it came with another record's read; told once, at the first call.
     pub fn take_neighbour(&self) -> Option<Neighbour> {
-        if self.neighbour.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
         match self.neighbour.swap(0, Ordering::Relaxed) {
             1 => Some(Neighbour::Tied),
             2 => Some(Neighbour::Near),

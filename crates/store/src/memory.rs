@@ -3,21 +3,32 @@
 //! Owns: which entries are in memory. Every entry here is on disk or waits to be written (it is then pinned: the policy
 //! does not know it yet). Leaves to others: whether an entry is purged (`purges`), where it lies (`index`).
 //!
+//! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
+//! their first hit, which hands them to the policy like anything that was asked for. So they stay long enough to be
+//! wanted, and push out nothing that was. The room is the policy's again when they have left.
+//!
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nectary_cache::{Access, Policy, Stream};
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Neighbour};
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 
 const NOTES: usize = 256;
 const NOTES_BATCH: usize = 64;
+/// Neighbours take at most this share of the tier.
+const NEIGHBOURS_SHARE: u64 = 8;
+/// They leave when so large a share of the tier was taken in since they came.
+const NEIGHBOURS_AGE_SHARE: u64 = 2;
+/// In steps of this share room goes to neighbours and back.
+const NEIGHBOURS_STEP_SHARE: u64 = 64;
 
 /// Ids are hashes already.
 #[derive(Default)]
@@ -43,6 +54,20 @@ struct Replacement {
     policy: Box<dyn Policy>,
     /// Where the next note to be taken stands.
     taken: usize,
+    /// What policy and neighbours may hold together, in bytes.
+    capacity: u64,
+    /// Bytes that the policy has taken in so far.
+    inserted_bytes: u64,
+    neighbours: Neighbours,
+}
+
+/// Neighbours that wait for their first hit, and how much the policy had taken in when they came.
+#[derive(Default)]
+struct Neighbours {
+    queue: VecDeque<(Arc<Entry>, u64)>,
+    bytes: u64,
+    /// The room that the policy has ceded.
+    ceded: u64,
 }
 
 /// Entries in memory.
@@ -57,11 +82,18 @@ pub struct MemoryTier {
 impl MemoryTier {
     /// Makes an empty tier under `policy`, whose capacity is in bytes.
     pub fn new(policy: Box<dyn Policy>) -> MemoryTier {
+        let replacement = Replacement {
+            taken: 0,
+            capacity: policy.capacity(),
+            inserted_bytes: 0,
+            neighbours: Neighbours::default(),
+            policy,
+        };
         MemoryTier {
             map: Map::with_hasher(BuildHasherDefault::default()),
             notes: (0..NOTES).map(|_| AtomicU64::new(0)).collect(),
             noted: AtomicUsize::new(0),
-            replacement: Mutex::new(Replacement { policy, taken: 0 }),
+            replacement: Mutex::new(replacement),
             unwritten_bytes: AtomicU64::new(0),
         }
     }
@@ -149,6 +181,86 @@ impl MemoryTier {
         Some(Arc::clone(entry))
     }
 
+    /// Puts an entry that came with another's read, where there is none of its id and `still_valid` says so under the lock that
+    /// orders replacement. Returns whether it did.
+    pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
+        let mut replacement = self.lock();
+        let pinned = self.map.pin();
+        let (weight, most) = (entry.weight(), replacement.capacity / NEIGHBOURS_SHARE);
+        if weight > most || pinned.contains_key(&entry.id()) || !still_valid() {
+            return false;
+        }
+        while replacement.neighbours.bytes + weight > most && self.drop_neighbour(&mut replacement) {}
+        let born = replacement.inserted_bytes;
+        replacement.neighbours.bytes += weight;
+        replacement.neighbours.queue.push_back((Arc::clone(entry), born));
+        pinned.insert(entry.id(), Arc::clone(entry));
+        self.cede(&mut replacement);
+        true
+    }
+
+    /// Hands a neighbour that was asked for to the policy; tells how it came, once, unless the lock is taken just now.
+    ///
+    /// *Cost*: one load where it is no neighbour.
+    pub fn promote(&self, entry: &Arc<Entry>) -> Option<Neighbour> {
+        if !entry.is_neighbour() {
+            return None;
+        }
+        let mut replacement = self.replacement.try_lock().ok()?;
+        let neighbour = entry.take_neighbour()?;
+        replacement.neighbours.bytes = replacement.neighbours.bytes.saturating_sub(entry.weight());
+        if self.map.pin().get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            self.refer(&mut replacement, entry);
+        }
+        Some(neighbour)
+    }
+
+    /// Lets the neighbour go that has waited longest; false where there is none.
+    fn drop_neighbour(&self, replacement: &mut Replacement) -> bool {
+        let Some((entry, _)) = replacement.neighbours.queue.pop_front() else { return false };
+        // One that was promoted is the policy's, and its bytes with it.
+        if entry.take_neighbour().is_some() {
+            let bytes = &mut replacement.neighbours.bytes;
+            *bytes = bytes.saturating_sub(entry.weight());
+            let pinned = self.map.pin();
+            if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, &entry)) {
+                pinned.remove(&entry.id());
+            }
+        }
+        true
+    }
+
+    /// Lets neighbours go that nobody came for.
+    fn age_neighbours(&self, replacement: &mut Replacement) {
+        let age = replacement.capacity / NEIGHBOURS_AGE_SHARE;
+        let oldest = |replacement: &Replacement| replacement.neighbours.queue.front().map(|(_, born)| *born);
+        while oldest(replacement).is_some_and(|born| born + age < replacement.inserted_bytes) {
+            self.drop_neighbour(replacement);
+        }
+        self.cede(replacement);
+    }
+
+    /// Gives the policy the room that neighbours leave.
+    fn cede(&self, replacement: &mut Replacement) {
+        let step = (replacement.capacity / NEIGHBOURS_STEP_SHARE).max(1);
+        let wanted = replacement.neighbours.bytes.next_multiple_of(step);
+        let ceded = &mut replacement.neighbours.ceded;
+        if wanted > *ceded || wanted + 2 * step <= *ceded {
+            *ceded = wanted;
+            self.enforce(replacement);
+        }
+    }
+
+    /// Sets the policy's capacity and evicts down to it.
+    fn enforce(&self, replacement: &mut Replacement) {
+        let map = self.map.pin();
+        let bytes = replacement.capacity.saturating_sub(replacement.neighbours.ceded);
+        replacement.policy.set_capacity(bytes, &mut |id| {
+            map.remove(&id);
+            true
+        });
+    }
+
     /// Removes the entry of `hash` if it lies at `location`: what stood there is about to be overwritten.
     pub fn remove_at(&self, hash: KeyHash, location: Location) {
         let mut replacement = self.lock();
@@ -184,23 +296,22 @@ impl MemoryTier {
     /// Sets the capacity in bytes and evicts down to it.
     pub fn set_capacity(&self, bytes: u64) {
         let mut replacement = self.lock();
-        let map = self.map.pin();
-        replacement.policy.set_capacity(bytes, &mut |id| {
-            map.remove(&id);
-            true
-        });
+        replacement.capacity = bytes;
+        while replacement.neighbours.bytes > bytes / NEIGHBOURS_SHARE && self.drop_neighbour(&mut replacement) {}
+        self.enforce(&mut replacement);
+        self.cede(&mut replacement);
     }
 
     /// Capacity, bytes used by written entries, bytes of unwritten ones, entries.
     pub fn usage(&self) -> (u64, u64, u64, u64) {
         let replacement = self.lock();
-        let policy = &replacement.policy;
-        (policy.capacity(), policy.used(), self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
+        let used = replacement.policy.used() + replacement.neighbours.bytes;
+        (replacement.capacity, used, self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
     }
 
     /// The capacity in bytes.
     pub fn capacity(&self) -> u64 {
-        self.lock().policy.capacity()
+        self.lock().capacity
     }
 
     /// The policy's name.
@@ -238,8 +349,13 @@ impl MemoryTier {
             map.remove(&id);
             true
         });
-        if access == Access::Bypassed {
-            map.remove(&entry.id());
+        match access {
+            Access::Bypassed => drop(map.remove(&entry.id())),
+            Access::Inserted => {
+                replacement.inserted_bytes += entry.weight();
+                self.age_neighbours(replacement);
+            }
+            Access::Hit => {}
         }
     }
 

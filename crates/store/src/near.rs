@@ -166,11 +166,11 @@ impl Shared {
         entry.set_location(location);
         entry.set_neighbour(neighbour);
         let entry = Arc::new(entry);
-        let taken = self.memory.put_read(&entry, || {
+        let taken = self.memory.put_neighbour(&entry, || {
             self.is_only_version(hash, location)
                 && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
         });
-        if taken.is_some_and(|taken| Arc::ptr_eq(&taken, &entry)) {
+        if taken {
             *left -= entry.weight();
             self.clusters.note_taken(neighbour);
             Counters::add(&self.counters.neighbours_taken, 1);

@@ -249,7 +249,7 @@ impl Shared {
             self.memory.remove_same(&entry);
             return None;
         }
-        if let Some(neighbour) = entry.take_neighbour() {
+        if let Some(neighbour) = self.memory.promote(&entry) {
             self.clusters.note_hit(neighbour);
             Counters::add(&self.counters.neighbours_hit, 1);
         }
