@@ -11,13 +11,14 @@ mod trace_record;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
-use nectary_store::{OpenOptions, REINSERT_PERCENT_MAX};
+use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX};
 
 use crate::exit;
 
@@ -286,6 +287,12 @@ pub struct ProxyArguments {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
         default_value_t = OpenOptions::default().reinsert_percent)]
     pub reinsert: u32,
+    /// What a read from the store's disk takes: the object, the cluster around it, or what has paid of late
+    #[arg(long, value_name = "WHAT", value_parser = ClusterRead::from_str, default_value = ClusterRead::Auto.name())]
+    pub cluster_read: ClusterRead,
+    /// Size of a cluster, in which what a page embeds is kept beside it: a power of two from 4K to 1M, or 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
+    pub cluster_size: u64,
     /// Threads that serve, each with its own connections [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -297,6 +304,11 @@ pub struct ProxyArguments {
     pub access_log: AccessLog,
     #[command(flatten)]
     pub engine: EngineArguments,
+}
+
+/// Reads the size of a cluster, which the store then checks; 0 needs no unit.
+fn parse_cluster_size(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_size(text).map_err(|error| error.to_string()) }
 }
 
 /// Reads where the access log goes.

@@ -26,8 +26,13 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
-    let options =
-        OpenOptions { memory_bytes: arguments.memory, reinsert_percent: arguments.reinsert, ..OpenOptions::default() };
+    let options = OpenOptions {
+        memory_bytes: arguments.memory,
+        reinsert_percent: arguments.reinsert,
+        cluster_bytes: arguments.cluster_size,
+        cluster_read: arguments.cluster_read,
+        ..OpenOptions::default()
+    };
     let store = open_or_create_store(&arguments.store, &arguments.engine, arguments.size, options).await?;
     let served = serve(arguments, &store, &shutdown).await;
     let closed = store.close().await.context("cannot write what was left");

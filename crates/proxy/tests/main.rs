@@ -8,6 +8,7 @@ mod forward_and_reverse;
 mod framing_refused;
 mod https_origin;
 mod limits;
+mod locality;
 mod log_of_requests;
 mod miss_then_hit;
 mod origin_faults;

@@ -138,7 +138,7 @@ impl Shared {
         }
         let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
         let (primary_hash, key_hash) = self.hash(key);
-        let purged = self.purges.is_purged(primary_hash, fields.generation.get());
+        let purged = self.purges.is_purged(primary_hash, fields.generation.get(), key.primary);
         if key_hash != hash || (purged && !planted(Bug::NeighbourIgnoresPurge)) || !record.body_is_whole(bytes) {
             return;
         }

@@ -1,0 +1,28 @@
+//! What a page embeds is kept beside the page.
+
+use crate::common::*;
+
+#[tokio::test]
+async fn what_is_fetched_for_a_page_is_hinted_to_the_store_and_pages_are_not() {
+    let origin = Origin::start().await;
+    for path in ["/", "/a.png", "/b.css", "/next"] {
+        origin.on(path, Script::fresh(path.as_bytes()));
+    }
+    let proxy = TestProxy::forward().await;
+    let referer = format!("referer: {}", origin.url("/"));
+    let hints = || proxy.store.stat().counts.hints;
+    get(proxy.address, &origin.url("/"), &["accept: text/html,*/*"]).await;
+    assert_eq!(hints(), 0);
+    get(proxy.address, &origin.url("/a.png"), &[&referer, "accept: image/*"]).await;
+    get(proxy.address, &origin.url("/b.css"), &[&referer]).await;
+    assert_eq!(hints(), 2);
+    // The page before is no page that this one belongs to, and hits are told nothing.
+    get(proxy.address, &origin.url("/next"), &[&referer, "accept: application/xml,Text/HTML;q=0.9"]).await;
+    assert!(get(proxy.address, &origin.url("/a.png"), &[&referer]).await.is_hit());
+    assert_eq!(hints(), 2);
+    // Nonsense is no hint.
+    for referer in ["referer: nonsense", "referer: http://", "referer: about:blank", "referer: /"] {
+        assert_eq!(get(proxy.address, &origin.url("/absent"), &[referer]).await.status, 404);
+    }
+    assert_eq!(hints(), 2);
+}
