@@ -9,7 +9,7 @@
 //! | `shared` | commit and lookup: the order of things between memory, index and purges |
 //! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
-//! | `hints`, `arrange`, `clusters`, `near` | what belongs together: packed side by side, read at once |
+//! | `hints`, `arrange`, `groups`, `clusters`, `near` | what belongs together: packed side by side, read at once |
 //! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
 //! | `recovery`, `log`, `check` | what reads back |
 //! | `format`, `layout` | the bytes |
@@ -25,6 +25,7 @@ mod fill;
 mod format;
 #[doc(hidden)]
 pub mod fuzzing;
+mod groups;
 mod hints;
 mod index;
 mod key;

@@ -23,8 +23,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use nectary_block::Buffer;
 
+use crate::clusters::ClusterRead;
 use crate::entry::{Entry, EntryParts, Neighbour, Piece};
 use crate::format::{self, Magic, Place, Record, RecordKind, UNIT_BYTES};
+use crate::groups::Extents;
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
@@ -51,7 +53,7 @@ impl Shared {
     ) -> (Found, Option<Window>) {
         let window = match self.extent(location) {
             // Fragments are asked for by their reader, one after the other.
-            Some(own) if key.is_some() => self.window(own).map(|window| (own, window)),
+            Some(own) if key.is_some() => self.cluster(own, location).map(|window| (own, window)),
             _ => None,
         };
         let Some((own, extent)) = window.filter(|_| self.clusters.read_cluster()) else {
@@ -69,7 +71,26 @@ impl Shared {
         (found, buffer.map(|buffer| Window { buffer, extent, location }))
     }
 
-    /// The cluster around a record, where one cluster has all of it and more.
+    /// What to read for a record beside it: its group, where that is known, else the window around it.
+    fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
+        let segment_units = self.layout.segment_bytes / UNIT_BYTES;
+        let (segment, unit) = (location.unit / segment_units, location.unit % segment_units);
+        match self.groups.find(segment, own.incarnation, unit) {
+            Extents::Alone if self.clusters.mode() == ClusterRead::Auto => None,
+            Extents::Group(units) if (units.end - units.start) * UNIT_BYTES <= self.clusters.cluster_bytes() => {
+                let segment = self.layout.segments_offset + segment * self.layout.segment_bytes;
+                let block = u64::from(self.device.geometry().block_bytes);
+                let start = (segment + units.start * UNIT_BYTES) / block * block;
+                let end = (segment + units.end * UNIT_BYTES).next_multiple_of(block);
+                // The class of a length is at least the length: the last record may seem to end behind its group.
+                let group = Extent { start: start.min(own.start), end: end.max(own.end), ..own };
+                (group.end - group.start > own.end - own.start).then_some(group)
+            }
+            _ => self.window(own),
+        }
+    }
+
+    /// The aligned window around a record, where one has all of it and more.
     fn window(&self, own: Extent) -> Option<Extent> {
         let cluster_bytes = self.clusters.cluster_bytes();
         if cluster_bytes == 0 {

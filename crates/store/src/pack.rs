@@ -3,6 +3,8 @@
 //! Owns: which waiting entries go into the next append, and the bytes of it: the next ones by sequence, listed in that order
 //! and laid down in the order that `arrange` gives. Leaves to others: when and where it is written.
 
+use std::ops::Range;
+
 use nectary_block::Buffer;
 use zerocopy::IntoBytes;
 
@@ -25,6 +27,8 @@ pub struct PackedAppend {
     pub last_sequence: u64,
     /// How many of the items lie beside others that they are tied to.
     pub tied: u64,
+    /// The extents of groups, in units of their segment.
+    pub groups: Vec<Range<u64>>,
 }
 
 /// What an append tells of the state of the rest when it is written.
@@ -123,7 +127,7 @@ pub fn pack(
     buffer[HEADER_BYTES..APPEND_HEADER_BYTES].copy_from_slice(body.as_bytes());
     let mut position = table_end;
     let mut starts = vec![0; items.len()];
-    let mut tied = 0;
+    let (mut tied, mut groups, mut group) = (0, Vec::<Range<u64>>::new(), 0);
     for Placed { index, cluster } in packing.order(&items, offset + table_end as u64) {
         let item = &items[index];
         let end = position + record_bytes(&item.entry) as usize;
@@ -133,6 +137,13 @@ pub fn pack(
         tied += u64::from(cluster != 0);
         let padded = end.next_multiple_of(UNIT_BYTES as usize);
         buffer[end..padded].fill(0);
+        let units = (offset + position as u64) / UNIT_BYTES..(offset + padded as u64) / UNIT_BYTES;
+        match groups.last_mut().filter(|_| cluster == group) {
+            Some(last) if cluster != 0 => last.end = units.end,
+            _ if cluster != 0 => groups.push(units),
+            _ => {}
+        }
+        group = cluster;
         position = padded;
     }
     let mut placed = Vec::with_capacity(items.len());
@@ -157,7 +168,7 @@ pub fn pack(
     buffer[position..].fill(0);
     let place = Place { identity: layout.identity, incarnation, address };
     format::seal(&mut buffer, Magic::Append, place, table_end);
-    PackedAppend { buffer, items: placed, last_sequence, tied }
+    PackedAppend { buffer, items: placed, last_sequence, tied, groups }
 }
 
 fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) {

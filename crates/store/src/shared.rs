@@ -18,6 +18,7 @@ use crate::entry::{Entry, EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::FillTable;
 use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::groups::Groups;
 use crate::hints::Hints;
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_fragment, hash_key};
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     /// How fast the ring turns.
     pub pace: Pace,
     pub hints: Hints,
+    pub groups: Groups,
     pub clusters: Clusters,
     pub pack_end: PackEnd,
     pub fills: FillTable,
@@ -97,6 +99,7 @@ pub(crate) struct Parts {
     pub marks: Marks,
     pub reinsert_percent: u32,
     pub hints: Hints,
+    pub groups: Groups,
     pub clusters: Clusters,
     pub pack_end: PackEnd,
     pub fills: FillTable,
@@ -120,6 +123,7 @@ impl Shared {
             harvested: AtomicU64::new(0),
             pace: Pace::new(),
             hints: parts.hints,
+            groups: parts.groups,
             clusters: parts.clusters,
             pack_end: parts.pack_end,
             fills: parts.fills,

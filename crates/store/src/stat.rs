@@ -175,6 +175,8 @@ pub struct Stat {
     pub cluster_read: ClusterRead,
     /// Bytes of the table of pending hints.
     pub hints_bytes: u64,
+    /// Bytes of the extents of groups.
+    pub groups_bytes: u64,
     /// Entries given up because the index was at its bound.
     pub index_evictions: u64,
     /// The replacement policy of the memory tier.

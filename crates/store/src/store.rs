@@ -19,6 +19,7 @@ use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::{self, FillRole, FillTable};
 use crate::format::BLOCK_BYTES;
+use crate::groups::Groups;
 use crate::hints::Hints;
 use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
 use crate::layout::Layout;
@@ -243,6 +244,7 @@ impl Store {
         let marked_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
         let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
         let hints = Hints::new(options.memory_bytes);
+        let groups = Groups::new(layout.segment_count, options.memory_bytes);
         let fixed = recovered.index.bytes() + marks.bytes() + hints.bytes();
         let budget = Budget::of(options.memory_bytes, fixed, &layout);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
@@ -256,6 +258,7 @@ impl Store {
             marks,
             reinsert_percent: options.reinsert_percent,
             hints,
+            groups,
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
             pack_end: options.pack_end,
             fills: FillTable::new(budget.fill_bytes),
@@ -509,6 +512,7 @@ impl Store {
             cluster_bytes: shared.clusters.cluster_bytes(),
             cluster_read: shared.clusters.mode(),
             hints_bytes: shared.hints.bytes(),
+            groups_bytes: shared.groups.bytes(),
             index_evictions: shared.index.evictions(),
             memory_policy: shared.memory.policy_name().to_owned(),
             memory_capacity_bytes: capacity,

@@ -40,6 +40,9 @@ const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
 
+/// The memory tier makes room for the extents of groups in steps of so many bytes.
+const GROUPS_BYTES_STEP: u64 = 16 << 10;
+
 /// What the writer can be asked for.
 pub(crate) enum Command {
     /// Write what waits now, flush, and say when.
@@ -243,7 +246,8 @@ impl Writer {
         let cluster_bytes = shared.clusters.cluster_bytes();
         let packing = pack::Packing { hints: &shared.hints, cluster_bytes, end: shared.pack_end };
         let packed = pack::pack(layout, incarnation, offset, items, sequence, known, &packing, spare);
-        let PackedAppend { buffer, items, last_sequence, tied } = packed;
+        let PackedAppend { buffer, items, last_sequence, tied, groups } = packed;
+        shared.groups.add(layout.segment_of(incarnation), incarnation, offset == 0, &groups);
         Counters::add(&shared.counters.objects_tied, tied);
         self.appended_sequence = last_sequence;
         let bytes = buffer.len() as u64;
@@ -279,7 +283,7 @@ impl Writer {
 
     /// Gives the memory tier what the index leaves.
     fn divide_memory(&mut self) {
-        let index_bytes = self.shared.index.bytes();
+        let index_bytes = self.shared.index.bytes() + self.shared.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP);
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
             let fixed = index_bytes + self.shared.marks.bytes() + self.shared.hints.bytes();
