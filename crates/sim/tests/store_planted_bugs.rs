@@ -7,7 +7,7 @@ use nectary_store::planted::Bug;
 async fn each_planted_bug_is_caught() {
     for bug in Bug::ALL {
         let options =
-            CrashRunOptions { seed: 7_000_000, workloads: 50, states_per_workload: 100, stop_at_violation: true };
+            CrashRunOptions { seed: 7_000_000, workloads: 100, states_per_workload: 100, stop_at_violation: true };
         let caught = run_planted(bug, options).await;
         println!("planted: {}: {caught:?}", bug.name());
         assert!(caught.is_some(), "{} survived", bug.name());
