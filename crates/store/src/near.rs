@@ -1,7 +1,8 @@
 //! Reading a cluster: an object and its neighbours in one read.
 //!
-//! Owns: which bytes are read for an object, and which of its neighbours go into memory with it. Leaves to others: when
-//! (`clusters`), and what an object's own bytes must pass (`shared`).
+//! Owns: which bytes are read for an object (its group's where `groups` knows them, else the aligned window around it), and
+//! which of its neighbours go into memory with it. Leaves to others: when (`clusters`), and what an object's own bytes must
+//! pass (`shared`).
 //!
 //! # Invariants
 //! A neighbour is an entry that nobody asked for, so it has to pass more than one that somebody did:
