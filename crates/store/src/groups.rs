@@ -108,12 +108,16 @@ impl Groups {
 mod tests {
     use super::*;
 
+    fn one(start: u64, end: u64) -> [Range<u64>; 1] {
+        std::array::from_fn(|_| start..end)
+    }
+
     #[test]
     fn a_record_is_found_in_its_group_until_the_segment_is_overwritten() {
         let groups = Groups::new(4, 1 << 20);
         assert_eq!(groups.find(1, 1, 10), Extents::Unknown);
         groups.add(1, 1, true, &[10..20, 30..31]);
-        groups.add(1, 1, false, &[64..80]);
+        groups.add(1, 1, false, &one(64, 80));
         assert_eq!(groups.bytes(), 24);
         assert_eq!(groups.find(1, 1, 9), Extents::Alone);
         assert_eq!(groups.find(1, 1, 10), Extents::Group(10..20));
@@ -131,12 +135,12 @@ mod tests {
     #[test]
     fn of_a_segment_that_was_begun_before_nothing_is_known_nor_beyond_the_bound() {
         let groups = Groups::new(4, 64 * 8 * 10);
-        groups.add(2, 2, false, &[10..20]);
+        groups.add(2, 2, false, &one(10, 20));
         assert_eq!(groups.find(2, 2, 10), Extents::Unknown);
         let ten: Vec<Range<u64>> = (0..10).map(|number| number * 10..number * 10 + 5).collect();
         groups.add(3, 3, true, &ten);
         assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (80, Extents::Group(50..55)));
-        groups.add(3, 3, false, &[200..210]);
+        groups.add(3, 3, false, &one(200, 210));
         assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (0, Extents::Unknown));
     }
 }
