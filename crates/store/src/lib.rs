@@ -5,7 +5,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `store` | the public face |
+//! | `store`, `options` | the public face |
 //! | `shared` | commit and lookup: the order of things between memory, index and purges |
 //! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
@@ -35,6 +35,7 @@ mod marks;
 mod memory;
 mod near;
 mod object;
+mod options;
 mod pace;
 mod pack;
 pub mod planted;
@@ -57,6 +58,7 @@ pub use format::METADATA_BYTES_MAX;
 pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN};
 pub use object::{BodyReader, Object};
+pub use options::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions};
 pub use reinsert::REINSERT_PERCENT_MAX;
 pub use stat::{Counts, Recovery, Sequence, Sequences, Stat};
-pub use store::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions, Store};
+pub use store::Store;

@@ -238,7 +238,8 @@ fn entry_in(
         object_bytes: fields.object_bytes.get(),
         generation: fields.generation.get(),
     };
-    let entry = Entry::new(parts, fields.sequence.get());
+    let mut entry = Entry::new(parts, fields.sequence.get());
+    entry.cluster = fields.cluster.get();
     entry.set_location(from);
     Some(Arc::new(entry))
 }

@@ -1,0 +1,94 @@
+//! How stores are made and opened.
+//!
+//! Owns: the options, their defaults and bounds, and what can be known to be wrong without a device.
+
+use std::time::Duration;
+
+use crate::arrange::PackEnd;
+use crate::clusters::ClusterRead;
+use crate::error::Error;
+use crate::reinsert::REINSERT_PERCENT_MAX;
+
+/// The share of a segment that is re-inserted where none is given, in percent (decision 0019).
+const REINSERT_PERCENT_DEFAULT: u32 = 10;
+/// The size of a cluster where none is given, in bytes.
+const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
+/// The smallest cluster, in bytes.
+pub const CLUSTER_BYTES_MIN: u64 = 4 << 10;
+/// The largest cluster, in bytes.
+pub const CLUSTER_BYTES_MAX: u64 = 1 << 20;
+/// The smallest memory budget, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+
+/// How a store is made.
+#[derive(Debug, Clone, Default)]
+pub struct CreateOptions {
+    /// Size of the store in bytes; 0 for the whole device.
+    pub size_bytes: u64,
+    /// Size of a segment in bytes; by default 16 MiB, or less where the store is small.
+    pub segment_bytes: Option<u64>,
+    /// Whether what is on the device may be overwritten.
+    pub force: bool,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
+    pub memory_bytes: u64,
+    /// How long a put may wait in memory before it is written.
+    pub write_delay: Duration,
+    /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
+    /// purges and syncs.
+    pub flush_interval: Option<Duration>,
+    /// How much of a segment may be written anew before it is overwritten, in percent: objects that were asked for since
+    /// they were written. By default 10, at most [`REINSERT_PERCENT_MAX`]; 0 turns it off.
+    pub reinsert_percent: u32,
+    /// The size of a cluster in bytes: objects that [`collocate`](crate::Store::collocate) ties are packed into one, and a read from
+    /// disk may take a whole one. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`], or 0 for no clusters.
+    pub cluster_bytes: u64,
+    /// What a read from disk takes.
+    pub cluster_read: ClusterRead,
+    /// From which end of what waits clusters are packed.
+    pub pack_end: PackEnd,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            memory_bytes: 256 << 20,
+            write_delay: Duration::from_millis(500),
+            flush_interval: None,
+            reinsert_percent: REINSERT_PERCENT_DEFAULT,
+            cluster_bytes: CLUSTER_BYTES_DEFAULT,
+            cluster_read: ClusterRead::default(),
+            pack_end: PackEnd::default(),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
+                self.memory_bytes
+            )));
+        }
+        if self.reinsert_percent > REINSERT_PERCENT_MAX {
+            return Err(Error::invalid(format!(
+                "at most {REINSERT_PERCENT_MAX} percent of a segment can be re-inserted, {} were given",
+                self.reinsert_percent
+            )));
+        }
+        let bytes = self.cluster_bytes;
+        if bytes != 0 && !(bytes.is_power_of_two() && (CLUSTER_BYTES_MIN..=CLUSTER_BYTES_MAX).contains(&bytes)) {
+            return Err(Error::invalid(format!(
+                "a cluster has a power of two from {CLUSTER_BYTES_MIN} to {CLUSTER_BYTES_MAX} bytes, or 0 for none, \
+                 {bytes} were given"
+            )));
+        }
+        Ok(())
+    }
+}
