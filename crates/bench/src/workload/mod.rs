@@ -39,8 +39,17 @@ pub struct Request {
 impl Request {
     /// The key under which the object is stored: a URL of usual length.
     pub fn key(&self) -> String {
-        format!("http://site-{:04}.example/objects/{:08x}.html", self.object % 4096, self.object)
+        key(self.object)
     }
+
+    /// The key of the page that the object is to be collocated with, where the request has a hint.
+    pub fn page_key(&self) -> Option<String> {
+        self.page.map(key)
+    }
+}
+
+fn key(object: u32) -> String {
+    format!("http://site-{:04}.example/objects/{object:08x}.html", object % 4096)
 }
 
 /// What to generate.
