@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
 
+mod keeper;
+
+pub use keeper::{Allowance, Keeper, Keeping};
+
 /// Where groups are made, and the names of the files in them.
 struct Interface {
     parent: &'static str,
@@ -58,13 +62,19 @@ impl MemoryGroup {
         Ok(Path::new(interface()?.parent).join(name))
     }
 
-    /// Makes a group that may use `limit_bytes`.
+    /// Makes a group in which the kernel kills who uses more than `limit_bytes`.
     pub fn new(name: &str, limit_bytes: u64) -> Result<MemoryGroup, Error> {
         let interface = interface()?;
         let group = MemoryGroup { path: Path::new(interface.parent).join(name), interface };
         fs::create_dir(&group.path).map_err(|error| Error::failed(group.path.display(), error))?;
         group.write(interface.limit, &limit_bytes.to_string())?;
         Ok(group)
+    }
+
+    /// What a [`Keeper`] has to know to hold it at `allowed_bytes`.
+    pub fn allowance(&self, allowed_bytes: u64, hard_bytes: u64) -> Allowance {
+        let is_first = self.interface.parent == FIRST.parent;
+        Allowance { path: self.path.clone(), is_first, allowed_bytes, hard_bytes }
     }
 
     /// Puts a process into it: what it allocates from now on is charged here.

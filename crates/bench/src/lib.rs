@@ -13,12 +13,14 @@
 //! | `worker` | the process of one contender: its storage, its clock, its requests |
 //! | `statistics` | medians of paired ratios, intervals |
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
+//! | `limits` | the experiment `bench limits`: the store beside fio |
 
 pub mod contender;
 pub mod disk;
 mod error;
 pub mod group;
 pub mod guardian;
+pub mod limits;
 pub mod machine;
 pub mod random;
 pub mod statistics;

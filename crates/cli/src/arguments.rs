@@ -23,7 +23,7 @@ use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX};
 use crate::exit;
 
 pub use attach::{AttachArguments, DetachArguments};
-pub use bench::{BenchCommand, BenchStoreArguments, SeedTable};
+pub use bench::{BenchCommand, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;

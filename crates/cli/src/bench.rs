@@ -3,14 +3,15 @@
 //! Owns: progress on the terminal, the JSON file, and how this program is started again for the processes of a run. Leaves to
 //! others: everything that is measured (`nectary-bench`).
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
+use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, Options, Plan, Preset, Programs};
 use nectary_bench::{guardian, worker};
 
-use crate::arguments::{BenchCommand, BenchStoreArguments, SeedTable};
+use crate::arguments::{BenchCommand, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 use crate::exit::{Failure, GOOD};
 use crate::{output, progress};
 
@@ -18,6 +19,7 @@ use crate::{output, progress};
 pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
         BenchCommand::Store(arguments) => run_store(arguments)?,
+        BenchCommand::Limits(arguments) => run_limits(arguments)?,
         BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::Guardian => guardian::serve(std::io::stdin().lock()),
     }
@@ -37,15 +39,13 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         pairs: arguments.pairs,
         only: arguments.only.clone(),
         sizes: arguments.size.clone(),
+        speed: arguments.speed,
+        trace: arguments.trace,
     })?;
     let program = std::env::current_exe().context("cannot find this program")?;
     let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
-        let program: PathBuf = program.clone();
-        Box::new(move || {
-            let mut command = Command::new(&program);
-            command.args(["bench", process]);
-            command
-        })
+        let program = program.clone();
+        Box::new(move || process_of(&program, process))
     };
     let programs = Programs { worker: again("worker"), guardian: again("guardian") };
     let bar = progress::steps();
@@ -56,10 +56,42 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let report = report?;
-    if let Some(path) = &arguments.json {
-        let mut text = serde_json::to_string_pretty(&report)?;
-        text.push('\n');
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    save(arguments.json.as_deref(), &report)?;
     output::text(report.text())
+}
+
+fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
+    let options = LimitsOptions {
+        folder: arguments.folder.clone(),
+        bytes: arguments.size,
+        object_bytes: arguments.object,
+        pairs: arguments.pairs,
+        seconds: arguments.seconds,
+    };
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let bar = progress::steps();
+    let report = limits(&options, process_of(&program, "guardian"), &mut |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+        bar.set_message("store and fio in turn");
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    save(arguments.json.as_deref(), &report)?;
+    output::text(report.text())
+}
+
+/// This program again, as a process of a run.
+fn process_of(program: &Path, process: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["bench", process]);
+    command
+}
+
+fn save(path: Option<&Path>, report: &impl serde::Serialize) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
 }

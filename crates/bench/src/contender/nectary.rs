@@ -171,6 +171,7 @@ impl Storage for Nectary {
             "memory_capacity_bytes": stat.memory_capacity_bytes,
             "segment_bytes": stat.segment_bytes,
             "segments": stat.segment_count,
+            "whole_bytes_max": stat.whole_bytes_max,
             "counts": stat.counts,
             "stopped": stat.stopped,
         })

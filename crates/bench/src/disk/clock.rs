@@ -1,9 +1,10 @@
 //! The clock of disks whose time is modelled, shared between the process that serves them and those that use them.
 //!
 //! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock nobody
-//! waits for a disk; the time of a call is the real time that it took plus what the counters of its disks grew by. That is exact where one
-//! operation is under way at a time, as with one thread; what the kernel writes meanwhile counts as if it had been waited for,
-//! as it is when the disk is the limit. With several threads the disks run in real time, some times faster than real.
+//! waits for a disk; a call costs the processor time of its process plus what the counters of its disks grew by ([`Cost`]), neither
+//! of which neighbours on the machine add to. That is exact where one operation is under way at a time; what the kernel writes
+//! meanwhile counts as if it had been waited for, as it is when the disk is the limit. What several threads make of such
+//! costs is computed (`worker::timeline`). Else the disks run in real time, some times faster than real.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, sys};
 
 /// How many disks one clock has.
 pub const SLOTS_MAX: usize = 64;
@@ -100,6 +101,26 @@ impl Drop for SharedClock {
     }
 }
 
+/// What something cost on a virtual clock, or the sum of all costs until a moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Processor time of the process, all its threads.
+    pub processor: Duration,
+    /// Time in which each disk served it.
+    pub disks: Vec<Duration>,
+}
+
+impl Cost {
+    /// What has been added since an earlier sum.
+    pub fn since(mut self, earlier: &Cost) -> Cost {
+        self.processor = self.processor.saturating_sub(earlier.processor);
+        for (disk, before) in self.disks.iter_mut().zip(&earlier.disks) {
+            *disk = disk.saturating_sub(*before);
+        }
+        self
+    }
+}
+
 /// The clock of one contender.
 #[derive(Clone)]
 pub struct DiskClock {
@@ -115,13 +136,30 @@ impl DiskClock {
         DiskClock { began: Instant::now(), time, page, slots }
     }
 
+    /// Whether the time is virtual.
+    pub fn is_virtual(&self) -> bool {
+        self.time == Timekeeping::Virtual
+    }
+
+    /// How many disks it has.
+    pub fn disks(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// All that this process and its disks have cost until now.
+    pub fn cost(&self) -> Cost {
+        let disks = self.page.iter().flat_map(|page| self.slots.iter().map(|slot| page.get(*slot)));
+        Cost { processor: sys::processor_time(), disks: disks.collect() }
+    }
+
     /// The time now. *Units*: the disk's time, from a moment of its own.
     pub fn now(&self) -> Duration {
-        let elapsed = self.began.elapsed();
-        match (self.time, &self.page) {
-            (Timekeeping::Real { speed }, _) => elapsed.mul_f64(speed),
-            (Timekeeping::Virtual, None) => elapsed,
-            (Timekeeping::Virtual, Some(page)) => elapsed + self.slots.iter().map(|slot| page.get(*slot)).sum(),
+        match self.time {
+            Timekeeping::Real { speed } => self.began.elapsed().mul_f64(speed),
+            Timekeeping::Virtual => {
+                let cost = self.cost();
+                cost.processor + cost.disks.iter().sum::<Duration>()
+            }
         }
     }
 }

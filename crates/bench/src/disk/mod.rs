@@ -16,7 +16,7 @@ use nectary_block::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use clock::{DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
+pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;
 

@@ -6,7 +6,7 @@ use nectary_block::{Buffer, OpenOptions, WriteFlags, read};
 use serde::Serialize;
 
 use crate::Error;
-use crate::disk::{DiskClock, DiskOptions, MeasuredDisk, SharedClock, Timekeeping};
+use crate::disk::{DiskClock, DiskOptions, MeasuredDisk, SharedClock};
 use crate::random::Random;
 use crate::worker::Piece;
 
@@ -38,8 +38,7 @@ impl Limit {
     ) -> Result<Limit, Error> {
         let bytes = bytes.max(64 << 20);
         let disk = MeasuredDisk::attach(options, bytes, "limit", clock, slot)?;
-        let page = matches!(options.time, Timekeeping::Virtual).then(|| clock.clone());
-        let clock = DiskClock::new(options.time, page, vec![slot]);
+        let clock = DiskClock::new(options.time, Some(clock.clone()), vec![slot]);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
         let limit = runtime.block_on(async {

@@ -1,7 +1,7 @@
 //! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5.
 //!
 //! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a process of its
-//! own, and all stay until the end. The workload is cut into pieces; each piece is replayed by every contender before the next one
+//! own, and all stay until the end. Their hits are compared with a simulation's. The workload is cut into pieces; each piece is replayed by every contender before the next one
 //! begins, in an order that turns round from piece to piece (A B B A …). The ratio of two contenders' times for one piece is
 //! one pair, and there are at least ten. Nectary contends twice: what the two differ by is the noise.
 
@@ -9,6 +9,7 @@ mod limit;
 mod plan;
 mod report;
 mod run;
+mod simulation;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,7 @@ pub use limit::Limit;
 pub use plan::{Group, Lane, Plan};
 pub use report::{Figure, Report};
 pub use run::{LaneResult, Programs, Progress, run};
+pub use simulation::Expected;
 
 /// The seeds' tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,23 +44,12 @@ impl Preset {
             Preset::Table5 => 4,
         }
     }
-
-    /// The scale where none is asked for: large enough for the memory that the store needs for each thread.
-    pub fn scale_default(self) -> f64 {
-        match self {
-            Preset::Table4 => 1.0 / 16.0,
-            Preset::Table5 => 1.0 / 8.0,
-        }
-    }
-
-    /// Share of the trace that is replayed, from its beginning on: disks in real time take too long for all of it.
-    pub fn trace_share(self) -> f64 {
-        match self {
-            Preset::Table4 => 1.0,
-            Preset::Table5 => 0.25,
-        }
-    }
 }
+
+/// The scale where none is asked for: the least with the memory that a store needs.
+pub const SCALE: f64 = 1.0 / 32.0;
+/// The share of the trace where none is asked for: it fills disks of 4 GB, and all of a table takes less than half an hour.
+pub const TRACE_SHARE: f64 = 1.0 / 3.0;
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,6 +58,8 @@ pub struct Options {
     pub preset: Preset,
     /// Their share: sizes, memory and trace in proportion.
     pub scale: Option<f64>,
+    /// The share of the trace that is replayed, from its beginning on.
+    pub trace: Option<f64>,
     /// A look that takes less than a minute: the smallest disk, the beginning of the trace, fewer pairs.
     pub quick: bool,
     /// Chooses the requests.
@@ -77,4 +70,6 @@ pub struct Options {
     pub only: Vec<String>,
     /// Disk sizes of the table to run, in GB; all where there is none.
     pub sizes: Vec<u64>,
+    /// Disks in real time, so many times faster; on a virtual clock where nothing is said.
+    pub speed: Option<f64>,
 }

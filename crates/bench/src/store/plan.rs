@@ -1,6 +1,6 @@
 //! Which contenders run, on what disks, with how much memory: the presets as data, scaled.
 
-use super::{Options, Preset};
+use super::{Options, Preset, SCALE, TRACE_SHARE};
 use crate::contender::{FileSystem, Kind};
 use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
@@ -10,21 +10,22 @@ use crate::{Error, ErrorKind};
 const MEMORY_MB: u64 = 256;
 /// How it is divided between the proxy's cache and the buffer cache, in MB.
 const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
-/// What the store uses beyond the budget that it is given for each further thread, in bytes: rings, stacks, what its allocator
-/// keeps. It is given that much less, so that it stays in the memory that everybody has.
+/// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings, stacks, what its
+/// allocator keeps. It is given that much less, so that it stays in the memory that everybody has.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
 /// What every memory group allows beyond the scaled memory: a quarter of it for tables and for what allocators lose, and bytes
 /// for what does not scale. The seeds count neither. What a peer does not need of it is more buffer cache.
 const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
+/// How far beyond its allowance a contender can come between two looks without being killed.
+const HARD_BYTES: u64 = 512 << 20;
 /// Pairs where nothing is said, and in a quick run.
 const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
-/// Requests of a quick run, and of one whose disks take real time.
-const REQUESTS_QUICK: u64 = 16_000;
-const REQUESTS_QUICK_REAL: u64 = 10_000;
-/// How many times faster than real disks with queues run.
-const SPEED: f64 = 10.0;
+/// Requests of a quick run.
+const REQUESTS_QUICK: u64 = 12_000;
+/// The most that real time may be shortened: beyond it the path to the disk costs more than the disk.
+const SPEED_MAX: f64 = 100.0;
 /// The seeds' disk.
 const MODEL: &str = "hdd-1999";
 /// Bytes of a GB, as disks have them.
@@ -87,9 +88,9 @@ impl Plan {
     /// *Errors*: [`ErrorKind::Usage`] for a scale or a number of pairs out of bounds, or where nothing is left to compare.
     pub fn new(options: Options) -> Result<Plan, Error> {
         let usage = |message: String| Error::new(ErrorKind::Usage, message);
-        let scale = options.scale.unwrap_or(options.preset.scale_default());
+        let scale = options.scale.unwrap_or(SCALE);
         let memory_bytes = ((MEMORY_MB << 20) as f64 * scale) as u64 >> 12 << 12;
-        let beyond_bytes = store_beyond_bytes(options.preset);
+        let beyond_bytes = store_beyond_bytes(&options);
         let memory_bytes_min = nectary_store::MEMORY_BYTES_MIN + beyond_bytes;
         if !(memory_bytes >= memory_bytes_min && scale <= 1.0) {
             let least = memory_bytes_min as f64 / (MEMORY_MB << 20) as f64;
@@ -102,11 +103,18 @@ impl Plan {
             return Err(usage(format!("{pairs} pairs are too few: {PAIRS} at least, or 2 with --quick")));
         }
         let laws = Laws::seed_trace(options.seed, scale);
-        let requests = (laws.requests as f64 * options.preset.trace_share()) as u64;
         let threads = options.preset.threads();
-        let time = if threads == 1 { Timekeeping::Virtual } else { Timekeeping::Real { speed: SPEED } };
-        let quick = if time == Timekeeping::Virtual { REQUESTS_QUICK } else { REQUESTS_QUICK_REAL };
-        let requests = if options.quick { requests.min(quick) } else { requests };
+        let time = match options.speed {
+            None => Timekeeping::Virtual,
+            Some(speed) if (1.0..=SPEED_MAX).contains(&speed) => Timekeeping::Real { speed },
+            Some(_) => return Err(usage(format!("a speed is at least 1 and at most {SPEED_MAX}"))),
+        };
+        let share = options.trace.unwrap_or(TRACE_SHARE);
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(usage("a share of the trace is more than 0 and at most 1".to_owned()));
+        }
+        let requests = ((laws.requests as f64 * share) as u64).max(pairs as u64);
+        let requests = if options.quick { requests.min(REQUESTS_QUICK) } else { requests };
         let mut skipped = Vec::new();
         let mut groups = Vec::new();
         for (seed_gb, lanes) in lanes(&options, memory_bytes) {
@@ -137,6 +145,11 @@ impl Plan {
         Ok(Plan { options, scale, laws, requests, pairs, threads, disk, memory_bytes, groups, skipped })
     }
 
+    /// Where the kernel would kill a contender that could not be held at its allowance, in bytes.
+    pub fn hard_bytes(&self) -> u64 {
+        self.group_bytes() + HARD_BYTES
+    }
+
     /// What the memory group of each contender allows, in bytes.
     pub fn group_bytes(&self) -> u64 {
         self.memory_bytes + self.memory_bytes / GROUP_SHARE + GROUP_BYTES
@@ -149,8 +162,12 @@ impl Plan {
     }
 }
 
-fn store_beyond_bytes(preset: Preset) -> u64 {
-    STORE_THREAD_BYTES * (preset.threads() as u64 - 1)
+fn store_beyond_bytes(options: &Options) -> u64 {
+    match options.speed {
+        // Threads are modelled: one asks for all of them.
+        None => 0,
+        Some(_) => STORE_THREAD_BYTES * (options.preset.threads() as u64 - 1),
+    }
 }
 
 fn is_named(options: &Options, lane: &Lane) -> bool {
@@ -163,7 +180,7 @@ fn lanes(options: &Options, memory_bytes: u64) -> Vec<(u64, Vec<Lane>)> {
     let nectary = |name: &str, disks| Lane {
         name: name.to_owned(),
         seed_name: "Hummingbird",
-        kind: Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options.preset) },
+        kind: Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options) },
         disks,
         memory: MEMORY_MB.to_string(),
     };
@@ -219,12 +236,22 @@ mod tests {
     use super::*;
 
     fn options(preset: Preset) -> Options {
-        Options { preset, scale: None, quick: false, seed: 1, pairs: None, only: Vec::new(), sizes: Vec::new() }
+        Options {
+            preset,
+            scale: None,
+            quick: false,
+            seed: 1,
+            pairs: None,
+            only: Vec::new(),
+            sizes: Vec::new(),
+            speed: None,
+            trace: None,
+        }
     }
 
     #[test]
     fn presets_are_the_seeds_tables() {
-        let plan = Plan::new(Options { scale: Some(1.0), ..options(Preset::Table4) }).unwrap();
+        let plan = Plan::new(Options { scale: Some(1.0), trace: Some(1.0), ..options(Preset::Table4) }).unwrap();
         let sizes: Vec<u64> = plan.groups.iter().map(|group| group.seed_gb).collect();
         assert_eq!((sizes.as_slice(), plan.threads, plan.requests), (&[4, 9, 18][..], 1, 4_800_000));
         let has = |group: usize, name: &str| plan.groups[group].lanes.iter().any(|lane| lane.name == name);
@@ -252,6 +279,10 @@ mod tests {
         for scale in [0.0, -1.0, 1.5, 0.01, f64::NAN] {
             let wrong = Options { scale: Some(scale), ..options(Preset::Table4) };
             assert_eq!(Plan::new(wrong).unwrap_err().kind, ErrorKind::Usage, "{scale}");
+        }
+        for wrong in [0.0, 1.1, f64::NAN] {
+            assert!(Plan::new(Options { trace: Some(wrong), ..options(Preset::Table4) }).is_err());
+            assert!(Plan::new(Options { speed: Some(wrong / 2.0), ..options(Preset::Table5) }).is_err());
         }
         assert!(Plan::new(Options { sizes: vec![5], ..options(Preset::Table4) }).is_err());
     }

@@ -13,13 +13,14 @@ use serde::Serialize;
 use super::limit::Limit;
 use super::plan::{Group, Lane, Plan};
 use super::report::Report;
+use super::simulation::{self, Expected};
 use crate::contender::{Kind, Place};
 use crate::disk::{DiskCounts, MeasuredDisk, SharedClock, Timekeeping};
-use crate::group::{GroupUsage, MemoryGroup};
+use crate::group::{GroupUsage, Keeping, MemoryGroup};
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{Client, Piece, Setup};
-use crate::workload::{Generator, write_trace};
+use crate::workload::{Generator, TraceReader, write_trace};
 use crate::{Error, machine};
 
 /// How this program is started again for the processes of a run.
@@ -62,8 +63,14 @@ pub struct LaneResult {
     pub speed: f64,
     /// Its memory at the end.
     pub usage: GroupUsage,
+    /// Whether the disk's clock was virtual.
+    pub is_virtual: bool,
+    /// How its memory was kept.
+    pub keeping: Keeping,
     /// Its own counters at the end.
     pub counters: serde_json::Value,
+    /// What a simulation says of its hits.
+    pub simulated: Option<Expected>,
 }
 
 /// The directory of a run, guarded, and what is shared in it.
@@ -114,8 +121,8 @@ fn run_in(
     let (trace, clock_path) = (folder.join("requests"), folder.join("clock"));
     let totals = write_trace(&trace, Generator::new(plan.laws.clone()), plan.requests)?;
     let lanes: usize = plan.groups.iter().map(|group| group.lanes.len()).sum();
-    // Making a contender counts as one step too.
-    let of = (lanes * (plan.pairs + 1)) as u64;
+    // Making a contender counts as one step too, and so does the simulation of a disk size.
+    let of = (lanes * (plan.pairs + 1) + plan.groups.len()) as u64;
     let mut done = 0;
     let mut step = |what: String| {
         progress(&Progress { done, of, what });
@@ -141,7 +148,9 @@ fn run_in(
                 one.pieces.push(one.client.replay(first, count)?);
             }
         }
-        let results = running.into_iter().map(|one| one.end(plan)).collect::<Result<Vec<_>, Error>>()?;
+        let mut results = running.into_iter().map(|one| one.end(plan)).collect::<Result<Vec<_>, Error>>()?;
+        step(format!("{} GB: comparing hits with the simulation", group.seed_gb));
+        simulation::compare(plan, group, &mut results, &mut TraceReader::open(&trace)?)?;
         groups.push((group.clone(), limit, results));
     }
     progress(&Progress { done: of, of, what: "done".to_owned() });
@@ -174,7 +183,7 @@ fn start(
     };
     let name = format!("nectary-bench-{}-{slot}", std::process::id());
     guardian.guard(&MemoryGroup::place(&name)?)?;
-    let memory = MemoryGroup::new(&name, plan.group_bytes())?;
+    let memory = MemoryGroup::new(&name, plan.hard_bytes())?;
     let place = Place {
         devices: disks.iter().map(|disk| disk.path().to_owned()).collect(),
         folder: shop.folder.join(format!("lane-{slot}")),
@@ -189,6 +198,7 @@ fn start(
         clock: Some((shop.clock_path.clone(), slots)),
         trace: shop.trace.clone(),
         threads: plan.threads,
+        memory: Some(memory.allowance(plan.group_bytes(), plan.hard_bytes())),
     };
     let mut client = Client::start(&lane.name, (programs.worker)(), setup)?;
     memory.add(client.id())?;
@@ -206,9 +216,13 @@ impl Running {
             Timekeeping::Virtual => 1.0,
             Timekeeping::Real { speed } => speed,
         };
+        let (counters, keeping) = self.client.counters()?;
         Ok(LaneResult {
             usage: self.group.usage(),
-            counters: self.client.counters()?,
+            counters,
+            keeping,
+            is_virtual: plan.disk.time == Timekeeping::Virtual,
+            simulated: None,
             name: self.lane.name.clone(),
             seed_name: self.lane.seed_name.to_owned(),
             memory: self.lane.memory.clone(),

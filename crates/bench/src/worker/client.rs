@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::{Answer, Ask, Piece, Setup};
+use crate::group::Keeping;
 use crate::{Error, ErrorKind};
 
 /// A worker's process; it is killed and reaped when it is dropped.
@@ -24,7 +25,7 @@ impl Client {
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut client = Client { child, input, output, name: name.to_owned() };
-        client.ask(&Ask::Prepare(setup))?;
+        client.ask(&Ask::Prepare(Box::new(setup)))?;
         Ok(client)
     }
 
@@ -46,10 +47,10 @@ impl Client {
         }
     }
 
-    /// The contender's counters.
-    pub fn counters(&mut self) -> Result<serde_json::Value, Error> {
+    /// The contender's counters, and how its memory group was kept.
+    pub fn counters(&mut self) -> Result<(serde_json::Value, Keeping), Error> {
         match self.ask(&Ask::Counters)? {
-            Answer::Counters(counters) => Ok(counters),
+            Answer::Counters(counters, keeping) => Ok((counters, keeping)),
             other => Err(self.failed(format!("it answered {other:?}"))),
         }
     }

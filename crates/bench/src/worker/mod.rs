@@ -6,6 +6,7 @@
 
 mod client;
 mod replay;
+mod timeline;
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -15,11 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::contender::{self, Kind, Place, Prepared, Storage};
 use crate::disk::{DiskClock, SharedClock, Timekeeping};
+use crate::group::{Allowance, Keeper, Keeping};
 use crate::workload::TraceReader;
 use crate::{Error, sys};
 
 pub use client::Client;
-pub use replay::{Piece, replay};
+pub use replay::{Piece, Player};
+pub use timeline::Timeline;
 
 /// What a worker is told first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,13 +39,15 @@ pub struct Setup {
     pub trace: PathBuf,
     /// Threads that replay it.
     pub threads: usize,
+    /// Its memory group.
+    pub memory: Option<Allowance>,
 }
 
 /// What a worker is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Ask {
     /// Make file systems and directories.
-    Prepare(Setup),
+    Prepare(Box<Setup>),
     /// Begin to serve, with cold caches.
     Start,
     /// Replay `count` requests from the `first` one on.
@@ -56,7 +61,7 @@ enum Ask {
 enum Answer {
     Done,
     Piece(Piece),
-    Counters(serde_json::Value),
+    Counters(serde_json::Value, Keeping),
     Failed { is_void: bool, is_missing: bool, message: String },
 }
 
@@ -84,7 +89,7 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
 struct Worker {
     setup: Option<(Setup, TraceReader)>,
     prepared: Option<Prepared>,
-    running: Option<(Box<dyn Storage>, DiskClock)>,
+    running: Option<(Box<dyn Storage>, Player)>,
 }
 
 impl Worker {
@@ -95,7 +100,7 @@ impl Worker {
                 sys::own_mounts()?;
                 self.prepared = Some(contender::prepare(&setup.kind, &setup.place)?);
                 let trace = TraceReader::open(&setup.trace)?;
-                self.setup = Some((setup, trace));
+                self.setup = Some((*setup, trace));
                 sys::give_back_memory();
             }
             Ask::Start => {
@@ -106,18 +111,20 @@ impl Worker {
                         DiskClock::new(setup.time, Some(Arc::new(SharedClock::open(path)?)), slots.clone())
                     }
                 };
+                let keeper = setup.memory.clone().map(Keeper::new).transpose()?;
                 let storage = self.prepared.take().ok_or_else(early)?.start()?;
-                self.running = Some((storage, clock));
+                self.running = Some((storage, Player::new(clock, setup.threads, keeper)));
             }
             Ask::Replay { first, count } => {
-                let (setup, trace) = self.setup.as_mut().ok_or_else(early)?;
-                let (storage, clock) = self.running.as_ref().ok_or_else(early)?;
+                let (_, trace) = self.setup.as_mut().ok_or_else(early)?;
+                let (storage, player) = self.running.as_mut().ok_or_else(early)?;
                 let requests = trace.read(first, count)?;
-                return Ok(Answer::Piece(replay(&**storage, clock, &requests, setup.threads)?));
+                return Ok(Answer::Piece(player.replay(&**storage, &requests)?));
             }
             Ask::Counters => {
-                let (storage, _) = self.running.as_ref().ok_or_else(early)?;
-                return Ok(Answer::Counters(storage.counters()));
+                let (storage, player) = self.running.as_ref().ok_or_else(early)?;
+                let keeping = player.keeper().map(Keeper::record).unwrap_or_default();
+                return Ok(Answer::Counters(storage.counters(), keeping));
             }
         }
         Ok(Answer::Done)

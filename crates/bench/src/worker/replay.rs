@@ -2,15 +2,17 @@
 //!
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece ends
 //! when everything that was put is written, so that no contender writes while another is measured. Times are the disk's.
-//! The calls of contenders are timed; making and comparing bodies is in the run's time and in no call's.
+//! The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual, and else in the run's.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::contender::Storage;
-use crate::disk::DiskClock;
+use super::timeline::Timeline;
+use crate::contender::{Found, Storage};
+use crate::disk::{Cost, DiskClock};
+use crate::group::Keeper;
 use crate::workload::{Request, content};
 use crate::{Error, ErrorKind};
 
@@ -37,6 +39,8 @@ pub struct Piece {
     pub run_s: f64,
     /// Of that, writing at the end what still waited, in seconds.
     pub settle_s: f64,
+    /// How long requests waited for disks that served others, in seconds, all disks together; virtual clocks alone tell.
+    pub waited_s: f64,
 }
 
 impl Piece {
@@ -52,6 +56,7 @@ impl Piece {
         self.put_s += other.put_s;
         self.run_s += other.run_s;
         self.settle_s += other.settle_s;
+        self.waited_s += other.waited_s;
     }
 
     /// Requests that found nothing, each of which was followed by a put.
@@ -65,21 +70,87 @@ impl Piece {
     }
 }
 
-/// Replays requests on some threads; requests of one client stay on one thread.
-///
-/// *Errors*: [`ErrorKind::Void`] at the first body that is not the object's.
-pub fn replay(storage: &dyn Storage, clock: &DiskClock, requests: &[Request], threads: usize) -> Result<Piece, Error> {
-    let threads = threads.max(1);
-    let began = clock.now();
-    let mut sum = Piece::default();
-    if threads == 1 {
-        sum = replay_part(storage, clock, requests.iter())?;
-    } else {
+/// How a contender is replayed: its clock, its threads, its memory.
+pub struct Player {
+    clock: DiskClock,
+    timeline: Timeline,
+    keeper: Option<Keeper>,
+}
+
+impl Player {
+    /// Some threads on a clock, in a memory group where there is one.
+    pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
+        let timeline = Timeline::new(threads, clock.disks());
+        Player { clock, timeline, keeper }
+    }
+
+    /// Replays requests; those of one client stay on one thread.
+    ///
+    /// *Errors*: [`ErrorKind::Void`] at the first body that is not the object's.
+    pub fn replay(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
+        match self.clock.is_virtual() {
+            true => self.replay_virtual(storage, requests),
+            false => self.replay_real(storage, requests),
+        }
+    }
+
+    /// What the contender's memory group was like until now.
+    pub fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
+    }
+
+    fn replay_virtual(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
+        let mut piece = Piece::default();
+        let threads = self.timeline.threads();
+        let waited = self.timeline.waited();
+        let began = self.timeline.now(0);
+        let next_of = |thread: usize, from: usize| {
+            (from..requests.len()).find(|index| requests[*index].client as usize % threads == thread)
+        };
+        let mut next: Vec<Option<usize>> = (0..threads).map(|thread| next_of(thread, 0)).collect();
+        while let Some(thread) = self.timeline.next(|thread| next[thread].is_some()) {
+            let Some(index) = next[thread] else { break };
+            next[thread] = next_of(thread, index + 1);
+            let request = &requests[index];
+            let (found, cost) = self.measure(|| storage.get(request))?;
+            let took = self.timeline.run(thread, &cost).as_secs_f64();
+            if !piece.count_get(request, found, took)? {
+                let body = Bytes::from(content::body(request.object, request.bytes));
+                let ((), cost) = self.measure(|| storage.put(request, body))?;
+                piece.put_s += self.timeline.run(thread, &cost).as_secs_f64();
+            }
+            let now = self.timeline.now(thread);
+            let ((), cost) = self.measure(|| storage.tick(now))?;
+            self.timeline.run_daemon(thread, &cost);
+            if let Some(keeper) = &self.keeper
+                && keeper.is_due()
+            {
+                let ((), cost) = self.measure(|| keeper.keep())?;
+                self.timeline.run(thread, &cost);
+            }
+        }
+        let ((), cost) = self.measure(|| storage.settle())?;
+        piece.settle_s = self.timeline.join(&cost).as_secs_f64();
+        piece.run_s = (self.timeline.now(0) - began).as_secs_f64();
+        piece.waited_s = (self.timeline.waited() - waited).as_secs_f64();
+        Ok(piece)
+    }
+
+    fn measure<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
+        let before = self.clock.cost();
+        let done = what()?;
+        Ok((done, self.clock.cost().since(&before)))
+    }
+
+    fn replay_real(&self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
+        let threads = self.timeline.threads();
+        let began = self.clock.now();
+        let mut sum = Piece::default();
         let parts = std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|index| {
                     let part = requests.iter().filter(move |request| request.client as usize % threads == index);
-                    scope.spawn(move || replay_part(storage, clock, part))
+                    scope.spawn(move || self.replay_part(storage, part))
                 })
                 .collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Piece, Error>>| {
@@ -90,53 +161,64 @@ pub fn replay(storage: &dyn Storage, clock: &DiskClock, requests: &[Request], th
         for part in parts {
             sum.add(&part?);
         }
+        let settling = self.clock.now();
+        storage.settle()?;
+        let ended = self.clock.now();
+        sum.settle_s = (ended - settling).as_secs_f64();
+        sum.run_s = (ended - began).as_secs_f64();
+        Ok(sum)
     }
-    let settling = clock.now();
-    storage.settle()?;
-    let ended = clock.now();
-    sum.settle_s = (ended - settling).as_secs_f64();
-    sum.run_s = (ended - began).as_secs_f64();
-    Ok(sum)
-}
 
-fn replay_part<'a>(
-    storage: &dyn Storage,
-    clock: &DiskClock,
-    requests: impl Iterator<Item = &'a Request>,
-) -> Result<Piece, Error> {
-    let mut piece = Piece::default();
-    let seconds = |since: Duration| (clock.now().saturating_sub(since)).as_secs_f64();
-    for request in requests {
-        piece.requests += 1;
-        let began = clock.now();
-        let found = storage.get(request)?;
-        let took = seconds(began);
-        match found {
-            Some(found) => {
-                if let Some(position) = content::first_wrong(request.object, request.bytes, &found.pieces) {
-                    return Err(void(request, position));
-                }
-                piece.hit_bytes += u64::from(request.bytes);
-                piece.hit_s += took;
-                match found.in_memory {
-                    true => piece.memory_hits += 1,
-                    false => {
-                        piece.disk_hits += 1;
-                        piece.disk_get_s += took;
-                    }
-                }
-            }
-            None => {
+    fn replay_part<'a>(
+        &self,
+        storage: &dyn Storage,
+        requests: impl Iterator<Item = &'a Request>,
+    ) -> Result<Piece, Error> {
+        let mut piece = Piece::default();
+        let seconds = |since: Duration| (self.clock.now().saturating_sub(since)).as_secs_f64();
+        for request in requests {
+            let began = self.clock.now();
+            let found = storage.get(request)?;
+            let took = seconds(began);
+            if !piece.count_get(request, found, took)? {
                 let body = Bytes::from(content::body(request.object, request.bytes));
-                let began = clock.now();
+                let began = self.clock.now();
                 storage.put(request, body)?;
                 piece.put_s += seconds(began);
-                piece.put_bytes += u64::from(request.bytes);
+            }
+            storage.tick(self.clock.now())?;
+            if let Some(keeper) = &self.keeper
+                && keeper.is_due()
+            {
+                keeper.keep()?;
             }
         }
-        storage.tick(clock.now())?;
+        Ok(piece)
     }
-    Ok(piece)
+}
+
+impl Piece {
+    /// Counts a request and verifies what was found; tells whether it was a hit.
+    fn count_get(&mut self, request: &Request, found: Option<Found>, took_s: f64) -> Result<bool, Error> {
+        self.requests += 1;
+        let Some(found) = found else {
+            self.put_bytes += u64::from(request.bytes);
+            return Ok(false);
+        };
+        if let Some(position) = content::first_wrong(request.object, request.bytes, &found.pieces) {
+            return Err(void(request, position));
+        }
+        self.hit_bytes += u64::from(request.bytes);
+        self.hit_s += took_s;
+        match found.in_memory {
+            true => self.memory_hits += 1,
+            false => {
+                self.disk_hits += 1;
+                self.disk_get_s += took_s;
+            }
+        }
+        Ok(true)
+    }
 }
 
 fn void(request: &Request, position: u64) -> Error {
@@ -152,26 +234,30 @@ mod tests {
     use crate::disk::Timekeeping;
     use crate::workload::{Generator, Laws};
 
-    fn run(wrong: Option<u32>, threads: usize) -> Result<Piece, Error> {
+    fn run(wrong: Option<u32>, time: Timekeeping, threads: usize) -> Result<Piece, Error> {
         let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.001)).collect();
-        let clock = DiskClock::new(Timekeeping::Virtual, None, Vec::new());
-        replay(&Memory::new(wrong), &clock, &requests, threads)
+        let clock = DiskClock::new(time, None, Vec::new());
+        Player::new(clock, threads, None).replay(&Memory::new(wrong), &requests)
     }
+
+    const TIMES: [Timekeeping; 2] = [Timekeeping::Virtual, Timekeeping::Real { speed: 2.0 }];
 
     #[test]
     fn hits_are_the_requests_that_are_not_the_first_for_their_object() {
         let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.001)).collect();
         let distinct: std::collections::HashSet<u32> = requests.iter().map(|request| request.object).collect();
-        let piece = run(None, 1).unwrap();
-        assert_eq!(piece.requests, requests.len() as u64);
-        assert_eq!(piece.misses(), distinct.len() as u64);
-        assert_eq!(run(None, 4).unwrap().requests, piece.requests);
+        for time in TIMES {
+            let piece = run(None, time, 1).unwrap();
+            assert_eq!(piece.requests, requests.len() as u64);
+            assert_eq!(piece.misses(), distinct.len() as u64);
+            assert_eq!(run(None, time, 4).unwrap().requests, piece.requests);
+        }
     }
 
     #[test]
     fn one_planted_wrong_byte_makes_the_run_void() {
-        for threads in [1, 4] {
-            let error = run(Some(17), threads).unwrap_err();
+        for (time, threads) in [(TIMES[0], 1), (TIMES[0], 4), (TIMES[1], 4)] {
+            let error = run(Some(17), time, threads).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Void);
             assert!(error.message.contains("object 17 "), "{error}");
         }

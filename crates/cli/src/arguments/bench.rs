@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use nectary_block::parse_size;
+
 use super::{TEMPLATE, exit};
 
 /// The experiments.
@@ -13,11 +15,16 @@ pub enum BenchCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   A look, in less than a minute:
     nectary bench store --seed table4 --quick
-  The seeds' table 4 at a 32nd of its sizes, disks of 4 GB alone, against XFS:
-    nectary bench store --seed table4 --scale 0.03125 --size 4 --only xfs.50 --json table4.json
+  The whole trace at a 16th of its size, disks of 4 GB alone, against XFS:
+    nectary bench store --seed table4 --scale 0.0625 --trace 1 --size 4 --only xfs.50 --json table4.json
   Four threads and two disks:
     nectary bench store --seed table5", after_help = exit::HELP)]
     Store(BenchStoreArguments),
+    /// What a device gives the store, beside what it gives fio: reads at queue depth 32, and filling
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  The device that /var/cache is on:
+    nectary bench limits --folder /var/cache --json limits.json", after_help = exit::HELP)]
+    Limits(BenchLimitsArguments),
     /// The process of one contender; started by the command itself
     #[command(hide = true)]
     Worker,
@@ -41,9 +48,12 @@ pub struct BenchStoreArguments {
     /// Whose conditions
     #[arg(long, value_name = "TABLE", value_enum)]
     pub seed: SeedTable,
-    /// Share of the seeds' sizes, memory and trace; by default 0.0625 for table4, 0.125 for table5
+    /// Share of the seeds' sizes, memory and trace; 1/32 where nothing is said, which is the least
     #[arg(long, value_name = "F")]
     pub scale: Option<f64>,
+    /// Share of the scaled trace that is replayed, from its beginning on; a third where nothing is said
+    #[arg(long, value_name = "F")]
+    pub trace: Option<f64>,
     /// The smallest disk and the beginning of the trace alone, in less than a minute
     #[arg(long)]
     pub quick: bool,
@@ -59,7 +69,33 @@ pub struct BenchStoreArguments {
     /// Only this disk size of the table, in GB; may be repeated
     #[arg(long, value_name = "GB")]
     pub size: Vec<u64>,
+    /// Disks in real time, so many times faster, instead of a virtual clock
+    #[arg(long, value_name = "N")]
+    pub speed: Option<f64>,
     /// Chooses the requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub random_seed: u64,
+}
+
+/// `bench limits`.
+#[derive(Debug, Args)]
+pub struct BenchLimitsArguments {
+    /// A directory on the device, for two files
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub folder: PathBuf,
+    /// Size of each file
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub size: u64,
+    /// Bytes of an object
+    #[arg(long, value_name = "N", default_value_t = 7000)]
+    pub object: u32,
+    /// Paired runs of each figure
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub pairs: usize,
+    /// How long each run of reads takes, in seconds
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub seconds: u64,
+    /// Write figures and rows to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }

@@ -1,0 +1,79 @@
+//! `nectary bench store` without the rest of the program: builds in a fraction of the time, and takes contenders that are
+//! behind a feature.
+//!
+//! Owns: nothing but the command line. Leaves to others: everything that is measured (`nectary_bench`).
+
+use std::error::Error;
+use std::process::Command;
+
+use nectary_bench::store::{self, Options, Plan, Preset, Programs};
+use nectary_bench::{guardian, worker};
+
+const USAGE: &str =
+    "store-contenders table4|table5 [--quick] [--scale F] [--pairs N] [--size GB] [--only NAME] [--json FILE]";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("worker") => Ok(worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?),
+        Some("guardian") => {
+            guardian::serve(std::io::stdin().lock());
+            Ok(())
+        }
+        Some("table4") => run(Preset::Table4, &arguments[1..]),
+        Some("table5") => run(Preset::Table5, &arguments[1..]),
+        _ => Err(USAGE.into()),
+    }
+}
+
+fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    let mut options = Options {
+        preset,
+        scale: None,
+        quick: false,
+        seed: 1,
+        pairs: None,
+        only: Vec::new(),
+        sizes: Vec::new(),
+        speed: None,
+        trace: None,
+    };
+    let mut json = None;
+    let mut left = arguments.iter();
+    while let Some(name) = left.next() {
+        if name == "--quick" {
+            options.quick = true;
+            continue;
+        }
+        let value = left.next().ok_or(USAGE)?;
+        match name.as_str() {
+            "--scale" => options.scale = Some(value.parse()?),
+            "--pairs" => options.pairs = Some(value.parse()?),
+            "--size" => options.sizes.push(value.parse()?),
+            "--trace" => options.trace = Some(value.parse()?),
+            "--speed" => options.speed = Some(value.parse()?),
+            "--only" => options.only.push(value.clone()),
+            "--json" => json = Some(value.clone()),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let program = std::env::current_exe()?;
+    let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
+        let program = program.clone();
+        Box::new(move || {
+            let mut command = Command::new(&program);
+            command.arg(process);
+            command
+        })
+    };
+    let programs = Programs { worker: again("worker"), guardian: again("guardian") };
+    let began = std::time::Instant::now();
+    let report = store::run(&Plan::new(options)?, &programs, &mut |step| {
+        eprintln!("{:6.1} s  {} of {}  {}", began.elapsed().as_secs_f64(), step.done, step.of, step.what);
+    })?;
+    if let Some(path) = json {
+        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+    }
+    print!("{}", report.text());
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Holds a memory group at what it is allowed, without anybody being killed.
+//!
+//! Owns: the rule. A hard limit kills whoever is over it at a moment when the kernel can take nothing back, and a file
+//! system's inodes are like that until its own daemon has written them, which on a virtual clock is far too late. So the kernel's
+//! limit lies higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to take back what is beyond the
+//! allowance, as it would have been asked by the limit itself: what it cannot give stays, is counted ([`Keeping`]), and is asked
+//! for again. The rule is the same for every contender; what it leaves them beyond the allowance is in their favour.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// How many requests pass between two looks.
+const EVERY: u64 = 16;
+/// How many looks are left out after the kernel could not give back everything.
+const LOOKS_LEFT_OUT: u64 = 8;
+
+/// What a group may use, as the parent tells its worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allowance {
+    /// The group's directory.
+    pub path: PathBuf,
+    /// Whether the interface is of version 1.
+    pub is_first: bool,
+    /// What it may use, in bytes.
+    pub allowed_bytes: u64,
+    /// Where the kernel kills, in bytes.
+    pub hard_bytes: u64,
+}
+
+/// What was seen between requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Keeping {
+    /// How often it was looked.
+    pub looks: u64,
+    /// How often more was used than is allowed, and how often some of that was left after the kernel was asked.
+    pub over: u64,
+    /// See `over`.
+    pub left: u64,
+    /// What was used on average, and at most, after the kernel was asked, in bytes.
+    pub used_mean_bytes: u64,
+    /// See `used_mean_bytes`.
+    pub used_max_bytes: u64,
+    /// Of what was used, the kernel's own objects: on average, and at most, in bytes.
+    pub kernel_mean_bytes: u64,
+    /// See `kernel_mean_bytes`.
+    pub kernel_max_bytes: u64,
+}
+
+/// Looks after one group.
+pub struct Keeper {
+    allowance: Allowance,
+    used: File,
+    requests: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    leave_out: u64,
+    seen: Keeping,
+    used_sum: u64,
+    kernel_sum: u64,
+}
+
+impl Keeper {
+    /// Looks after a group from now on.
+    pub fn new(allowance: Allowance) -> Result<Keeper, Error> {
+        let name = if allowance.is_first { "memory.usage_in_bytes" } else { "memory.current" };
+        let path = allowance.path.join(name);
+        let used = File::open(&path).map_err(|error| Error::failed(path.display(), error))?;
+        Ok(Keeper { allowance, used, requests: AtomicU64::new(0), state: Mutex::default() })
+    }
+
+    /// Counts a request; tells whether it is time to look.
+    pub fn is_due(&self) -> bool {
+        self.requests.fetch_add(1, Ordering::Relaxed) % EVERY == EVERY - 1
+    }
+
+    /// Looks, and asks the kernel to take back what is beyond the allowance.
+    pub fn keep(&self) -> Result<(), Error> {
+        // Another thread looks already.
+        let Ok(mut state) = self.state.try_lock() else { return Ok(()) };
+        let mut used = self.used_bytes()?;
+        if used > self.allowance.allowed_bytes {
+            state.seen.over += 1;
+            if state.leave_out > 0 {
+                state.leave_out -= 1;
+            } else {
+                self.reclaim(used - self.allowance.allowed_bytes);
+                used = self.used_bytes()?;
+                if used > self.allowance.allowed_bytes {
+                    state.leave_out = LOOKS_LEFT_OUT;
+                    state.seen.left += 1;
+                }
+            }
+        }
+        state.seen.looks += 1;
+        state.used_sum += used;
+        state.seen.used_max_bytes = state.seen.used_max_bytes.max(used);
+        // The kernel's share is in a file that is slow to read.
+        if state.seen.looks % EVERY == 1 {
+            let kernel = self.kernel_bytes();
+            state.kernel_sum += kernel;
+            state.seen.kernel_max_bytes = state.seen.kernel_max_bytes.max(kernel);
+        }
+        Ok(())
+    }
+
+    /// What was seen until now.
+    pub fn record(&self) -> Keeping {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let looks = state.seen.looks.max(1);
+        let kernel_mean_bytes = state.kernel_sum / looks.div_ceil(EVERY);
+        Keeping { used_mean_bytes: state.used_sum / looks, kernel_mean_bytes, ..state.seen }
+    }
+
+    fn used_bytes(&self) -> Result<u64, Error> {
+        let failed = |error: String| Error::failed(self.allowance.path.display(), error);
+        let mut text = [0; 24];
+        let length = self.used.read_at(&mut text, 0).map_err(|error| failed(error.to_string()))?;
+        let text = String::from_utf8_lossy(&text[..length]);
+        text.trim().parse().map_err(|_| failed(format!("{text:?} is no number of bytes")))
+    }
+
+    fn kernel_bytes(&self) -> u64 {
+        let (name, field) = match self.allowance.is_first {
+            true => ("memory.kmem.usage_in_bytes", ""),
+            false => ("memory.stat", "kernel "),
+        };
+        let text = fs::read_to_string(self.allowance.path.join(name)).unwrap_or_default();
+        let value = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+        value.trim().parse().unwrap_or(0)
+    }
+
+    /// Asks the kernel for memory; that it cannot give all of it is no failure.
+    fn reclaim(&self, bytes: u64) {
+        let Allowance { path, is_first, allowed_bytes, hard_bytes } = &self.allowance;
+        match is_first {
+            // The kernel lowers a limit only once what is used is below it, and gives up when it can take nothing more.
+            true => {
+                if fs::write(path.join("memory.limit_in_bytes"), allowed_bytes.to_string()).is_ok() {
+                    let _ = fs::write(path.join("memory.limit_in_bytes"), hard_bytes.to_string());
+                }
+            }
+            false => drop(fs::write(path.join("memory.reclaim"), bytes.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with the files of a group.
+    fn group(name: &str, used: u64) -> Allowance {
+        let path = std::env::temp_dir().join(format!("nectary-bench-keeper-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("memory.usage_in_bytes"), format!("{used}\n")).unwrap();
+        fs::write(path.join("memory.kmem.usage_in_bytes"), "7\n").unwrap();
+        fs::write(path.join("memory.limit_in_bytes"), "9000").unwrap();
+        Allowance { path, is_first: true, allowed_bytes: 1000, hard_bytes: 9000 }
+    }
+
+    fn limit(allowance: &Allowance) -> String {
+        fs::read_to_string(allowance.path.join("memory.limit_in_bytes")).unwrap()
+    }
+
+    #[test]
+    fn what_is_over_is_asked_for_and_what_stays_is_counted() {
+        for (name, used, over) in [("below", 1000, 0), ("above", 1001, 1)] {
+            let allowance = group(name, used);
+            let keeper = Keeper::new(allowance.clone()).unwrap();
+            keeper.keep().unwrap();
+            let seen = keeper.record();
+            assert_eq!((seen.looks, seen.over, seen.left), (1, over, over));
+            assert_eq!((seen.used_max_bytes, seen.used_mean_bytes, seen.kernel_max_bytes), (used, used, 7));
+            assert_eq!(limit(&allowance), "9000", "the hard limit is back");
+            fs::remove_dir_all(allowance.path).unwrap();
+        }
+    }
+
+    #[test]
+    fn it_looks_after_each_sixteenth_request() {
+        let allowance = group("due", 0);
+        let keeper = Keeper::new(allowance.clone()).unwrap();
+        assert_eq!((0..160).filter(|_| keeper.is_due()).count(), 10);
+        fs::remove_dir_all(allowance.path).unwrap();
+    }
+}

@@ -1,0 +1,292 @@
+//! The hits that a contender should have had, by caches that share no code with any contender.
+//!
+//! Owns: two simulations and the comparison. Files: on each disk the least recently used are deleted when blocks run out, a
+//! miss is put on the disks in turn. The store: segments in a ring, first in, first out, where an object takes its body, its key and the
+//! record's header, and an object in fragments lives as long as its first. Promises: a contender whose hits differ from these by more than
+//! [`Expected`] allows makes the run void. Files on one thread may not differ by one hit; several threads ask in another order than
+//! the trace has, and a store fills the end of an append with padding and may write anew what was asked for, which the
+//! simulation does not.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use serde::Serialize;
+
+use super::plan::{Group, Plan};
+use super::run::LaneResult;
+use crate::contender::Kind;
+use crate::workload::{Request, TraceReader};
+use crate::{Error, ErrorKind};
+
+/// A file takes blocks of so many bytes, one at least.
+const BLOCK_BYTES: u64 = 4096;
+/// Files fill 95 of 100 blocks of a disk's share.
+const FULL_PERCENT: u64 = 95;
+/// What a record takes beside its body and its key, and what it is rounded up to, in bytes.
+const RECORD_BYTES: u64 = 192;
+const UNIT_BYTES: u64 = 64;
+/// Requests that are read at once.
+const REQUESTS_AT_ONCE: u64 = 1 << 16;
+/// By how many points of the hit rate others than files on one thread may differ.
+const POINTS: f64 = 1.0;
+
+/// The hits that were expected.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Expected {
+    /// Hits of the simulation.
+    pub hits: u64,
+    /// The fewest that are accepted.
+    pub low: u64,
+    /// The most that are accepted.
+    pub high: u64,
+}
+
+/// A simulated cache.
+trait Simulated {
+    /// Asks for an object and puts it where it is not there; tells whether it was.
+    fn ask(&mut self, request: &Request) -> bool;
+}
+
+/// Least recently used, on each disk alone.
+struct Recency {
+    blocks_max: u64,
+    used: Vec<u64>,
+    /// Objects by the time of their last use, the disk's own.
+    orders: Vec<BTreeMap<u64, (u32, u64)>>,
+    at: HashMap<u32, (usize, u64)>,
+    time: u64,
+    puts: usize,
+}
+
+impl Recency {
+    fn new(disk_bytes: u64, disks: usize) -> Recency {
+        let blocks_max = disk_bytes * FULL_PERCENT / 100 / BLOCK_BYTES / disks as u64;
+        let (used, orders) = (vec![0; disks], vec![BTreeMap::new(); disks]);
+        Recency { blocks_max, used, orders, at: HashMap::new(), time: 0, puts: 0 }
+    }
+}
+
+impl Simulated for Recency {
+    fn ask(&mut self, request: &Request) -> bool {
+        self.time += 1;
+        let found = self.at.get_mut(&request.object);
+        if let Some((disk, time)) = found {
+            if let Some(entry) = self.orders[*disk].remove(time) {
+                self.orders[*disk].insert(self.time, entry);
+            }
+            *time = self.time;
+            return true;
+        }
+        let disk = self.puts % self.orders.len();
+        self.puts += 1;
+        let blocks = u64::from(request.bytes).div_ceil(BLOCK_BYTES).max(1);
+        if blocks > self.blocks_max {
+            return false;
+        }
+        self.used[disk] += blocks;
+        while self.used[disk] > self.blocks_max {
+            let Some((_, (object, freed))) = self.orders[disk].pop_first() else { break };
+            self.at.remove(&object);
+            self.used[disk] -= freed;
+        }
+        self.orders[disk].insert(self.time, (request.object, blocks));
+        self.at.insert(request.object, (disk, self.time));
+        false
+    }
+}
+
+/// First in, first out, by segments.
+struct Ring {
+    segment_bytes: u64,
+    segments_max: usize,
+    /// Bodies over this are in pieces; of what size is of no account here, so of this one.
+    whole_bytes_max: u64,
+    /// The objects that begin in each segment; the last is the open one.
+    segments: VecDeque<Vec<u32>>,
+    used: u64,
+    held: std::collections::HashSet<u32>,
+}
+
+impl Ring {
+    /// The ring of a store with these counters; `None` where it does not tell its shape.
+    fn new(counters: &serde_json::Value) -> Option<Ring> {
+        let number = |name: &str| counters.get(name).and_then(serde_json::Value::as_u64);
+        let segments_max = number("segments").filter(|count| *count > 0)? as usize;
+        Some(Ring {
+            segment_bytes: number("segment_bytes")?,
+            segments_max,
+            whole_bytes_max: number("whole_bytes_max").filter(|bytes| *bytes > 0)?,
+            segments: VecDeque::from([Vec::new()]),
+            used: 0,
+            held: Default::default(),
+        })
+    }
+
+    fn append(&mut self, bytes: u64) {
+        if self.used + bytes > self.segment_bytes {
+            if self.segments.len() == self.segments_max {
+                let gone = self.segments.pop_front().unwrap_or_default();
+                for object in &gone {
+                    self.held.remove(object);
+                }
+            }
+            self.segments.push_back(Vec::new());
+            self.used = 0;
+        }
+        self.used += bytes;
+    }
+}
+
+impl Simulated for Ring {
+    fn ask(&mut self, request: &Request) -> bool {
+        if self.held.contains(&request.object) {
+            return true;
+        }
+        let record = |body: u64| (body + RECORD_BYTES + request.key().len() as u64).next_multiple_of(UNIT_BYTES);
+        let mut left = u64::from(request.bytes);
+        let piece = self.whole_bytes_max;
+        self.append(record(left.min(piece)));
+        if let Some(open) = self.segments.back_mut() {
+            open.push(request.object);
+        }
+        self.held.insert(request.object);
+        left -= left.min(piece);
+        while left > 0 {
+            self.append(record(left.min(piece)));
+            left -= left.min(piece);
+        }
+        false
+    }
+}
+
+/// Simulates every contender of a disk size, and compares.
+///
+/// *Errors*: [`ErrorKind::Void`] where hits are not what they should be.
+pub(super) fn compare(
+    plan: &Plan,
+    group: &Group,
+    lanes: &mut [LaneResult],
+    trace: &mut TraceReader,
+) -> Result<(), Error> {
+    let mut done: Vec<(String, u64)> = Vec::new();
+    for (lane, result) in group.lanes.iter().zip(lanes) {
+        let (like, simulated): (String, Option<Box<dyn Simulated>>) = match lane.kind {
+            Kind::Files { .. } => {
+                (format!("files on {}", lane.disks), Some(Box::new(Recency::new(group.disk_bytes, lane.disks))))
+            }
+            Kind::Nectary { .. } => {
+                let ring = Ring::new(&result.counters);
+                let like = format!("store {} {}", result.counters["segments"], result.counters["segment_bytes"]);
+                (like, ring.map(|ring| Box::new(ring) as Box<dyn Simulated>))
+            }
+            Kind::Memory { .. } => continue,
+        };
+        let Some(mut simulated) = simulated else {
+            return Err(void(format!("{} does not tell its shape, so its hits cannot be compared", lane.name)));
+        };
+        let hits = match done.iter().find(|entry| entry.0 == like) {
+            Some((_, hits)) => *hits,
+            None => {
+                let hits = simulate(&mut *simulated, plan.requests, trace)?;
+                done.push((like, hits));
+                hits
+            }
+        };
+        let found = result.total.memory_hits + result.total.disk_hits;
+        let expected = accepted(&lane.kind, &result.counters, plan, hits);
+        result.simulated = Some(expected);
+        if !(expected.low..=expected.high).contains(&found) {
+            return Err(void(format!(
+                "{} on {} GB had {found} hits of {} requests, a simulation {hits}; {} to {} are accepted",
+                lane.name, group.seed_gb, plan.requests, expected.low, expected.high
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn simulate(simulated: &mut dyn Simulated, requests: u64, trace: &mut TraceReader) -> Result<u64, Error> {
+    let mut hits = 0;
+    let mut first = 0;
+    while first < requests {
+        let count = REQUESTS_AT_ONCE.min(requests - first);
+        hits += trace.read(first, count)?.iter().filter(|request| simulated.ask(request)).count() as u64;
+        first += count;
+    }
+    Ok(hits)
+}
+
+fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64) -> Expected {
+    let points = (plan.requests as f64 * POINTS / 100.0) as u64;
+    let was_full = counters["times_full"].as_u64().unwrap_or(0) > 0;
+    // What was written anew can only have been hit more often than without.
+    let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
+    match kind {
+        Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
+        _ if reinserted => Expected { hits, low: hits.saturating_sub(points), high: plan.requests },
+        _ => Expected { hits, low: hits.saturating_sub(points), high: hits + points },
+    }
+}
+
+fn void(message: String) -> Error {
+    Error::new(ErrorKind::Void, format!("the run is void: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(simulated: &mut dyn Simulated, asked: &[(u32, u32)]) -> Vec<bool> {
+        let request = |&(object, bytes): &(u32, u32)| Request { client: 0, object, bytes, page: None };
+        asked.iter().map(|asked| simulated.ask(&request(asked))).collect()
+    }
+
+    #[test]
+    fn the_least_recently_used_file_leaves_and_large_ones_stay_outside() {
+        // 10 blocks, of which 9 are filled.
+        let mut files = Recency::new(10 * BLOCK_BYTES, 1);
+        let asked = [(1, 4 * 4096), (2, 4097), (1, 4 * 4096), (3, 4 * 4096), (2, 4097), (1, 4 * 4096), (9, 1 << 20)];
+        // 1 (4), 2 (2), 1 again, 3 (4) takes 2's place; 2 comes back and takes 1's.
+        assert_eq!(hits(&mut files, &asked), [false, false, true, false, false, false, false]);
+        assert!(files.used[0] <= 9);
+    }
+
+    #[test]
+    fn disks_are_used_in_turn() {
+        let mut files = Recency::new(40 * BLOCK_BYTES, 2);
+        hits(&mut files, &[(1, 1), (2, 1), (3, 1)]);
+        assert_eq!(files.used, [2, 1]);
+    }
+
+    #[test]
+    fn the_oldest_segment_leaves_however_often_it_was_asked_for() {
+        let counters = serde_json::json!({ "segments": 2, "segment_bytes": 4096, "whole_bytes_max": 2048 });
+        let mut ring = Ring::new(&counters).unwrap();
+        // Two records of 1,500 bytes fill a segment.
+        let asked = [(1, 1500), (2, 1500), (1, 1500), (3, 1500), (4, 1500), (1, 1500), (5, 1500), (1, 1500)];
+        assert_eq!(hits(&mut ring, &asked), [false, false, true, false, false, true, false, false]);
+        assert!(Ring::new(&serde_json::Value::Null).is_none());
+    }
+
+    #[test]
+    fn a_contender_that_invents_or_loses_a_hit_is_found_out() {
+        let kind = Kind::Files { system: crate::contender::FileSystem::Xfs, proxy_bytes: 0, buffer_bytes: 0 };
+        let options = super::super::Options {
+            preset: super::super::Preset::Table4,
+            scale: None,
+            quick: true,
+            seed: 1,
+            pairs: None,
+            only: Vec::new(),
+            sizes: Vec::new(),
+            speed: None,
+            trace: None,
+        };
+        let plan = Plan::new(options).unwrap();
+        let expected = accepted(&kind, &serde_json::Value::Null, &plan, 100);
+        assert_eq!((expected.low, expected.high), (100, 100));
+        let store = accepted(&Kind::Nectary { memory_bytes: 0 }, &serde_json::Value::Null, &plan, 1000);
+        assert!(store.low < 1000 && store.high > 1000 && store.high < 1000 + plan.requests / 50);
+        let reinserted = serde_json::json!({ "counts": { "reinserted": 1 } });
+        assert_eq!(accepted(&Kind::Nectary { memory_bytes: 0 }, &reinserted, &plan, 1000).high, plan.requests);
+    }
+}

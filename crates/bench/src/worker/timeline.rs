@@ -1,0 +1,146 @@
+//! Several threads on a virtual clock: who waits for which disk how long is computed, not waited for.
+//!
+//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. How it goes: requests are executed one
+//! at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. What each cost was
+//! measured ([`Cost`]); when it would have ended follows: after its processor time it asks for its disks, each of which serves
+//! first what came first. Disks of one request work at the same time, as those of a stripe do. One thread waits for its
+//! daemon, as the seeds call it in line; several do not, as it has a thread of its own, but who has more for it while it
+//! is busy waits for it, as the kernel lets who dirties pages wait. Promises: the same costs give the same times, whatever
+//! else the machine does. Left out: that a disk chooses among those who wait, and locks inside a contender, for all alike.
+
+use std::time::Duration;
+
+use crate::disk::Cost;
+
+/// Threads, daemon and disks of one contender.
+#[derive(Debug, Clone)]
+pub struct Timeline {
+    threads: Vec<Duration>,
+    daemon: Duration,
+    /// When each disk has served all that was asked of it.
+    free: Vec<Duration>,
+    /// How long requests waited for each disk before it served them.
+    waited: Vec<Duration>,
+}
+
+impl Timeline {
+    /// All of them at the beginning of time.
+    pub fn new(threads: usize, disks: usize) -> Timeline {
+        Timeline {
+            threads: vec![Duration::ZERO; threads.max(1)],
+            daemon: Duration::ZERO,
+            free: vec![Duration::ZERO; disks],
+            waited: vec![Duration::ZERO; disks],
+        }
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// The time of a thread.
+    pub fn now(&self, thread: usize) -> Duration {
+        self.threads[thread]
+    }
+
+    /// The thread that begins next, among those that have something left to do.
+    pub fn next(&self, has_more: impl Fn(usize) -> bool) -> Option<usize> {
+        (0..self.threads.len()).filter(|thread| has_more(*thread)).min_by_key(|thread| self.threads[*thread])
+    }
+
+    /// Lets a thread do something; returns how long it took there.
+    pub fn run(&mut self, thread: usize, cost: &Cost) -> Duration {
+        let began = self.threads[thread];
+        self.threads[thread] = self.served(began, cost);
+        self.threads[thread] - began
+    }
+
+    /// Lets the daemon do something that a thread has found to be due.
+    pub fn run_daemon(&mut self, thread: usize, cost: &Cost) {
+        if self.threads.len() == 1 {
+            self.run(thread, cost);
+            return;
+        }
+        if cost.disks.iter().all(Duration::is_zero) {
+            return;
+        }
+        self.threads[thread] = self.threads[thread].max(self.daemon);
+        self.daemon = self.served(self.threads[thread], cost);
+    }
+
+    /// Lets everybody wait until all is done, and then for this; returns how long that took beyond the last thread's end.
+    pub fn join(&mut self, cost: &Cost) -> Duration {
+        let last = self.threads.iter().copied().max().unwrap_or_default();
+        let all = self.free.iter().fold(last.max(self.daemon), |all, free| all.max(*free));
+        let end = self.served(all, cost);
+        self.threads.fill(end);
+        self.daemon = end;
+        end - last
+    }
+
+    /// How long requests have waited for disks until now, all disks together.
+    pub fn waited(&self) -> Duration {
+        self.waited.iter().sum()
+    }
+
+    fn served(&mut self, began: Duration, cost: &Cost) -> Duration {
+        let asked = began + cost.processor;
+        let mut end = asked;
+        for (disk, busy) in cost.disks.iter().enumerate().filter(|entry| !entry.1.is_zero()) {
+            let begins = asked.max(self.free[disk]);
+            self.waited[disk] += begins - asked;
+            self.free[disk] = begins + *busy;
+            end = end.max(self.free[disk]);
+        }
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(processor_ms: u64, disks_ms: &[u64]) -> Cost {
+        let disks = disks_ms.iter().map(|ms| Duration::from_millis(*ms)).collect();
+        Cost { processor: Duration::from_millis(processor_ms), disks }
+    }
+
+    fn ms(time: Duration) -> u128 {
+        time.as_millis()
+    }
+
+    #[test]
+    fn one_threads_time_is_the_sum_of_its_costs() {
+        let mut line = Timeline::new(1, 1);
+        assert_eq!(ms(line.run(0, &cost(1, &[10]))), 11);
+        line.run_daemon(0, &cost(1, &[5]));
+        assert_eq!(ms(line.now(0)), 17);
+        assert_eq!((ms(line.join(&cost(0, &[3]))), ms(line.waited())), (3, 0));
+    }
+
+    #[test]
+    fn two_threads_wait_for_one_disk_and_not_for_two() {
+        let mut one = Timeline::new(2, 1);
+        assert_eq!([ms(one.run(0, &cost(0, &[10]))), ms(one.run(1, &cost(0, &[10])))], [10, 20]);
+        assert_eq!((ms(one.waited()), one.next(|_| true)), (10, Some(0)));
+        let mut two = Timeline::new(2, 2);
+        assert_eq!([ms(two.run(0, &cost(0, &[10, 0]))), ms(two.run(1, &cost(0, &[0, 10])))], [10, 10]);
+        assert_eq!(ms(two.run(0, &cost(0, &[10, 10]))), 10, "both disks at once");
+        assert_eq!((two.next(|thread| thread == 0), two.next(|_| false)), (Some(0), None));
+    }
+
+    #[test]
+    fn several_threads_go_on_while_the_daemon_works_until_it_has_more() {
+        let mut line = Timeline::new(2, 2);
+        line.run_daemon(0, &cost(0, &[100, 0]));
+        assert_eq!(ms(line.now(0)), 0);
+        assert_eq!(ms(line.run(0, &cost(0, &[0, 10]))), 10, "the other disk is free");
+        line.run_daemon(0, &cost(1, &[0, 0]));
+        assert_eq!(ms(line.now(0)), 10, "nothing was due");
+        line.run_daemon(0, &cost(0, &[0, 7]));
+        assert_eq!(ms(line.now(0)), 100, "it waited for the daemon");
+        assert_eq!(ms(line.join(&cost(0, &[0, 0]))), 7);
+        assert_eq!(ms(line.now(1)), 107);
+    }
+}
