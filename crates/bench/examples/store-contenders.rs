@@ -6,11 +6,11 @@
 use std::error::Error;
 use std::process::Command;
 
+use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, Options, Plan, Preset, Programs};
 use nectary_bench::{guardian, worker};
 
-const USAGE: &str =
-    "store-contenders table4|table5 [--quick] [--scale F] [--pairs N] [--size GB] [--only NAME] [--json FILE]";
+const USAGE: &str = "store-contenders limits FOLDER | table4|table5 [--quick] [--scale F] [--pairs N] [--size GB] [--only NAME] [--json FILE]";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,10 +20,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             guardian::serve(std::io::stdin().lock());
             Ok(())
         }
+        Some("limits") if arguments.len() == 2 => measure_limits(&arguments[1]),
         Some("table4") => run(Preset::Table4, &arguments[1..]),
         Some("table5") => run(Preset::Table5, &arguments[1..]),
         _ => Err(USAGE.into()),
     }
+}
+
+fn measure_limits(folder: &str) -> Result<(), Box<dyn Error>> {
+    let options = LimitsOptions { folder: folder.into(), bytes: 1 << 30, object_bytes: 7000, pairs: 10, seconds: 2 };
+    let mut guardian = Command::new(std::env::current_exe()?);
+    guardian.arg("guardian");
+    print!("{}", limits(&options, guardian, &mut |done, of| eprintln!("{done} of {of}"))?.text());
+    Ok(())
 }
 
 fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {

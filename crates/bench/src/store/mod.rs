@@ -48,7 +48,7 @@ impl Preset {
 
 /// The scale where none is asked for: the least with the memory that a store needs.
 pub const SCALE: f64 = 1.0 / 32.0;
-/// The share of the trace where none is asked for: it fills disks of 4 GB, and all of a table takes less than half an hour.
+/// The share of the trace where none is asked for: enough to fill disks of 4 GB.
 pub const TRACE_SHARE: f64 = 1.0 / 3.0;
 
 /// What to run.
@@ -60,7 +60,7 @@ pub struct Options {
     pub scale: Option<f64>,
     /// The share of the trace that is replayed, from its beginning on.
     pub trace: Option<f64>,
-    /// A look that takes less than a minute: the smallest disk, the beginning of the trace, fewer pairs.
+    /// A look that takes about a minute: the smallest disk, the beginning of the trace, fewer pairs.
     pub quick: bool,
     /// Chooses the requests.
     pub seed: u64,

@@ -13,7 +13,7 @@ use super::{TEMPLATE, exit};
 pub enum BenchCommand {
     /// A proxy's workload straight on storage: the store beside one file per object on file systems (root)
     #[command(help_template = TEMPLATE, before_help = "Examples:
-  A look, in less than a minute:
+  A look, in about a minute:
     nectary bench store --seed table4 --quick
   The whole trace at a 16th of its size, disks of 4 GB alone, against XFS:
     nectary bench store --seed table4 --scale 0.0625 --trace 1 --size 4 --only xfs.50 --json table4.json
@@ -54,7 +54,7 @@ pub struct BenchStoreArguments {
     /// Share of the scaled trace that is replayed, from its beginning on; a third where nothing is said
     #[arg(long, value_name = "F")]
     pub trace: Option<f64>,
-    /// The smallest disk and the beginning of the trace alone, in less than a minute
+    /// The smallest disk and the beginning of the trace alone, in about a minute
     #[arg(long)]
     pub quick: bool,
     /// Write figures and rows to this file
