@@ -10,7 +10,8 @@ use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, Options, Plan, Preset, Programs};
 use nectary_bench::{guardian, worker};
 
-const USAGE: &str = "store-contenders limits FOLDER | table4|table5 [--quick] [--scale F] [--pairs N] [--size GB] [--only NAME] [--json FILE]";
+const USAGE: &str = "store-contenders limits FOLDER | table4 | table5; with a table: [--quick] [--scale F] [--trace F] \
+                     [--pairs N] [--size GB] [--only NAME] [--speed N] [--json FILE]";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,9 +1,10 @@
 //! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5.
 //!
-//! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a process of its
-//! own, and all stay until the end. Their hits are compared with a simulation's. The workload is cut into pieces; each piece is replayed by every contender before the next one
-//! begins, in an order that turns round from piece to piece (A B B A …). The ratio of two contenders' times for one piece is
-//! one pair, and there are at least ten. Nectary contends twice: what the two differ by is the noise.
+//! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a
+//! process of its own, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
+//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The ratio of two
+//! contenders' times for one piece is one pair, and there are at least ten. Nectary contends twice: what the two differ by
+//! is the noise. In the end the hits of each are compared with a simulation's.
 
 mod limit;
 mod plan;
