@@ -24,6 +24,7 @@ pub(super) struct Follower {
     left: u64,
     /// Who led before, where the last reference changed the leader.
     deposed: Option<usize>,
+    misses_of_leaders: u64,
 }
 
 impl Follower {
@@ -38,6 +39,7 @@ impl Follower {
             votes: [0.0; GHOSTS_MAX],
             left: 0,
             deposed: None,
+            misses_of_leaders: 0,
         };
         follower.vote();
         follower
@@ -78,6 +80,11 @@ impl Follower {
         self.deposed
     }
 
+    /// What the ghosts missed that led: the misses if contents came along with a change of leader.
+    pub(super) fn misses_of_leaders(&self) -> u64 {
+        self.misses_of_leaders
+    }
+
     /// The residents with their weights, those worth least first.
     pub(super) fn residents(&self) -> Vec<(u64, u64)> {
         self.live.residents()
@@ -106,6 +113,7 @@ impl Policy for Follower {
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let weight = weight.max(1);
         let holders = self.ghosts.reference(id, weight, stream);
+        self.misses_of_leaders += u64::from(self.ghosts.missed() >> self.guard.leader() & 1);
         self.guard.count(self.ghosts.missed());
         self.tell_losses(Some(id));
         self.deposed = None;

@@ -153,6 +153,12 @@ impl Adaptive {
         self.large.as_ref().map_or_else(|| self.scout.leader(), Large::name)
     }
 
+    /// What the ghosts missed that led, of a sample where ids are sampled: the misses if contents came along with a change
+    /// of leader. The misses beyond these are the price of following.
+    pub fn misses_of_leaders(&self) -> u64 {
+        self.scout.misses_of_leaders()
+    }
+
     /// One in how many ids the ghosts see, as a power of two; 0 where they see all.
     pub fn sample_shift(&self) -> u32 {
         self.shift

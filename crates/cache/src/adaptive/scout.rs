@@ -59,6 +59,11 @@ impl Scout {
         *self = new;
     }
 
+    /// What the ghosts missed that led, of what it sees.
+    pub(super) fn misses_of_leaders(&self) -> u64 {
+        self.follower.misses_of_leaders()
+    }
+
     /// The residents with their weights, those worth least first.
     pub(super) fn residents(&self) -> Vec<(u64, u64)> {
         self.follower.residents()

@@ -6,6 +6,7 @@
 mod books;
 mod cost;
 mod dear;
+mod limit;
 mod misses;
 mod verdicts;
 

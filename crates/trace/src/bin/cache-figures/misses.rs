@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use nectary_trace::simulate::{Row, Run, Workload, policies, run_all};
 
+use crate::limit::{Limit, limit};
 use crate::{Options, known};
 
 /// The traces on which parameters may be tuned, with the recorded ones; the others judge.
@@ -29,6 +30,10 @@ struct Point {
 impl Point {
     fn above_percent(&self) -> f64 {
         100.0 * (self.misses as f64 / self.best as f64 - 1.0)
+    }
+
+    fn is_over(&self) -> bool {
+        self.above_percent() > POINT_PERCENT_MAX
     }
 }
 
@@ -61,7 +66,29 @@ pub fn judge(judged: &[(Workload, Vec<u64>)], options: &Options) -> Result<Vec<S
         println!("{head}  above the best");
     }
     let points: Vec<Point> = rows.chunks_exact(columns.len()).map(|rows| point(rows, options)).collect();
-    Ok(summary(policy, &points))
+    let short = summary(policy, &points);
+    if policy == "adaptive" {
+        let workloads = judged.iter().flat_map(|(workload, sizes)| sizes.iter().map(move |size| (workload, *size)));
+        for (point, (workload, size)) in points.iter().zip(workloads).filter(|(point, _)| point.is_over()) {
+            limits(point, &limit(workload, size));
+        }
+    }
+    Ok(short)
+}
+
+/// Prints, beside a point that is over, what the choice costs and what following it costs.
+fn limits(point: &Point, limit: &Limit) {
+    let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
+    println!(
+        "LIMIT {} {}: adaptive {:+.2} %, its leaders' ghosts {:+.2} %; the best of six windows, by hindsight, {:+.2} % if \
+         contents came with the choice, {:+.2} % as they do not",
+        point.name,
+        point.size,
+        point.above_percent(),
+        percent(limit.adaptive_free),
+        percent(limit.free),
+        percent(limit.paid)
+    );
 }
 
 /// Prints one line of the table.
@@ -80,7 +107,7 @@ fn point(rows: &[Row], options: &Options) -> Point {
     if !options.is_quiet {
         let mut line = format!("{:16} {:>6}", point.name, point.size);
         rows.iter().for_each(|row| write!(line, " {:>8}", row.misses).unwrap_or(()));
-        let mark = if point.above_percent() > POINT_PERCENT_MAX { "  SHORT" } else { "" };
+        let mark = if point.is_over() { "  SHORT" } else { "" };
         println!("{line}  {:+6.2} % ({}){mark}", point.above_percent(), point.best_policy);
     }
     point
@@ -97,7 +124,7 @@ fn summary(policy: &str, points: &[Point]) -> Vec<String> {
         let above = 100.0 * (misses as f64 / best as f64 - 1.0);
         // Each point weighs the same in the mean, whatever its trace's length.
         let mean = of.iter().map(|point| point.above_percent()).sum::<f64>() / of.len() as f64;
-        let beyond = of.iter().filter(|point| point.above_percent() > POINT_PERCENT_MAX).count();
+        let beyond = of.iter().filter(|point| point.is_over()).count();
         println!(
             "{what:10} {:3} points  sum {misses} against {best}: {above:+.2} %  mean {mean:+.2} %  {beyond} points over {POINT_PERCENT_MAX} %  worst {} {}: {:+.2} %",
             of.len(),
@@ -109,7 +136,7 @@ fn summary(policy: &str, points: &[Point]) -> Vec<String> {
             short.push(format!("{policy}: the sum is {above:+.2} % above the best, at most {SUM_PERCENT_MAX} %"));
         }
     }
-    for point in points.iter().filter(|point| point.above_percent() > POINT_PERCENT_MAX) {
+    for point in points.iter().filter(|point| point.is_over()) {
         let (name, size) = (&point.name, point.size);
         let (above, best, by) = (point.above_percent(), point.best, point.best_policy);
         short.push(format!("{policy} {name} {size}: {} against {best} of {by}, {above:+.2} %", point.misses));

@@ -1,0 +1,171 @@
+//! What a point that falls short has lost to the choice of a policy, and what to the change of contents that follows it.
+//!
+//! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonus for anybody. Promises: each
+//! starts with LIRS and learns from what is past only; of the windows the one is taken that turns out best for the
+//! point, which nobody knows beforehand. Leaves to others: partitions between streams, which are no choice here.
+//!
+//! A chooser is counted twice. *Free* is what the leaders' ghosts missed: as if a change of leader brought its blocks
+//! along. *Paid* is what a cache missed that keeps what the leader's ghost holds, and has to read what it lacks.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+use nectary_cache::{Access, Adaptive, Policy, Stream, by_name};
+use nectary_trace::simulate::{Workload, misses};
+
+/// Who may be chosen; the first one leads to begin with.
+const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
+/// The windows tried, in references for each unit of capacity; the last one forgets nothing.
+const WINDOWS: [f64; 6] = [1.0, 2.0, 5.0, 10.0, 20.0, f64::INFINITY];
+/// A leader is chosen so many times in a capacity of references, as in `adaptive`.
+const CHOICES: u64 = 64;
+const REFERENCES_MIN: u64 = 16;
+
+/// Misses at one point.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What the ghosts missed that led in `adaptive`.
+    pub adaptive_free: u64,
+    /// The fewest of the choosers, free.
+    pub free: u64,
+    /// The fewest of the choosers, paid.
+    pub paid: u64,
+}
+
+/// What the last reference did to one ghost.
+struct Ghost {
+    policy: Box<dyn Policy>,
+    is_hit: bool,
+    is_held: bool,
+    lost: Vec<u64>,
+}
+
+/// Follows whoever missed least in its window.
+struct Chooser {
+    decay: f64,
+    lately: [f64; CANDIDATES.len()],
+    leader: usize,
+    free: u64,
+    paid: u64,
+    /// By resident its last reference.
+    residents: HashMap<u64, u64>,
+    /// Residents that the leader's ghost does not hold, oldest first.
+    spare: BTreeSet<(u64, u64)>,
+}
+
+impl Chooser {
+    fn new(window: f64, size: u64) -> Chooser {
+        Chooser {
+            decay: 1.0 - 1.0 / (window * size as f64).max(1.0),
+            lately: [0.0; CANDIDATES.len()],
+            leader: 0,
+            free: 0,
+            paid: 0,
+            residents: HashMap::new(),
+            spare: BTreeSet::new(),
+        }
+    }
+
+    fn refer(&mut self, ghosts: &[Ghost], id: u64, now: u64, size: u64) {
+        for (lately, ghost) in self.lately.iter_mut().zip(ghosts) {
+            *lately = *lately * self.decay + f64::from(!ghost.is_hit);
+        }
+        let leader = &ghosts[self.leader];
+        self.free += u64::from(!leader.is_hit);
+        for lost in leader.lost.iter().filter(|lost| **lost != id) {
+            if let Some(&last) = self.residents.get(lost) {
+                self.spare.insert((last, *lost));
+            }
+        }
+        if let Some(last) = self.residents.get_mut(&id) {
+            self.spare.remove(&(*last, id));
+            *last = now;
+        } else {
+            self.paid += 1;
+            let is_full = self.residents.len() as u64 >= size;
+            if is_full && !leader.is_held {
+                return;
+            }
+            if is_full && let Some((_, victim)) = self.spare.pop_first() {
+                self.residents.remove(&victim);
+            }
+            self.residents.insert(id, now);
+        }
+        if !leader.is_held {
+            self.spare.insert((now, id));
+        }
+    }
+
+    fn choose(&mut self, ghosts: &[Ghost]) {
+        let before = self.leader;
+        for other in 0..ghosts.len() {
+            if self.lately[other] < self.lately[self.leader] {
+                self.leader = other;
+            }
+        }
+        if self.leader != before {
+            let holder = &ghosts[self.leader].policy;
+            let spare = self.residents.iter().filter(|(id, _)| !holder.contains(**id));
+            self.spare = spare.map(|(id, last)| (*last, *id)).collect();
+        }
+    }
+}
+
+/// Measures a point.
+pub fn limit(workload: &Workload, size: u64) -> Limit {
+    let mut adaptive = Adaptive::new(size);
+    misses(&mut adaptive, workload);
+    let ghost =
+        |name: &&str| Some(Ghost { policy: by_name(name, size)?, is_hit: false, is_held: false, lost: Vec::new() });
+    let mut ghosts: Vec<Ghost> = CANDIDATES.iter().filter_map(ghost).collect();
+    let mut choosers = WINDOWS.map(|window| Chooser::new(window, size));
+    let between = (size / CHOICES).max(REFERENCES_MIN);
+    for (now, &id) in (1_u64..).zip(workload.blocks()) {
+        for Ghost { policy, is_hit, is_held, lost } in &mut ghosts {
+            lost.clear();
+            *is_hit = policy.reference(id, 1, Stream(0), &mut |victim| {
+                lost.push(victim);
+                true
+            }) == Access::Hit;
+            *is_held = policy.contains(id);
+        }
+        for chooser in &mut choosers {
+            chooser.refer(&ghosts, id, now, size);
+            if now.is_multiple_of(between) {
+                chooser.choose(&ghosts);
+            }
+        }
+    }
+    let fewest = |of: fn(&Chooser) -> u64| choosers.iter().map(of).min().unwrap_or(0);
+    Limit {
+        adaptive_free: adaptive.misses_of_leaders(),
+        free: fewest(|chooser| chooser.free),
+        paid: fewest(|chooser| chooser.paid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(ids: impl Iterator<Item = u64>) -> Workload {
+        Workload::new("test", ids.map(|id| (id, Stream(0))))
+    }
+
+    #[test]
+    fn where_the_first_policy_is_the_best_nothing_is_paid() {
+        let workload = workload((0..6000).map(|step| step % 150));
+        let alone = misses(&mut *by_name("lirs", 100).expect("registered"), &workload);
+        let limit = limit(&workload, 100);
+        assert_eq!((limit.free, limit.paid), (alone, alone));
+    }
+
+    #[test]
+    fn a_change_of_working_set_is_paid_for() {
+        // A loop that LIRS holds, then references to what was referred to lately, which LRU holds.
+        let recent = (0..6000_u64).map(|step| 1000 + step / 60 + step % 90);
+        let limit = limit(&workload((0..3000).map(|step| step % 150).chain(recent)), 100);
+        assert!(limit.paid >= limit.free, "{limit:?}");
+    }
+}
