@@ -154,18 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn where_the_first_policy_is_the_best_nothing_is_paid() {
-        let workload = workload((0..6000).map(|step| step % 150));
-        let alone = misses(&mut *by_name("lirs", 100).expect("registered"), &workload);
-        let limit = limit(&workload, 100);
-        assert_eq!((limit.free, limit.paid), (alone, alone));
-    }
-
-    #[test]
-    fn a_change_of_working_set_is_paid_for() {
-        // A loop that LIRS holds, then references to what was referred to lately, which LRU holds.
-        let recent = (0..6000_u64).map(|step| 1000 + step / 60 + step % 90);
-        let limit = limit(&workload((0..3000).map(|step| step % 150).chain(recent)), 100);
-        assert!(limit.paid >= limit.free, "{limit:?}");
+    fn a_scan_misses_always_and_what_fits_misses_once() {
+        let scan = limit(&workload(0..5000), 100);
+        assert_eq!(scan, Limit { adaptive_free: 5000, free: 5000, paid: 5000 });
+        let fitting = limit(&workload((0..5000).map(|step| step % 50)), 100);
+        assert_eq!(fitting, Limit { adaptive_free: 50, free: 50, paid: 50 });
     }
 }
