@@ -2,7 +2,7 @@
 //!
 //! Owns: every `unsafe` of the crate but that of the shared clock. Each is a plain system call with strings and numbers.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -23,14 +23,47 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
 
 /// Gives this process mounts of its own, which end with it.
 ///
-/// Must be called before the process has other threads.
-pub(crate) fn own_mounts() -> Result<(), Error> {
+/// Copies of mounts that stand on loop devices are let go, but for what `kept` lies on: they belong to others, whose devices
+/// they would keep busy. Must be called before the process has other threads.
+pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
     let flags = libc::MS_REC | libc::MS_PRIVATE;
     // SAFETY: the strings end with a zero byte and outlive the call; what may be null is.
     let result = unsafe { libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
-    checked(result, "making mounts private")
+    checked(result, "making mounts private")?;
+    let mounts = std::fs::read("/proc/self/mounts").map_err(|error| Error::failed("/proc/self/mounts", error))?;
+    for place in on_loop_devices(&mounts) {
+        if kept.starts_with(Path::new(OsStr::from_bytes(&place))) {
+            continue;
+        }
+        let place = CString::new(place).map_err(|error| Error::failed("/proc/self/mounts", error))?;
+        // SAFETY: the string ends with a zero byte and outlives the call. One that another took away meanwhile is gone too.
+        unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+    }
+    Ok(())
+}
+
+/// The places of a list of mounts at which loop devices are mounted, the latest first.
+fn on_loop_devices(mounts: &[u8]) -> Vec<Vec<u8>> {
+    let lines = mounts.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"/dev/loop"));
+    let mut places: Vec<_> = lines.filter_map(|line| line.split(|&byte| byte == b' ').nth(1)).map(unescape).collect();
+    places.reverse();
+    places
+}
+
+/// Undoes the octal escapes of the kernel's lists.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits =
+            after.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
+        let code = digits.map(|digits| digits.iter().fold(0u32, |code, digit| code * 8 + u32::from(digit - b'0')));
+        plain.push(code.map_or(first, |code| code as u8));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    plain
 }
 
 /// Mounts a device.
@@ -109,4 +142,16 @@ pub(crate) fn processor_time() -> std::time::Duration {
 pub(crate) fn is_root() -> bool {
     // SAFETY: the call takes nothing.
     unsafe { libc::geteuid() == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_on_loop_devices_are_found_the_latest_first() {
+        let mounts = b"/dev/vda / ext4 rw 0 0\n/dev/loop3 /mnt/a\\040b ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/loop14 /mnt/c xfs rw 0 0\n";
+        assert_eq!(on_loop_devices(mounts), [b"/mnt/c".to_vec(), b"/mnt/a b".to_vec()]);
+        assert!(on_loop_devices(b"").is_empty());
+    }
 }

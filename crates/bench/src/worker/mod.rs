@@ -97,7 +97,7 @@ impl Worker {
         let early = || Error::failed("the worker", "it was asked in a wrong order");
         match ask {
             Ask::Prepare(setup) => {
-                sys::own_mounts()?;
+                sys::own_mounts(&setup.trace)?;
                 self.prepared = Some(contender::prepare(&setup.kind, &setup.place)?);
                 let trace = TraceReader::open(&setup.trace)?;
                 self.setup = Some((*setup, trace));
