@@ -5,13 +5,35 @@
 //! Promises: a queue knows the sum of its weights; nothing is allocated once slab and table have grown to the largest
 //! number of entries ever held. Leaves to others: which queue means what.
 //!
-//! Cost: 32 bytes an entry in the slab (40 with two chains) and about 6 in the table (4 bytes of index and 1 of hash at a
-//! load of 7/8).
+//! Cost: 32 bytes an entry in the slab (40 with two chains) and 11 to 21 in the table (4 bytes of index and 4 of hash, side
+//! by side so that finding an entry takes one line of memory before the entry's own).
 
-use hashbrown::HashTable;
+use crate::table::{self, Record, Table};
 
 /// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
+
+/// Where an entry is.
+#[derive(Debug, Clone, Copy)]
+struct Index {
+    hash: u32,
+    /// The slab index; [`NONE`] where there is none.
+    index: u32,
+}
+
+impl Record for Index {
+    const VACANT: Index = Index { hash: 0, index: NONE };
+
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        self.index == NONE
+    }
+
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+}
 
 /// The neighbours of an entry in one queue.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +86,6 @@ impl Queue {
         Queue { chain: 1, ..Queue::new(0) }
     }
 
-    /// The slab index of its newest entry.
-    pub(crate) fn newest(&self) -> Option<u32> {
-        (self.newest != NONE).then_some(self.newest)
-    }
-
     /// The slab index of its oldest entry.
     pub(crate) fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
@@ -80,20 +97,20 @@ impl Queue {
 pub(crate) struct Arena<const CHAINS: usize = 1> {
     entries: Vec<Entry<CHAINS>>,
     free: u32,
-    table: HashTable<u32>,
+    table: Table<Index>,
 }
 
 impl Arena {
     /// An empty arena of one chain; it allocates nothing before the first entry.
     pub(crate) fn new() -> Arena {
-        Arena { entries: Vec::new(), free: NONE, table: HashTable::new() }
+        Arena { entries: Vec::new(), free: NONE, table: Table::new() }
     }
 }
 
 impl Arena<2> {
     /// An empty arena of two chains; it allocates nothing before the first entry.
     pub(crate) fn with_two_chains() -> Arena<2> {
-        Arena { entries: Vec::new(), free: NONE, table: HashTable::new() }
+        Arena { entries: Vec::new(), free: NONE, table: Table::new() }
     }
 }
 
@@ -101,7 +118,19 @@ impl<const CHAINS: usize> Arena<CHAINS> {
     /// The slab index of `id`.
     #[inline]
     pub(crate) fn find(&self, id: u64) -> Option<u32> {
-        self.table.find(hash(id), |&index| self.entries[index as usize].id == id).copied()
+        self.place(id).map(|place| self.table.get(place).index)
+    }
+
+    #[inline]
+    fn place(&self, id: u64) -> Option<usize> {
+        let hash = table::hash(id);
+        self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
+    }
+
+    /// Asks for the memory that a search for `id` begins with.
+    #[inline]
+    pub(crate) fn prepare(&self, id: u64) {
+        self.table.prepare(table::hash(id));
     }
 
     /// The entry at a slab index that this arena gave out.
@@ -136,16 +165,15 @@ impl<const CHAINS: usize> Arena<CHAINS> {
         } else {
             return None;
         };
-        let entries = &self.entries;
-        self.table.insert_unique(hash(id), index, |&other| hash(entries[other as usize].id));
+        self.table.insert(Index { hash: table::hash(id), index });
         Some(index)
     }
 
     /// Forgets an entry, which must be in no queue any more.
     pub(crate) fn forget(&mut self, index: u32) {
         let id = self.entries[index as usize].id;
-        if let Ok(found) = self.table.find_entry(hash(id), |&other| other == index) {
-            found.remove();
+        if let Some(place) = self.table.find(table::hash(id), |found| found.index == index) {
+            self.table.remove(place);
         }
         self.entries[index as usize].links[0].older = self.free;
         self.free = index;
@@ -196,23 +224,6 @@ impl<const CHAINS: usize> Arena<CHAINS> {
         queue.newest = index;
     }
 
-    /// Makes an entry, which must be in no queue of its chain, the oldest of `queue`.
-    pub(crate) fn link_oldest(&mut self, queue: &mut Queue, index: u32) {
-        let chain = usize::from(queue.chain);
-        let entry = &mut self.entries[index as usize];
-        if chain == 0 {
-            entry.queue = queue.number;
-        }
-        entry.links[chain] = Links { newer: queue.oldest, older: NONE };
-        queue.weight += entry.weight;
-        queue.count += 1;
-        match queue.oldest {
-            NONE => queue.newest = index,
-            oldest => self.entries[oldest as usize].links[chain].older = index,
-        }
-        queue.oldest = index;
-    }
-
     /// Makes all entries of `newer`, a queue over the same chain, newer than those of `queue`; `place` and `queue` in the
     /// entries stay as they are.
     pub(crate) fn append(&mut self, queue: &mut Queue, newer: Queue) {
@@ -257,7 +268,7 @@ impl<const CHAINS: usize> Arena<CHAINS> {
     }
 }
 
-/// Spreads ids, which may be consecutive block numbers, over all bits: the table uses the top 7 and the low ones.
+/// Spreads ids, which may be consecutive block numbers, over all bits; tables use the low 32.
 pub(crate) fn hash(id: u64) -> u64 {
     let wide = u128::from(id ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
     (wide >> 64) as u64 ^ wide as u64

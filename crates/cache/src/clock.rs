@@ -68,6 +68,10 @@ impl Policy for Clock {
         if self.arena.insert(&mut self.queue, id, weight) { Access::Inserted } else { Access::Bypassed }
     }
 
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         self.arena.remove(&mut self.queue, index);

@@ -278,6 +278,10 @@ impl Policy for Lfu {
         Access::Inserted
     }
 
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         if self.arena.entry(index).queue == PARKED {

@@ -18,7 +18,7 @@
 //! assert_eq!(victims, [1]);
 //! assert_eq!(policy.used(), 3);
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod adaptive;
 mod arc;
@@ -32,13 +32,17 @@ mod heap;
 mod lfu;
 mod lirs;
 mod lru;
+mod memory;
 mod min;
 mod mru;
+mod ordered;
 mod policy;
 mod registry;
 mod s3fifo;
 mod sieve;
 mod sketch;
+mod table;
+mod timeline;
 mod two_q;
 mod w_tinylfu;
 

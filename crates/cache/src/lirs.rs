@@ -272,6 +272,10 @@ impl Policy for Lirs {
         Access::Inserted
     }
 
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         let kind = self.arena.entry(index).place;

@@ -12,87 +12,25 @@
 //!
 //! Source: P. J. Denning, "The working set model for program behavior", CACM 11(5), 1968, and folklore.
 
-use crate::arena::{Arena, Queue};
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::ordered::{Discipline, Ordered};
 
 /// Least recently used, over weighted ids.
+pub type Lru = Ordered<LeastRecent>;
+
+/// What makes an order LRU.
 #[derive(Debug)]
-pub struct Lru {
-    capacity: u64,
-    arena: Arena,
-    queue: Queue,
-}
+pub struct LeastRecent;
 
-impl Lru {
-    /// An empty policy of `capacity` units of weight.
-    pub fn new(capacity: u64) -> Lru {
-        Lru { capacity, arena: Arena::new(), queue: Queue::new(0) }
-    }
-}
-
-impl Evicts for Lru {
-    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        let Some(victim) = self.queue.oldest() else { return Step::Nothing };
-        let is_given_up = evict(self.arena.entry(victim).id);
-        if is_given_up {
-            self.arena.remove(&mut self.queue, victim);
-        } else {
-            self.arena.refresh(&mut self.queue, victim);
-        }
-        Step::answered(is_given_up)
-    }
-}
-
-impl Policy for Lru {
-    fn name(&self) -> &'static str {
-        "lru"
-    }
-
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        if let Some(index) = self.arena.find(id) {
-            self.arena.refresh(&mut self.queue, index);
-            return Access::Hit;
-        }
-        let weight = weight.max(1);
-        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
-        }
-        if self.arena.insert(&mut self.queue, id, weight) { Access::Inserted } else { Access::Bypassed }
-    }
-
-    fn remove(&mut self, id: u64) -> bool {
-        let Some(index) = self.arena.find(id) else { return false };
-        self.arena.remove(&mut self.queue, index);
-        true
-    }
-
-    fn contains(&self, id: u64) -> bool {
-        self.arena.find(id).is_some()
-    }
-
-    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        self.capacity = capacity;
-        let refusals_max = self.queue.count;
-        make_room(self, 0, refusals_max, evict);
-    }
-
-    fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    fn used(&self) -> u64 {
-        self.queue.weight
-    }
-
-    fn len(&self) -> usize {
-        self.queue.count
-    }
+impl Discipline for LeastRecent {
+    const NAME: &'static str = "lru";
+    const HIT_RENEWS: bool = true;
+    const NEWEST_LEAVES: bool = false;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Access, Policy, Stream};
 
     fn refer(policy: &mut Lru, id: u64, weight: u64) -> (Access, Vec<u64>) {
         let mut victims = Vec::new();

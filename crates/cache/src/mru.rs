@@ -16,81 +16,17 @@
 //! # Source
 //! H.-T. Chou, D. J. DeWitt, "An evaluation of buffer management strategies for relational database systems", VLDB 1985.
 
-use crate::arena::{Arena, Queue};
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::ordered::{Discipline, Ordered};
 
 /// Most recently used, over weighted ids.
+pub type Mru = Ordered<MostRecent>;
+
+/// What makes an order MRU.
 #[derive(Debug)]
-pub struct Mru {
-    capacity: u64,
-    arena: Arena,
-    queue: Queue,
-}
+pub struct MostRecent;
 
-impl Mru {
-    /// An empty policy of `capacity` units of weight.
-    pub fn new(capacity: u64) -> Mru {
-        Mru { capacity, arena: Arena::new(), queue: Queue::new(0) }
-    }
-}
-
-impl Evicts for Mru {
-    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        let Some(victim) = self.queue.newest() else { return Step::Nothing };
-        let is_given_up = evict(self.arena.entry(victim).id);
-        if is_given_up {
-            self.arena.remove(&mut self.queue, victim);
-        } else {
-            self.arena.unlink(&mut self.queue, victim);
-            self.arena.link_oldest(&mut self.queue, victim);
-        }
-        Step::answered(is_given_up)
-    }
-}
-
-impl Policy for Mru {
-    fn name(&self) -> &'static str {
-        "mru"
-    }
-
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        if let Some(index) = self.arena.find(id) {
-            self.arena.refresh(&mut self.queue, index);
-            return Access::Hit;
-        }
-        let weight = weight.max(1);
-        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
-        }
-        if self.arena.insert(&mut self.queue, id, weight) { Access::Inserted } else { Access::Bypassed }
-    }
-
-    fn remove(&mut self, id: u64) -> bool {
-        let Some(index) = self.arena.find(id) else { return false };
-        self.arena.remove(&mut self.queue, index);
-        true
-    }
-
-    fn contains(&self, id: u64) -> bool {
-        self.arena.find(id).is_some()
-    }
-
-    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        self.capacity = capacity;
-        let refusals_max = self.len();
-        make_room(self, 0, refusals_max, evict);
-    }
-
-    fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    fn used(&self) -> u64 {
-        self.queue.weight
-    }
-
-    fn len(&self) -> usize {
-        self.queue.count
-    }
+impl Discipline for MostRecent {
+    const NAME: &'static str = "mru";
+    const HIT_RENEWS: bool = true;
+    const NEWEST_LEAVES: bool = true;
 }

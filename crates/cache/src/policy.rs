@@ -43,6 +43,12 @@ pub trait Policy: Send {
     /// refusals; what was given up until then stays evicted. *Cost*: O(1) amortised, no allocation once the tables have grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
+    /// Says that `id` is about to be referred to, so that its memory is on the way when it is: who knows the references to come, or has a
+    /// batch of them, says it of each some 16 references before. Changes nothing; ids that are not referred to after all do no harm.
+    fn prepare(&self, id: u64) {
+        let _ = id;
+    }
+
     /// Forgets `id`, also where a ghost remembers it; returns whether it was resident.
     fn remove(&mut self, id: u64) -> bool;
 

@@ -177,6 +177,10 @@ impl Policy for S3Fifo {
         if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
     }
 
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         let queue = match self.arena.entry(index).queue {

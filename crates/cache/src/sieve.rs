@@ -81,6 +81,10 @@ impl Policy for Sieve {
         if self.arena.insert(&mut self.queue, id, weight) { Access::Inserted } else { Access::Bypassed }
     }
 
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         if self.hand == Some(index) {

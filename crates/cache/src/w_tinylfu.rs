@@ -235,6 +235,10 @@ impl Policy for WTinyLfu {
         Access::Inserted
     }
 
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         let queue = match self.arena.entry(index).queue {

@@ -120,6 +120,12 @@ impl Large {
         }
     }
 
+    /// Says that `id` is about to be referred to.
+    #[inline]
+    pub(super) fn prepare(&self, id: u64) {
+        self.cache.prepare(id);
+    }
+
     /// Forgets `id`; returns whether it was resident.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         self.cache.remove(id)

@@ -118,6 +118,10 @@ impl Policy for Migrating {
         self.current.policy_mut().reference(id, weight, stream, evict)
     }
 
+    fn prepare(&self, id: u64) {
+        self.current.policy().prepare(id);
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let mut was_there = self.current.policy_mut().remove(id);
         for old in &mut self.leaving {

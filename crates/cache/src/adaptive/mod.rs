@@ -191,6 +191,12 @@ impl Policy for Adaptive {
         large.reference(id, weight, stream, &mut self.scout, evict)
     }
 
+    fn prepare(&self, id: u64) {
+        if let Some(large) = &self.large {
+            large.prepare(id);
+        }
+    }
+
     fn remove(&mut self, id: u64) -> bool {
         let was_in_scout = is_sampled(id, self.shift) && self.scout.remove(id);
         self.large.as_mut().map_or(was_in_scout, |large| large.remove(id))

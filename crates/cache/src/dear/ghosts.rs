@@ -9,15 +9,15 @@
 
 use std::collections::VecDeque;
 
-use super::blocks::{ABSENT, Blocks, RESIDENT};
+use super::blocks::{Blocks, State};
 
 /// The most evictions that are looked at together.
 const BATCH_MAX: usize = 64;
 /// A batch is the number of evictions to be remembered divided by this.
 const BATCH_DIVISOR: usize = 16;
 
-/// An eviction: the slab index of the block, and the eviction's number.
-type Eviction = (u32, u32);
+/// An eviction: the block's id, and the eviction's number.
+type Eviction = (u64, u32);
 
 /// The row of evictions.
 #[derive(Debug)]
@@ -27,14 +27,14 @@ pub(super) struct Ghosts {
     number: u32,
     count: usize,
     /// Blocks to be forgotten, of one batch.
-    outdated: [u32; BATCH_MAX],
+    outdated: [u64; BATCH_MAX],
     outdated_count: usize,
 }
 
 impl Ghosts {
     /// No evictions.
     pub(super) fn new() -> Ghosts {
-        Ghosts { row: VecDeque::new(), number: RESIDENT, count: 0, outdated: [0; BATCH_MAX], outdated_count: 0 }
+        Ghosts { row: VecDeque::new(), number: 0, count: 0, outdated: [0; BATCH_MAX], outdated_count: 0 }
     }
 
     /// How many blocks are remembered.
@@ -43,34 +43,38 @@ impl Ghosts {
     }
 
     /// Makes a block a ghost.
-    pub(super) fn add(&mut self, blocks: &mut Blocks, index: u32) {
-        self.number = if self.number == ABSENT - 1 { RESIDENT + 1 } else { self.number + 1 };
-        blocks.get_mut(index).evicted = self.number;
-        self.row.push_back((index, self.number));
+    pub(super) fn add(&mut self, blocks: &mut Blocks, at: usize) {
+        self.number = self.number.wrapping_add(1);
+        let block = blocks.get_mut(at);
+        block.set_ghost(self.number);
+        self.row.push_back((block.id, self.number));
         self.count += 1;
     }
 
     /// Makes a ghost an absent block.
-    pub(super) fn recall(&mut self, blocks: &mut Blocks, index: u32) {
-        blocks.get_mut(index).evicted = ABSENT;
+    pub(super) fn recall(&mut self, blocks: &mut Blocks, at: usize) {
+        blocks.get_mut(at).set_state(State::Absent);
         self.count -= 1;
     }
 
     /// A block to be forgotten, no ghost any more, where the row is a batch longer than `evictions`; to be asked until
     /// there is none.
-    pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<u32> {
+    pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         let batch = (evictions / BATCH_DIVISOR).clamp(1, BATCH_MAX);
         while self.outdated_count == 0 && self.row.len() >= evictions + batch {
-            for (index, number) in self.row.drain(..batch) {
-                if blocks.get(index).evicted == number {
-                    self.outdated[self.outdated_count] = index;
+            for (id, number) in self.row.drain(..batch) {
+                let at = blocks.find(id).map(|at| blocks.get(at));
+                if at.is_some_and(|block| block.state() == State::Ghost && block.eviction() == number) {
+                    self.outdated[self.outdated_count] = id;
                     self.outdated_count += 1;
                 }
             }
+            // The next batch is on its way while other things are done.
+            self.row.iter().take(batch).for_each(|(id, _)| blocks.prepare(*id));
         }
         self.outdated_count = self.outdated_count.checked_sub(1)?;
-        let index = self.outdated[self.outdated_count];
-        self.recall(blocks, index);
-        Some(index)
+        let at = blocks.find(self.outdated[self.outdated_count])?;
+        self.recall(blocks, at);
+        Some(at)
     }
 }

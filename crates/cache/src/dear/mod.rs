@@ -66,7 +66,7 @@ use crate::arena::hash;
 use crate::detect::{self, Detector, PeriodEvent, PeriodSink};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use application::Application;
-use blocks::{Blocks, RESIDENT};
+use blocks::{Blocks, State};
 use ghosts::Ghosts;
 use system::System;
 
@@ -121,8 +121,8 @@ pub struct Dear {
     /// The position of the stream that referred last.
     current: u16,
     system: System,
-    /// Hits that are not yet counted: the position of the application, and the block, which is its own.
-    hits: [(u16, u32); HITS_MAX],
+    /// Hits that are not yet counted: the position of the application, and the block's place in the table, which is its own.
+    hits: [(u16, usize); HITS_MAX],
     hit_count: usize,
     sink: Option<PeriodSink>,
 }
@@ -222,11 +222,11 @@ impl Dear {
 
     /// Counts a reference of an application to a block, makes it the owner, and acts on a period's end.
     #[inline]
-    fn observe(&mut self, position: u16, index: u32) {
+    fn observe(&mut self, position: u16, at: usize) {
         let application = &mut self.applications[usize::from(position)];
         application.last = self.now;
         self.now += 1;
-        let block = self.blocks.get_mut(index);
+        let block = self.blocks.get_mut(at);
         let own = block.owner == position;
         block.owner = position;
         let report = if own {
@@ -255,51 +255,51 @@ impl Dear {
 
     /// A reference to a resident block.
     #[inline]
-    fn hit(&mut self, position: u16, index: u32) {
-        let owner = self.blocks.get(index).owner;
+    fn hit(&mut self, position: u16, at: usize) {
+        let owner = self.blocks.get(at).owner;
         if owner == position {
             let application = &mut self.applications[usize::from(position)];
-            application.refresh(&mut self.blocks, index);
+            application.refresh(&mut self.blocks, at);
             application.uncounted += 1;
-            self.hits[self.hit_count] = (position, index);
+            self.hits[self.hit_count] = (position, at);
             self.hit_count += 1;
             if self.hit_count == HITS_MAX || application.uncounted == application.detector.left() {
                 self.count_hits();
             }
         } else {
             self.count_hits();
-            self.applications[usize::from(owner)].dismiss(&mut self.blocks, index);
-            self.observe(position, index);
-            self.applications[usize::from(position)].admit(&mut self.blocks, index);
+            let weight = self.applications[usize::from(owner)].dismiss(&mut self.blocks, at);
+            self.observe(position, at);
+            self.applications[usize::from(position)].admit(&mut self.blocks, at, weight);
         }
-        self.system.refresh(&mut self.blocks, index);
+        self.system.refresh(&mut self.blocks, at);
     }
 
     /// Counts the hits that were put by.
     fn count_hits(&mut self) {
         for place in 0..std::mem::take(&mut self.hit_count) {
-            let (position, index) = self.hits[place];
-            self.observe(position, index);
+            let (position, at) = self.hits[place];
+            self.observe(position, at);
             let application = &mut self.applications[usize::from(position)];
             application.uncounted = 0;
-            application.keep_filed(&mut self.blocks, index);
+            application.keep_filed(&mut self.blocks, at);
         }
     }
 
-    /// The entry of a block that is not resident, no ghost any more: the ghost's or a new one.
-    fn entry_for(&mut self, known: Option<u32>, id: u64, position: u16) -> Option<u32> {
-        let Some(index) = known else { return self.blocks.insert(id, position) };
-        self.ghosts.recall(&mut self.blocks, index);
-        let owner = self.blocks.get(index).owner;
+    /// Sees to it that there is a block that is no ghost any more; `false` where there are too many blocks.
+    fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> bool {
+        let Some(at) = known else { return self.blocks.insert(id, position) };
+        self.ghosts.recall(&mut self.blocks, at);
+        let owner = self.blocks.get(at).owner;
         if owner != position {
-            self.applications[usize::from(owner)].unfile(&mut self.blocks, index);
+            self.applications[usize::from(owner)].unfile(&mut self.blocks, at);
         }
-        Some(index)
+        true
     }
 
-    /// Makes an entry that is in no chain but the LFU order's a ghost, and forgets the oldest ones.
-    fn remember(&mut self, index: u32) {
-        self.ghosts.add(&mut self.blocks, index);
+    /// Makes a block that is in no timeline but the LFU order's a ghost, and forgets the oldest ones.
+    fn remember(&mut self, at: usize) {
+        self.ghosts.add(&mut self.blocks, at);
         let evictions = self.parameters.ghosts_min.max(self.resident);
         while let Some(old) = self.ghosts.outdated(&mut self.blocks, evictions) {
             let owner = self.blocks.get(old).owner;
@@ -309,17 +309,11 @@ impl Dear {
     }
 
     /// Makes a resident block, which has no place any more, a ghost.
-    fn evict(&mut self, index: u32) {
-        let owner = self.discount(index);
-        self.applications[owner].evict(&mut self.blocks, index);
-        self.remember(index);
-    }
-
-    /// Takes a resident block out of the sums. *Returns* the position of its owner.
-    fn discount(&mut self, index: u32) -> usize {
-        self.used -= self.blocks.weight(index);
+    fn evict(&mut self, at: usize) {
+        let owner = usize::from(self.blocks.get(at).owner);
+        self.used -= self.applications[owner].evict(&mut self.blocks, at);
         self.resident -= 1;
-        usize::from(self.blocks.get(index).owner)
+        self.remember(at);
     }
 
     /// Evicts until `room` more units fit; `false` where too many victims were refused.
@@ -355,48 +349,54 @@ impl Policy for Dear {
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let position = self.application(stream);
         let known = self.blocks.find(id);
-        if let Some(index) = known.filter(|&index| self.blocks.get(index).evicted == RESIDENT) {
-            self.hit(position, index);
+        if let Some(at) = known.filter(|&at| self.blocks.get(at).state() == State::Resident) {
+            self.hit(position, at);
             return Access::Hit;
         }
         self.count_hits();
-        // The ghost is recalled first: making room may push it out of the ghosts and reuse its entry.
-        let Some(index) = self.entry_for(known, id, position) else { return Access::Bypassed };
-        let weight = weight.max(1);
-        let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
-        self.observe(position, index);
-        if !fits {
-            self.remember(index);
+        // The ghost is recalled first: making room may push it out of the ghosts.
+        if !self.recall(known, id, position) {
             return Access::Bypassed;
         }
-        self.blocks.set_weight(index, weight);
-        self.blocks.get_mut(index).evicted = RESIDENT;
+        let weight = weight.max(1);
+        let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
+        let Some(at) = self.blocks.find(id) else { return Access::Bypassed };
+        self.observe(position, at);
+        if !fits {
+            self.remember(at);
+            return Access::Bypassed;
+        }
+        self.blocks.get_mut(at).set_state(State::Resident);
         self.used += weight;
         self.resident += 1;
-        self.applications[usize::from(position)].admit(&mut self.blocks, index);
-        self.system.admit(&mut self.blocks, index);
+        self.applications[usize::from(position)].admit(&mut self.blocks, at, weight);
+        self.system.admit(&mut self.blocks, at);
         Access::Inserted
+    }
+
+    fn prepare(&self, id: u64) {
+        self.blocks.prepare(id);
     }
 
     fn remove(&mut self, id: u64) -> bool {
         self.count_hits();
-        let Some(index) = self.blocks.find(id) else { return false };
-        let resident = self.blocks.get(index).evicted == RESIDENT;
+        let Some(at) = self.blocks.find(id) else { return false };
+        let owner = usize::from(self.blocks.get(at).owner);
+        let resident = self.blocks.get(at).state() == State::Resident;
         if resident {
-            self.system.dismiss(&mut self.blocks, index);
-            let owner = self.discount(index);
-            self.applications[owner].dismiss(&mut self.blocks, index);
+            self.system.dismiss(&mut self.blocks, at);
+            self.used -= self.applications[owner].dismiss(&mut self.blocks, at);
+            self.resident -= 1;
         } else {
-            self.ghosts.recall(&mut self.blocks, index);
-            let owner = usize::from(self.blocks.get(index).owner);
-            self.applications[owner].unfile(&mut self.blocks, index);
+            self.ghosts.recall(&mut self.blocks, at);
+            self.applications[owner].unfile(&mut self.blocks, at);
         }
-        self.blocks.forget(index);
+        self.blocks.forget(at);
         resident
     }
 
     fn contains(&self, id: u64) -> bool {
-        self.blocks.find(id).is_some_and(|index| self.blocks.get(index).evicted == RESIDENT)
+        self.blocks.find(id).is_some_and(|at| self.blocks.get(at).state() == State::Resident)
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {

@@ -9,20 +9,21 @@
 //! program alone no second list. With the second stream the places begin as the recency of the first.
 
 use super::application::{Application, Replacement};
-use super::blocks::{Blocks, Chain, PLACE, RECENCY};
+use super::blocks::{Blocks, PLACE};
+use crate::timeline::Timeline;
 
-/// A victim, and the block whose place made its owner give.
+/// A victim, and the block whose place made its owner give, by their places in the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
-    pub(super) victim: u32,
+    pub(super) victim: usize,
     /// The block in the oldest place, where the owner was asked because of it.
-    asked: Option<u32>,
+    asked: Option<usize>,
 }
 
 /// Who is asked.
 #[derive(Debug)]
 pub(super) struct System {
-    places: Chain,
+    places: Timeline,
     /// Whether there has been a second stream, so that places are kept.
     shared: bool,
     /// The positions of sequential applications.
@@ -32,7 +33,7 @@ pub(super) struct System {
 impl System {
     /// One application, no blocks.
     pub(super) fn new() -> System {
-        System { places: Chain::EMPTY, shared: false, sequential: Vec::new() }
+        System { places: Timeline::default(), shared: false, sequential: Vec::new() }
     }
 
     /// Begins to keep places, with the recency of the only application so far. *Cost*: O(its blocks), once.
@@ -41,33 +42,33 @@ impl System {
             return;
         }
         self.shared = true;
-        let mut next = only.recency.oldest();
-        while let Some(index) = next {
-            blocks.link_newest::<PLACE>(&mut self.places, index);
-            next = blocks.newer::<RECENCY>(index);
+        for id in only.recency.ids() {
+            if let Some(at) = blocks.find(id) {
+                blocks.put_newest::<PLACE>(&mut self.places, at, 1);
+            }
         }
     }
 
     /// Takes in a resident block in the newest place.
     #[inline]
-    pub(super) fn admit(&mut self, blocks: &mut Blocks, index: u32) {
+    pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize) {
         if self.shared {
-            blocks.link_newest::<PLACE>(&mut self.places, index);
+            blocks.put_newest::<PLACE>(&mut self.places, at, 1);
         }
     }
 
     /// Gives a resident block the newest place.
     #[inline]
-    pub(super) fn refresh(&mut self, blocks: &mut Blocks, index: u32) {
+    pub(super) fn refresh(&mut self, blocks: &mut Blocks, at: usize) {
         if self.shared {
-            blocks.refresh::<PLACE>(&mut self.places, index);
+            blocks.refresh::<PLACE>(&mut self.places, at);
         }
     }
 
     /// Takes a resident block out of its place.
-    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, index: u32) {
+    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) {
         if self.shared {
-            blocks.unlink::<PLACE>(&mut self.places, index);
+            blocks.take::<PLACE>(&mut self.places, at);
         }
     }
 
@@ -107,13 +108,14 @@ impl System {
         }
         if sequential_first {
             let positions = self.sequential.iter().map(|&position| usize::from(position));
-            let largest = positions.max_by_key(|&position| applications[position].recency.count);
+            let largest = positions.max_by_key(|&position| applications[position].recency.count());
             let offer = largest.and_then(|position| applications[position].offer(blocks));
             if let Some(victim) = offer {
                 return Some(Choice { victim, asked: None });
             }
         }
-        let asked = self.places.oldest()?;
+        let oldest = self.places.oldest()?;
+        let asked = blocks.find(self.places.id(oldest))?;
         let owner = usize::from(blocks.get(asked).owner);
         let victim = applications[owner].offer(blocks)?;
         Some(Choice { victim, asked: Some(asked) })

@@ -105,6 +105,9 @@ pub struct History {
 }
 
 impl History {
+    /// Of a block that was never seen.
+    pub(crate) const NONE: History = History { last: 0, frequency: 0 };
+
     /// The references so far.
     pub fn frequency(&self) -> u32 {
         self.frequency

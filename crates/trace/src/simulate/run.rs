@@ -7,18 +7,25 @@ use nectary_cache::{Access, Policy, Stream};
 
 use super::workload::Workload;
 
+/// So many references before its own a block is told to the policy.
+const AHEAD: usize = 16;
+
 /// Refers to every block of `workload` in turn and gives the number of misses.
 pub fn misses<P: Policy + ?Sized>(policy: &mut P, workload: &Workload) -> u64 {
+    let blocks = workload.blocks();
+    let mut ahead = blocks.iter().skip(AHEAD);
     let mut misses = 0;
     let mut evict = |_| true;
+    let mut refer = |block, stream| {
+        if let Some(&soon) = ahead.next() {
+            policy.prepare(soon);
+        }
+        misses += u64::from(policy.reference(block, 1, stream, &mut evict) != Access::Hit);
+    };
     if workload.streams().is_empty() {
-        for &block in workload.blocks() {
-            misses += u64::from(policy.reference(block, 1, Stream(0), &mut evict) != Access::Hit);
-        }
+        blocks.iter().for_each(|&block| refer(block, Stream(0)));
     } else {
-        for (&block, &stream) in workload.blocks().iter().zip(workload.streams()) {
-            misses += u64::from(policy.reference(block, 1, stream, &mut evict) != Access::Hit);
-        }
+        blocks.iter().zip(workload.streams()).for_each(|(&block, &stream)| refer(block, stream));
     }
     misses
 }

@@ -1,9 +1,17 @@
-//! What a reference costs at 1 Mi blocks: LRU, and `dear` and `adaptive` above it.
+//! What a reference costs at 1 Mi blocks: LRU, and `dear` and `adaptive` above it, and the least that this machine takes for it.
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references, so
 //! that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over the
 //! rounds. Before it is timed each policy plays them once, so that all find the processor's caches as they left them. Time
 //! is that of this thread on the processor.
+//!
+//! Each policy is timed in a simulation, which tells blocks ahead ([`Policy::prepare`]), and with references that nobody
+//! knows before they come.
+//!
+//! # The limit
+//! What no policy can do without is to find a block: one access to a table of that size by its hash. Beside the policies
+//! stands what that costs on the same references, with nothing else done and nothing to wait for between two references; and
+//! what the lines cost that a table of numbers and a linked list touch: number, entry, and both neighbours.
 
 use nectary_cache::{Access, Lru, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses};
@@ -11,11 +19,15 @@ use nectary_trace::simulate::{Workload, misses};
 /// Blocks that fit.
 const CAPACITY: u64 = 1 << 20;
 const REFERENCES: u64 = 4 << 20;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// References a second of a simulated LRU. *Units*: millions.
 const LRU_MILLIONS_MIN: f64 = 10.0;
 /// What a policy may cost above LRU. *Units*: nanoseconds a reference.
 const ABOVE_LRU_NS_MAX: [(&str, f64); 2] = [("dear", 30.0), ("adaptive", 100.0)];
+/// Lines of memory a reference, of which the limit is printed.
+const LINES: [usize; 3] = [1, 2, 4];
+/// Words of the tables of the limit: 32 MiB, as the table of LRU at this capacity.
+const LIMIT_WORDS: usize = 4 << 20;
 
 /// The time that this thread has run. *Units*: nanoseconds.
 fn now() -> Option<f64> {
@@ -46,51 +58,93 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Times of a policy, one a round. *Units*: nanoseconds a reference.
+#[derive(Default)]
+struct Times {
+    simulated: Vec<f64>,
+    one_by_one: Vec<f64>,
+}
+
+impl Times {
+    /// Plays the references and times it; `None` where the kernel tells no time of a thread.
+    fn add(&mut self, policy: &mut dyn Policy, workload: &Workload) -> Option<()> {
+        play(policy, workload);
+        self.simulated.push(timed(|| misses(policy, workload))?);
+        self.one_by_one.push(timed(|| play(policy, workload))?);
+        Some(())
+    }
+}
+
 /// Prints the figures; gives those that are short.
 pub fn cost() -> Vec<String> {
     let mut short = Vec::new();
+    let mut words = vec![0; LIMIT_WORDS];
     for workload in workloads() {
         let name = workload.name();
         println!("{name}: {REFERENCES} references, {CAPACITY} blocks fit, medians of {ROUNDS} rounds on full caches");
         let mut lru = Lru::new(CAPACITY);
         let mut others: Vec<_> = ABOVE_LRU_NS_MAX.iter().filter_map(|(name, _)| by_name(name, CAPACITY)).collect();
-        let mut simulated = Vec::new();
-        let mut of_lru = Vec::new();
-        let mut above = vec![Vec::new(); others.len()];
-        for round in 0..=ROUNDS {
-            play(&mut lru, &workload);
-            let simulating = timed(|| misses(&mut lru, &workload));
-            let Some(simulating) = simulating else { return vec!["the kernel tells no time of a thread".to_owned()] };
-            let base = timed(|| play(&mut lru, &workload)).unwrap_or(f64::NAN);
-            let cost = |policy: &mut Box<dyn Policy>| {
-                play(&mut **policy, &workload);
-                timed(|| play(&mut **policy, &workload))
-            };
-            let costs: Vec<f64> = others.iter_mut().filter_map(cost).collect();
-            // The first round fills the caches.
-            if round > 0 {
-                simulated.push(simulating);
-                of_lru.push(base);
-                above.iter_mut().zip(costs).for_each(|(above, cost)| above.push(cost - base));
+        // The caches are filled.
+        play(&mut lru, &workload);
+        for policy in &mut others {
+            play(&mut **policy, &workload);
+        }
+        let mut of_lru = Times::default();
+        let mut of_others: Vec<Times> = others.iter().map(|_| Times::default()).collect();
+        let mut limits = LINES.map(|_| Vec::new());
+        for _ in 0..ROUNDS {
+            let done = of_lru.add(&mut lru, &workload).and_then(|()| {
+                let mut others = others.iter_mut().zip(&mut of_others);
+                others.try_for_each(|(policy, times)| times.add(&mut **policy, &workload))
+            });
+            if done.is_none() {
+                return vec!["the kernel tells no time of a thread".to_owned()];
+            }
+            for (lines, times) in LINES.iter().zip(&mut limits) {
+                times.extend(timed(|| touch(&mut words, &workload, *lines)));
             }
         }
-        let millions = 1000.0 / median(simulated);
+        for (lines, times) in LINES.iter().zip(limits) {
+            println!("  the limit of {lines} lines a reference: {:.1} ns", median(times));
+        }
+        let millions = 1000.0 / median(of_lru.simulated.clone());
         println!(
-            "  lru       simulates {millions:5.1} M references/s, at least {LRU_MILLIONS_MIN}; {:.1} ns each",
-            median(of_lru)
+            "  lru       simulates {millions:5.1} M references/s, at least {LRU_MILLIONS_MIN}; {:.1} ns each, {:.1} one by one",
+            median(of_lru.simulated.clone()),
+            median(of_lru.one_by_one.clone())
         );
         if millions < LRU_MILLIONS_MIN {
             short.push(format!("{name}: lru simulates {millions:.1} M references/s, at least {LRU_MILLIONS_MIN}"));
         }
-        for ((policy, ns_max), above) in ABOVE_LRU_NS_MAX.iter().zip(above) {
-            let above = median(above);
-            println!("  {policy:9} {above:+6.1} ns a reference above lru, at most {ns_max}");
-            if above > *ns_max {
-                short.push(format!("{name}: {policy} {above:+.1} ns above lru, at most {ns_max}"));
+        for ((policy, ns_max), times) in ABOVE_LRU_NS_MAX.iter().zip(of_others) {
+            let above =
+                |times: &[f64], base: &[f64]| median(times.iter().zip(base).map(|(ns, lru)| ns - lru).collect());
+            let simulated = above(&times.simulated, &of_lru.simulated);
+            let one_by_one = above(&times.one_by_one, &of_lru.one_by_one);
+            println!(
+                "  {policy:9} {simulated:+6.1} ns a reference above lru, {one_by_one:+6.1} one by one, at most {ns_max}"
+            );
+            for (above, how) in [(simulated, "simulated"), (one_by_one, "one by one")] {
+                if above > *ns_max {
+                    short.push(format!("{name}: {policy} {above:+.1} ns above lru {how}, at most {ns_max}"));
+                }
             }
         }
     }
     short
+}
+
+/// Reads and writes so many words of `table` for each reference, each in another line and another place.
+fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
+    let last = table.len() - 1;
+    for &block in workload.blocks() {
+        let mut hash = block;
+        for _ in 0..lines {
+            hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            table[(hash >> 20) as usize & last] += 1;
+        }
+    }
+    table[0]
 }
 
 fn play(policy: &mut dyn Policy, workload: &Workload) -> u64 {
