@@ -5,8 +5,8 @@
 //! them, how much that is above LRU's median. The cache is filled before time is taken. Time is that of the processor
 //! (of this thread, as the kernel counts it), and elapsed time where the kernel does not tell.
 //!
-//! Nearly all of it is waiting for memory: a reference looks at about five places in 44 MB. With large pages
-//! (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`) most of the waiting for address translation goes away.
+//! Much of it is waiting for memory: nobody says here what comes next, and the tables are new and still grow. What a
+//! simulation takes is told by `cache-figures --only cost` of `nectary-trace`.
 
 use std::fs;
 use std::sync::LazyLock;

@@ -29,7 +29,7 @@
 //! 4. The target lies between 0 and the capacity.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim. 38 bytes a resident id and a ghost; about as many ghosts as resident ids.
+//! O(1) a reference plus O(1) a victim. 43 to 53 bytes a resident id and a ghost; about as many ghosts as resident ids.
 //!
 //! # Source
 //! N. Megiddo, D. S. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4. Refusals and

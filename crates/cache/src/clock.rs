@@ -12,7 +12,7 @@
 //!
 //! # Cost
 //! A hit: one look-up and one bit. A miss: O(1) amortised, as each id passed pays with a bit that a hit has set.
-//! 38 bytes a resident id.
+//! 43 to 53 bytes a resident id.
 //!
 //! # Source
 //! F. J. Corbató, "A paging experiment with the Multics system", MIT Project MAC Report MAC-M-384, 1968.

@@ -10,7 +10,7 @@
 //! 2. An id is newer than every id that was inserted before it, save that a refused victim counts as inserted again.
 //!
 //! # Cost
-//! A hit: one look-up. A miss: O(1) and O(1) for each victim. 38 bytes a resident id.
+//! A hit: one look-up. A miss: O(1) and O(1) for each victim. 30 to 59 bytes a resident id.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.

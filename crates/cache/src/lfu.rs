@@ -30,7 +30,7 @@
 //!
 //! # Cost
 //! O(1) a reference plus O(1) a victim; a parked id's return looks at the groups below it. Ageing writes to every id,
-//! one after the other in memory, at most every 4th reference for each. 38 bytes a resident id and 48 a group; there are
+//! one after the other in memory, at most every 4th reference for each. 43 to 53 bytes a resident id and 48 a group; there are
 //! at most as many groups as different frequencies, that is the square root of twice the references.
 //!
 //! # Source

@@ -40,7 +40,7 @@
 //! 4. The ghosts weigh at most the ghost factor times the capacity.
 //!
 //! # Cost
-//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. 46 bytes a resident
+//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. 51 to 61 bytes a resident
 //! id and a ghost, so 184 bytes for each id that fits.
 //!
 //! # Source

@@ -22,7 +22,7 @@
 //! 2. The keys of resident ids are positions that are still to come, if the calls are those of the trace.
 //!
 //! # Cost
-//! O(log n) a reference. 46 bytes a resident id, and 4 bytes a reference for the future, shared by all runs over it.
+//! O(log n) a reference. 51 to 61 bytes a resident id, and 4 bytes a reference for the future, shared by all runs over it.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966; with

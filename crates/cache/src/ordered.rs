@@ -12,7 +12,7 @@
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::table::{Record, Table, hash};
-use crate::timeline::{NOWHERE, Timeline};
+use crate::timeline::{NOWHERE, Owner, Timeline};
 
 /// What sets these policies apart.
 pub trait Discipline: std::fmt::Debug + Send {
@@ -70,12 +70,7 @@ impl<D: Discipline> Ordered<D> {
     #[inline]
     fn make_place(&mut self) -> bool {
         let Ordered { residents, order, .. } = self;
-        !order.is_full()
-            || order.make_room(|id, position| {
-                if let Some(place) = find(residents, id) {
-                    residents.get_mut(place).position = position;
-                }
-            })
+        !order.is_full() || order.make_room(residents)
     }
 
     /// Moves a resident to the end of the order that is not the victims', or, where it is no victim, to the newest.
@@ -88,6 +83,20 @@ impl<D: Discipline> Ordered<D> {
         let weight = self.order.take(resident.position);
         resident.position =
             if is_newest { self.order.put_newest(id, weight) } else { self.order.put_oldest(id, weight) };
+    }
+}
+
+impl Owner for Table<Resident> {
+    #[inline]
+    fn moved(&mut self, id: u64, position: u32) {
+        if let Some(place) = find(self, id) {
+            self.get_mut(place).position = position;
+        }
+    }
+
+    #[inline]
+    fn prepare(&self, id: u64) {
+        Table::prepare(self, hash(id));
     }
 }
 

@@ -34,7 +34,7 @@
 //!
 //! # Cost
 //! O(1) amortised a reference: each hit pays for at most one later second chance, each insertion for one move to main
-//! and one to the ghosts. 38 bytes a resident id and a ghost.
+//! and one to the ghosts. 43 to 53 bytes a resident id and a ghost.
 //!
 //! # Source
 //! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023,

@@ -21,7 +21,7 @@
 //!
 //! # Cost
 //! A hit: one look-up and one bit. A miss: O(1) amortised, as each id passed pays with a bit that a hit has set.
-//! 38 bytes a resident id.
+//! 43 to 53 bytes a resident id.
 //!
 //! # Source
 //! Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. V. Rashmi, "SIEVE is simpler than LRU", NSDI 2024.

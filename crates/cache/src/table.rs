@@ -82,14 +82,14 @@ impl<R: Record> Table<R> {
         &mut self.places[place]
     }
 
-    /// Adds a record that is not there yet.
+    /// Adds a record that is not there yet. *Returns* its place.
     #[inline]
-    pub(crate) fn insert(&mut self, record: R) {
+    pub(crate) fn insert(&mut self, record: R) -> usize {
         if (self.count + 1) * 4 > self.places.len() * 3 {
             self.grow();
         }
         self.count += 1;
-        self.put(record);
+        self.put(record)
     }
 
     /// Removes the record at a place where one was found; those that stood behind it for want of its place move up.
@@ -122,20 +122,23 @@ impl<R: Record> Table<R> {
     }
 
     #[inline]
-    fn put(&mut self, record: R) {
+    fn put(&mut self, record: R) -> usize {
         let last = self.places.len() - 1;
         let mut place = record.hash() as usize & last;
         while !self.places[place].is_vacant() {
             place = (place + 1) & last;
         }
         self.places[place] = record;
+        place
     }
 
     #[cold]
     fn grow(&mut self) {
         let places = (self.places.len() * 2).max(PLACES_MIN);
         let old = std::mem::replace(&mut self.places, vec![R::VACANT; places]);
-        old.into_iter().filter(|record| !record.is_vacant()).for_each(|record| self.put(record));
+        old.into_iter().filter(|record| !record.is_vacant()).for_each(|record| {
+            self.put(record);
+        });
     }
 }
 

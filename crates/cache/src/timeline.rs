@@ -26,6 +26,18 @@ pub(crate) const NOWHERE: u32 = u32::MAX;
 /// So many positions before its turn an id is told to who wants to prepare for it.
 const AHEAD: usize = 32;
 
+/// A full ring of which this part is a gap at the oldest end just gives up that.
+const GIVEN_UP_MIN: usize = 8;
+
+/// Who knows the positions of a timeline's ids.
+pub(crate) trait Owner {
+    /// Says that an id is at another position now.
+    fn moved(&mut self, id: u64, position: u32);
+
+    /// Says that [`Owner::moved`] will perhaps be told of an id soon.
+    fn prepare(&self, id: u64);
+}
+
 /// The ring.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
@@ -110,6 +122,12 @@ impl Timeline {
         weight
     }
 
+    /// The id that was put so many positions before `position`, as far as the ring still has it; of no meaning beyond that.
+    #[inline]
+    pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
+        self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
+    }
+
     /// Puts another id in the place of one that counts, with its weight.
     pub(crate) fn replace(&mut self, position: u32, id: u64) {
         self.ids[position as usize] = id;
@@ -172,11 +190,16 @@ impl Timeline {
         None
     }
 
-    /// Makes room in a full ring. Every id that counts gets a new position, which is told to `moved`. `false` at the limit
-    /// of positions, where nothing is changed.
+    /// Makes room in a full ring. Where it closes gaps, every id that counts gets a new position, which is told to `owner`.
+    /// `false` at the limit of positions, where nothing is changed.
     #[cold]
-    pub(crate) fn make_room(&mut self, mut moved: impl FnMut(u64, u32)) -> bool {
+    pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();
+        // Who takes from the newest end only never gives up the gaps at the other.
+        self.oldest();
+        if self.span + length / GIVEN_UP_MIN <= length && length > 0 {
+            return true;
+        }
         if self.count * POSITIONS_PER_ID >= length {
             let doubled = (length * 2).max(POSITIONS_MIN);
             if doubled > POSITIONS_MAX {
@@ -195,7 +218,7 @@ impl Timeline {
                 let place = (old_start + step) & (length - 1);
                 counting[place / 64] >> (place % 64) & 1 == 1
             };
-            self.close_gaps(counts, &mut moved);
+            self.close_gaps(counts, owner);
         } else {
             let counting = std::mem::take(&mut self.counting);
             let (start, last) = (self.start, length - 1);
@@ -203,7 +226,7 @@ impl Timeline {
                 let place = (start + step) & last;
                 counting[place / 64] >> (place % 64) & 1 == 1
             };
-            self.close_gaps(counts, &mut moved);
+            self.close_gaps(counts, owner);
             self.counting = counting;
         }
         self.counting.fill(0);
@@ -215,15 +238,18 @@ impl Timeline {
     }
 
     /// Moves what counts towards the oldest end, where `counts` tells by distance from it.
-    fn close_gaps(&mut self, counts: impl Fn(usize) -> bool, moved: &mut impl FnMut(u64, u32)) {
+    fn close_gaps(&mut self, counts: impl Fn(usize) -> bool, owner: &mut impl Owner) {
         let mut next = 0;
         for step in (0..self.span).filter(|&step| counts(step)) {
+            if step + AHEAD < self.span {
+                owner.prepare(self.ids[self.place_after(self.start, step + AHEAD)]);
+            }
             let (from, to) = (self.place_after(self.start, step), self.place_after(self.start, next));
             self.ids[to] = self.ids[from];
             if !self.weights.is_empty() {
                 self.weights[to] = self.weights[from];
             }
-            moved(self.ids[to], to as u32);
+            owner.moved(self.ids[to], to as u32);
             next += 1;
         }
         (self.span, self.ahead) = (next, 0);
@@ -268,6 +294,16 @@ mod tests {
 
     use super::*;
 
+    struct Positions<'a>(&'a mut HashMap<u64, u32>);
+
+    impl Owner for Positions<'_> {
+        fn moved(&mut self, id: u64, position: u32) {
+            assert!(self.0.insert(id, position).is_some());
+        }
+
+        fn prepare(&self, _: u64) {}
+    }
+
     #[test]
     fn a_timeline_is_a_queue_from_whose_middle_ids_are_taken() {
         for weight_max in [1, 9] {
@@ -276,7 +312,7 @@ mod tests {
             for id in 0..100_000_u64 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 if timeline.is_full() {
-                    assert!(timeline.make_room(|id, position| assert!(positions.insert(id, position).is_some())));
+                    assert!(timeline.make_room(&mut Positions(&mut positions)));
                 }
                 let weight = 1 + id % weight_max;
                 if state >> 60 == 0 {
@@ -315,7 +351,7 @@ mod tests {
     #[test]
     fn ids_are_told_ahead_once_and_in_order() {
         let mut timeline = Timeline::default();
-        assert!(timeline.make_room(|_, _| {}));
+        assert!(timeline.make_room(&mut Positions(&mut HashMap::new())));
         let positions: Vec<u32> = (0..60).map(|id| timeline.put_newest(id, 1)).collect();
         timeline.take(positions[5]);
         let first: Vec<u64> = std::iter::from_fn(|| timeline.next_ahead()).collect();

@@ -24,7 +24,7 @@
 //! 3. a1out.weight is at most capacity / 2.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim. 38 bytes a resident id and a ghost; at most half as many ghosts as ids that fit.
+//! O(1) a reference plus O(1) a victim. 43 to 53 bytes a resident id and a ghost; at most half as many ghosts as ids that fit.
 //!
 //! # Source
 //! T. Johnson, D. Shasha, "2Q: a low overhead high performance buffer management replacement algorithm", VLDB 1994, the

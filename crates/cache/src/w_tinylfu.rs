@@ -33,7 +33,7 @@
 //! 3. Window and protected weigh at most their shares after each call, save for a single id in the window.
 //!
 //! # Cost
-//! O(1) amortised a reference; 46 bytes a resident id. Halving the sketch is one pass over 8 bytes an id, once in 10
+//! O(1) amortised a reference; 51 to 61 bytes a resident id. Halving the sketch is one pass over 8 bytes an id, once in 10
 //! references an id.
 //!
 //! # Source

@@ -46,7 +46,7 @@ fn references_allocate_nothing_once_grown() {
         };
         let mut allocations_of_round = || {
             let before = ALLOCATIONS.with(Cell::get);
-            refer(policy.as_mut(), 500_000);
+            refer(policy.as_mut(), 250_000);
             ALLOCATIONS.with(Cell::get) - before
         };
         allocations_of_round();

@@ -40,9 +40,9 @@
 //! 2. `saved - lost` of all ledgers is exactly the misses of LRU less those of the cache (of a sample, where it is sampled).
 //!
 //! # Cost
-//! Exact: some 40 small policies for each stream, about 1 to 3 µs a reference; 300 bytes a unit of capacity for each ghost
+//! Exact: some 40 small policies for each stream, about 1 to 3 µs a reference; 400 bytes a unit of capacity for each ghost
 //! set, that is for the cache and again for each stream's share of it. Sampled: the policy in force, and one 2^k-th of
-//! that. Detection: histories of up to 64 Ki blocks a stream, at most 48 MB for all 16; 60 bytes a reference of a window, at
+//! that. Detection: histories of up to 64 Ki blocks a stream, at most 56 MB for all 16; 60 bytes a reference of a window, at
 //! most 4 MB.
 //!
 //! # Source

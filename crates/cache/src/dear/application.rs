@@ -23,6 +23,8 @@ use crate::timeline::Timeline;
 
 /// Frequencies above this are filed as this.
 const RANK_MAX: u16 = 1023;
+/// So many filings before its own a block is on its way from memory.
+const AHEAD: usize = 8;
 const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 
 /// How an application chooses among its blocks.
@@ -173,6 +175,7 @@ impl Application {
             let word = self.occupied.iter().position(|&word| word != 0)?;
             let lowest = word * 64 + self.occupied[word].trailing_zeros() as usize;
             let newest = self.ranks[lowest].newest()?;
+            blocks.prepare(self.ranks[lowest].id_before(newest, AHEAD));
             let at = blocks.find(self.ranks[lowest].id(newest))?;
             let rank = true_rank(blocks, at);
             let resident = blocks.get(at).state() == State::Resident;

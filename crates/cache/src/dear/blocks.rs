@@ -18,7 +18,7 @@
 
 use crate::detect::History;
 use crate::table::{Record, Table, hash};
-use crate::timeline::Timeline;
+use crate::timeline::{Owner, Timeline};
 
 /// No more blocks are known, so that no timeline comes to its limit.
 const BLOCKS_MAX: usize = 1 << 28;
@@ -178,22 +178,35 @@ impl Blocks {
         self.table.get_mut(at)
     }
 
-    /// Adds `id`, which must not be there, as an absent block without a history, in no timeline; `false` where there are too
-    /// many.
-    pub(super) fn insert(&mut self, id: u64, owner: u16) -> bool {
-        let is_in = self.table.count() < BLOCKS_MAX;
-        if is_in {
-            let mut block = Block { id, owner, ..Block::VACANT };
-            block.set_state(State::Absent);
-            block.set_rank(UNFILED);
-            self.table.insert(block);
+    /// Adds `id`, which must not be there, as an absent block without a history, in no timeline. *Returns* its place;
+    /// `None` where there are too many.
+    #[inline]
+    pub(super) fn insert(&mut self, id: u64, owner: u16) -> Option<usize> {
+        if self.table.count() >= BLOCKS_MAX {
+            return None;
         }
-        is_in
+        let mut block = Block { id, owner, ..Block::VACANT };
+        block.set_state(State::Absent);
+        block.set_rank(UNFILED);
+        Some(self.table.insert(block))
     }
 
     /// Forgets a block, which must be in no timeline.
+    #[inline]
     pub(super) fn forget(&mut self, at: usize) {
         self.table.remove(at);
+    }
+
+    /// Where a block is that was at a place when there were `count` blocks, none having come since.
+    #[inline]
+    pub(super) fn find_again(&self, id: u64, at: usize, count: usize) -> Option<usize> {
+        if self.table.count() == count { Some(at) } else { self.find(id) }
+    }
+
+    /// How many blocks there are.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.table.count()
     }
 
     /// Puts a block, which is in no timeline of this order, at the newest end of one.
@@ -238,13 +251,25 @@ impl Blocks {
     #[inline]
     fn make_room<const ORDER: usize>(&mut self, timeline: &mut Timeline) {
         if timeline.is_full() {
-            let table = &mut self.table;
-            timeline.make_room(|id, position| {
-                if let Some(at) = table.find(hash(id), |block| block.id == id) {
-                    *table.get_mut(at).position::<ORDER>() = position;
-                }
-            });
+            timeline.make_room(&mut In::<ORDER>(self));
         }
+    }
+}
+
+/// The blocks as those who know the positions of one order.
+struct In<'a, const ORDER: usize>(&'a mut Blocks);
+
+impl<const ORDER: usize> Owner for In<'_, ORDER> {
+    #[inline]
+    fn moved(&mut self, id: u64, position: u32) {
+        if let Some(at) = self.0.find(id) {
+            *self.0.get_mut(at).position::<ORDER>() = position;
+        }
+    }
+
+    #[inline]
+    fn prepare(&self, id: u64) {
+        self.0.prepare(id);
     }
 }
 
@@ -257,8 +282,7 @@ mod tests {
         for (stays, leaves, expected) in [(1, 3, [2, 1, 4]), (1, 4, [2, 3, 1]), (1, 2, [1, 3, 4]), (4, 1, [4, 2, 3])] {
             let (mut blocks, mut timeline) = (Blocks::new(), Timeline::default());
             for id in 1..=4 {
-                assert!(blocks.insert(id, 0));
-                let at = blocks.find(id).expect("there");
+                let at = blocks.insert(id, 0).expect("room");
                 blocks.put_newest::<PLACE>(&mut timeline, at, 1);
             }
             let (stays, leaves) = (blocks.find(stays).expect("there"), blocks.find(leaves).expect("there"));
@@ -290,8 +314,7 @@ mod tests {
     fn blocks_know_their_positions_after_gaps_are_closed() {
         let (mut blocks, mut timeline) = (Blocks::new(), Timeline::default());
         for id in 0..1000 {
-            assert!(blocks.insert(id, 0));
-            let at = blocks.find(id).expect("there");
+            let at = blocks.insert(id, 0).expect("room");
             blocks.put_newest::<RECENCY>(&mut timeline, at, id);
         }
         for step in 0..100_000_u64 {

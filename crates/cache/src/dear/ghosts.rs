@@ -4,14 +4,14 @@
 //! back; an eviction that is not in the row keeps no block. Leaves to others: the blocks, and unlinking those forgotten.
 //!
 //! A row and not a chain, as a ghost that comes back then costs nothing here: its eviction stays in the row, where it is
-//! known as outdated by its number. The row is shortened in batches whose blocks are looked at together, so that the
-//! processor waits for them together.
+//! known as outdated by its number. The row is shortened in batches, whose blocks are asked for together before they are
+//! looked at.
 
 use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// The most evictions that are looked at together.
+/// The most evictions that are left out together.
 const BATCH_MAX: usize = 64;
 /// A batch is the number of evictions to be remembered divided by this.
 const BATCH_DIVISOR: usize = 16;
@@ -26,15 +26,14 @@ pub(super) struct Ghosts {
     /// The number of the last eviction.
     number: u32,
     count: usize,
-    /// Blocks to be forgotten, of one batch.
-    outdated: [u64; BATCH_MAX],
-    outdated_count: usize,
+    /// Evictions at the front of the row that are to be left out, of one batch.
+    outdated: usize,
 }
 
 impl Ghosts {
     /// No evictions.
     pub(super) fn new() -> Ghosts {
-        Ghosts { row: VecDeque::new(), number: 0, count: 0, outdated: [0; BATCH_MAX], outdated_count: 0 }
+        Ghosts { row: VecDeque::new(), number: 0, count: 0, outdated: 0 }
     }
 
     /// How many blocks are remembered.
@@ -61,20 +60,27 @@ impl Ghosts {
     /// there is none.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         let batch = (evictions / BATCH_DIVISOR).clamp(1, BATCH_MAX);
-        while self.outdated_count == 0 && self.row.len() >= evictions + batch {
-            for (id, number) in self.row.drain(..batch) {
-                let at = blocks.find(id).map(|at| blocks.get(at));
-                if at.is_some_and(|block| block.state() == State::Ghost && block.eviction() == number) {
-                    self.outdated[self.outdated_count] = id;
-                    self.outdated_count += 1;
+        loop {
+            if self.outdated == 0 {
+                if self.row.len() < evictions + batch {
+                    return None;
                 }
+                self.outdated = batch;
             }
-            // The next batch is on its way while other things are done.
-            self.row.iter().take(batch).for_each(|(id, _)| blocks.prepare(*id));
+            self.outdated -= 1;
+            let (id, number) = self.row.pop_front()?;
+            if self.outdated == 0 {
+                // The next batch is on its way while other things are done.
+                self.row.iter().take(batch).for_each(|(id, _)| blocks.prepare(*id));
+            }
+            let ghost = blocks.find(id).filter(|&at| {
+                let block = blocks.get(at);
+                block.state() == State::Ghost && block.eviction() == number
+            });
+            if let Some(at) = ghost {
+                self.recall(blocks, at);
+                return Some(at);
+            }
         }
-        self.outdated_count = self.outdated_count.checked_sub(1)?;
-        let at = blocks.find(self.outdated[self.outdated_count])?;
-        self.recall(blocks, at);
-        Some(at)
     }
 }

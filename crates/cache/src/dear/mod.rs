@@ -46,8 +46,10 @@
 //! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above and 64.
 //!
 //! # Cost
-//! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 46 bytes a block, resident or ghost, 8
-//! more a ghost, 8 more where there is more than one stream and 8 where weights differ; a stream 12 KiB for its period and 12 bytes for each frequency up to 1023 that its blocks have reached.
+//! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block, resident or ghost; for each of
+//! the orders that it is in 8 to 65 more (recency, LFU, and places where there is more than one stream); 16 for each eviction that is
+//! remembered. A stream takes 12 KiB for its period, and for each frequency up to 1023 that its blocks have reached 112 bytes, and 520 at
+//! least where it had blocks.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -286,15 +288,15 @@ impl Dear {
         }
     }
 
-    /// Sees to it that there is a block that is no ghost any more; `false` where there are too many blocks.
-    fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> bool {
+    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` where there are too many blocks.
+    fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> Option<usize> {
         let Some(at) = known else { return self.blocks.insert(id, position) };
         self.ghosts.recall(&mut self.blocks, at);
         let owner = self.blocks.get(at).owner;
         if owner != position {
             self.applications[usize::from(owner)].unfile(&mut self.blocks, at);
         }
-        true
+        Some(at)
     }
 
     /// Makes a block that is in no timeline but the LFU order's a ghost, and forgets the oldest ones.
@@ -355,12 +357,11 @@ impl Policy for Dear {
         }
         self.count_hits();
         // The ghost is recalled first: making room may push it out of the ghosts.
-        if !self.recall(known, id, position) {
-            return Access::Bypassed;
-        }
+        let Some(at) = self.recall(known, id, position) else { return Access::Bypassed };
+        let count = self.blocks.count();
         let weight = weight.max(1);
         let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
-        let Some(at) = self.blocks.find(id) else { return Access::Bypassed };
+        let Some(at) = self.blocks.find_again(id, at, count) else { return Access::Bypassed };
         self.observe(position, at);
         if !fits {
             self.remember(at);
