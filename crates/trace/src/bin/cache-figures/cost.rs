@@ -2,8 +2,9 @@
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references, so
 //! that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over the
-//! rounds. Before it is timed each policy plays them once, so that all find the processor's caches as they left them. Time
-//! is that of this thread on the processor.
+//! rounds. References are drawn anew for each time that they are played: repeated they would be a loop, in which what was drawn most often
+//! is worth keeping. Before it is timed each policy plays some, so that all find the processor's caches as they left them. Time is that of this
+//! thread on the processor.
 //!
 //! Each policy is timed in a simulation, which tells blocks ahead ([`Policy::prepare`]), and with references that nobody
 //! knows before they come.
@@ -19,7 +20,7 @@ use nectary_trace::simulate::{Workload, misses};
 /// Blocks that fit.
 const CAPACITY: u64 = 1 << 20;
 const REFERENCES: u64 = 4 << 20;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 /// References a second of a simulated LRU. *Units*: millions.
 const LRU_MILLIONS_MIN: f64 = 10.0;
 /// What a policy may cost above LRU. *Units*: nanoseconds a reference.
@@ -35,22 +36,35 @@ fn now() -> Option<f64> {
     text.split(' ').next()?.parse().ok()
 }
 
-fn workloads() -> [Workload; 2] {
-    let mut state = 1_u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
+/// Draws references.
+struct Draw {
+    name: &'static str,
+    state: u64,
+    rank: fn(u64) -> u64,
+}
+
+impl Draw {
+    /// The next `count` references.
+    fn workload(&mut self, count: u64) -> Workload {
+        let Draw { name, state, rank } = self;
+        let block = |_| {
+            *state ^= *state << 13;
+            *state ^= *state >> 7;
+            *state ^= *state << 17;
+            // A number that does not say the rank.
+            (rank(*state).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, Stream(0))
+        };
+        Workload::new(*name, (0..count).map(block))
+    }
+}
+
+fn draws() -> [Draw; 2] {
+    let skewed = |random: u64| {
+        let highest = (16.0 * CAPACITY as f64).ln();
+        ((random >> 11) as f64 / (1_u64 << 53) as f64 * highest).exp() as u64
     };
-    let scattered = |rank: u64| rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-    let highest = (16.0 * CAPACITY as f64).ln();
-    let skewed: Vec<u64> = (0..REFERENCES)
-        .map(|_| scattered(((random() >> 11) as f64 / (1_u64 << 53) as f64 * highest).exp() as u64))
-        .collect();
-    let uniform: Vec<u64> = (0..REFERENCES).map(|_| scattered(random() % (2 * CAPACITY))).collect();
-    let of = |name, blocks: Vec<u64>| Workload::new(name, blocks.into_iter().map(|block| (block, Stream(0))));
-    [of("skewed", skewed), of("uniform", uniform)]
+    let uniform = |random: u64| random % (2 * CAPACITY);
+    [Draw { name: "skewed", state: 1, rank: skewed }, Draw { name: "uniform", state: 1, rank: uniform }]
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -63,15 +77,26 @@ fn median(mut values: Vec<f64>) -> f64 {
 struct Times {
     simulated: Vec<f64>,
     one_by_one: Vec<f64>,
+    /// Of the last round.
+    hits: u64,
 }
 
 impl Times {
-    /// Plays the references and times it; `None` where the kernel tells no time of a thread.
-    fn add(&mut self, policy: &mut dyn Policy, workload: &Workload) -> Option<()> {
-        play(policy, workload);
-        self.simulated.push(timed(|| misses(policy, workload))?);
-        self.one_by_one.push(timed(|| play(policy, workload))?);
+    /// Plays the first workload, and the others with the time taken; `None` where the kernel tells no time of a thread.
+    fn add(&mut self, policy: &mut dyn Policy, [first, second, third]: &[Workload; 3]) -> Option<()> {
+        play(policy, first);
+        let mut misses_count = 0;
+        self.simulated.push(timed(|| {
+            misses_count = misses(policy, second);
+            misses_count
+        })?);
+        self.hits = second.references() - misses_count;
+        self.one_by_one.push(timed(|| play(policy, third))?);
         Some(())
+    }
+
+    fn hits_percent(&self) -> f64 {
+        100.0 * self.hits as f64 / REFERENCES as f64
     }
 }
 
@@ -79,29 +104,30 @@ impl Times {
 pub fn cost() -> Vec<String> {
     let mut short = Vec::new();
     let mut words = vec![0; LIMIT_WORDS];
-    for workload in workloads() {
-        let name = workload.name();
+    for mut draw in draws() {
+        let name = draw.name;
         println!("{name}: {REFERENCES} references, {CAPACITY} blocks fit, medians of {ROUNDS} rounds on full caches");
         let mut lru = Lru::new(CAPACITY);
         let mut others: Vec<_> = ABOVE_LRU_NS_MAX.iter().filter_map(|(name, _)| by_name(name, CAPACITY)).collect();
-        // The caches are filled.
-        play(&mut lru, &workload);
+        let filling = draw.workload(2 * REFERENCES);
+        play(&mut lru, &filling);
         for policy in &mut others {
-            play(&mut **policy, &workload);
+            play(&mut **policy, &filling);
         }
         let mut of_lru = Times::default();
         let mut of_others: Vec<Times> = others.iter().map(|_| Times::default()).collect();
         let mut limits = LINES.map(|_| Vec::new());
         for _ in 0..ROUNDS {
-            let done = of_lru.add(&mut lru, &workload).and_then(|()| {
+            let workloads = [REFERENCES / 4, REFERENCES, REFERENCES].map(|count| draw.workload(count));
+            let done = of_lru.add(&mut lru, &workloads).and_then(|()| {
                 let mut others = others.iter_mut().zip(&mut of_others);
-                others.try_for_each(|(policy, times)| times.add(&mut **policy, &workload))
+                others.try_for_each(|(policy, times)| times.add(&mut **policy, &workloads))
             });
             if done.is_none() {
                 return vec!["the kernel tells no time of a thread".to_owned()];
             }
             for (lines, times) in LINES.iter().zip(&mut limits) {
-                times.extend(timed(|| touch(&mut words, &workload, *lines)));
+                times.extend(timed(|| touch(&mut words, &workloads[1], *lines)));
             }
         }
         for (lines, times) in LINES.iter().zip(limits) {
@@ -109,9 +135,10 @@ pub fn cost() -> Vec<String> {
         }
         let millions = 1000.0 / median(of_lru.simulated.clone());
         println!(
-            "  lru       simulates {millions:5.1} M references/s, at least {LRU_MILLIONS_MIN}; {:.1} ns each, {:.1} one by one",
+            "  lru       simulates {millions:5.1} M references/s, at least {LRU_MILLIONS_MIN}; {:.1} ns each, {:.1} one by one; {:.1} % hits",
             median(of_lru.simulated.clone()),
-            median(of_lru.one_by_one.clone())
+            median(of_lru.one_by_one.clone()),
+            of_lru.hits_percent()
         );
         if millions < LRU_MILLIONS_MIN {
             short.push(format!("{name}: lru simulates {millions:.1} M references/s, at least {LRU_MILLIONS_MIN}"));
@@ -122,7 +149,8 @@ pub fn cost() -> Vec<String> {
             let simulated = above(&times.simulated, &of_lru.simulated);
             let one_by_one = above(&times.one_by_one, &of_lru.one_by_one);
             println!(
-                "  {policy:9} {simulated:+6.1} ns a reference above lru, {one_by_one:+6.1} one by one, at most {ns_max}"
+                "  {policy:9} {simulated:+6.1} ns a reference above lru, {one_by_one:+6.1} one by one, at most {ns_max}; {:.1} % hits",
+                times.hits_percent()
             );
             for (above, how) in [(simulated, "simulated"), (one_by_one, "one by one")] {
                 if above > *ns_max {
