@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::layout::Layout;
 
 /// How long the rest of a body stays at least when its reading begins, in milliseconds.
-const READING_MS: u64 = 500;
+const READING_MS: u64 = 100;
 /// The oldest so many incarnations may be too old to begin to read them, at most; and at most a quarter of all.
 const OPENINGS: u64 = 64;
 

@@ -334,9 +334,13 @@ impl Shared {
     /// an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
-        let candidates = self.index.candidates(hash);
+        let mut candidates = self.index.candidates(hash);
         if candidates.is_empty() {
-            return self.memory.contains(hash);
+            if self.memory.contains(hash) {
+                return true;
+            }
+            // It may have been written, and have left memory, between the two looks.
+            candidates = self.index.candidates(hash);
         }
         let head = self.head.load(Ordering::Acquire);
         let stays = |location: &Location| {
