@@ -20,7 +20,7 @@ const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
 /// One operation in so many purges everything, and some more purge by prefix.
-const PURGE_ALL_EVERY: u64 = 800;
+const PURGE_ALL_EVERY: u64 = 400;
 /// Of these, so many are put most of the time.
 const BUSY_KEYS: u32 = 6;
 /// Keys asked for at a time, so that something proves itself.
@@ -171,7 +171,7 @@ impl Running {
     async fn operate(&mut self) {
         match self.random.below(PURGE_ALL_EVERY) {
             0 => return self.purge_all().await,
-            1..=8 => return self.purge_prefix().await,
+            1..=4 => return self.purge_prefix().await,
             _ => {}
         }
         match self.random.below(100) {
