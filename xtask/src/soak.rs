@@ -71,6 +71,12 @@ const CAMPAIGNS: &[Campaign] = &[
         environment: &[],
     },
     Campaign {
+        name: "store-spans",
+        program: Program::Binary("store-spans"),
+        arguments: &["--seed", "{seed}"],
+        environment: &[],
+    },
+    Campaign {
         name: "sigkill",
         program: Program::Binary("sigkill"),
         arguments: &["--rounds", "20", "--seed", "{seed}", "--first-hit", "median"],

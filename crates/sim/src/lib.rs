@@ -8,3 +8,4 @@ pub mod crash;
 pub mod disk;
 pub mod random;
 pub mod store;
+pub mod switch;

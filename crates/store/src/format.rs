@@ -91,6 +91,10 @@ pub struct SuperblockBody {
     pub span_count: U32,
     pub features: U64,
     pub created_s: U64,
+    pub set: U128,
+    pub span_number: U32,
+    pub reserved: U32,
+    pub weights: [U32; 16],
 }
 
 /// The body of a state slot.
@@ -100,6 +104,11 @@ pub struct StateBody {
     pub life: U64,
     pub clean: U32,
     pub reserved: U32,
+    pub membership: U64,
+    pub membership_id: U64,
+    pub membership_before: U64,
+    pub since: U64,
+    pub present: U64,
 }
 
 /// The body of an append's header.

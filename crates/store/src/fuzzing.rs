@@ -75,9 +75,10 @@ impl Span {
         (self.layout.segment_start(incarnation), self.layout.segment_bytes)
     }
 
-    /// The newest life, and whether it ended cleanly.
-    pub async fn read_state(&self, device: &SharedDevice) -> (u64, bool) {
-        recovery::read_state(device, &self.layout).await
+    /// The newest life, and how often the spans that are there have changed.
+    pub async fn read_state(&self, device: &SharedDevice) -> (u64, u64) {
+        let state = recovery::read_state(device, &self.layout).await;
+        (state.life, state.membership.number)
     }
 
     /// Recovers the purge log as an open does, with a new lap; gives how many rules there are, and whether some were lost.

@@ -28,6 +28,8 @@ const LEAVING_SHARE: u64 = 32;
 pub const SPAN_BYTES_MAX: u64 = UNIT_BYTES << 36;
 /// The smallest span, in bytes.
 pub const SPAN_BYTES_MIN: u64 = 512 << 10;
+/// The most spans of one store.
+pub const SPANS_MAX: u32 = 16;
 
 /// How a span is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,39 @@ pub struct Layout {
     pub index_home_bits: u32,
     /// When it was made, seconds since 1970.
     pub created_s: u64,
+    /// Which of the spans of a store it is.
+    pub member: Member,
+}
+
+/// Which of the spans of a store one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Random identity of the store of several spans; 0 where there is one.
+    pub set: u128,
+    /// Its number, from 0.
+    pub number: u32,
+    /// How many there are.
+    pub count: u32,
+    /// The share of the keys that each has, by number: its size in units of [`SPAN_BYTES_MIN`] when the store was made.
+    pub weights: [u32; SPANS_MAX as usize],
+}
+
+impl Member {
+    /// The only span of its store.
+    pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
+
+    /// Whether the three fit each other.
+    fn is_valid(self) -> bool {
+        match self.count {
+            1 => self == Member::SOLE,
+            count if count > SPANS_MAX => false,
+            count => {
+                let (spans, others) = self.weights.split_at(count as usize);
+                let are_weighed = spans.iter().all(|weight| *weight > 0) && others.iter().all(|weight| *weight == 0);
+                self.set != 0 && self.number < count && are_weighed
+            }
+        }
+    }
 }
 
 /// Offset of the state's first slot.
@@ -132,6 +167,7 @@ impl Layout {
             // that a lookup meets a stranger once in some thousand times when the index is full.
             index_home_bits: (homes / 16).max(16).ilog2(),
             created_s,
+            member: Member::SOLE,
         })
     }
 
@@ -151,9 +187,13 @@ impl Layout {
             fragment_bytes: (self.fragment_bytes as u32).into(),
             whole_bytes_max: (self.whole_bytes_max as u32).into(),
             index_home_bits: self.index_home_bits.into(),
-            span_count: 1.into(),
+            span_count: self.member.count.into(),
             features: 0.into(),
             created_s: self.created_s.into(),
+            set: self.member.set.into(),
+            span_number: self.member.number.into(),
+            reserved: 0.into(),
+            weights: self.member.weights.map(Into::into),
         };
         buffer[HEADER_BYTES..HEADER_BYTES + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
         let place = Place { identity: self.identity, incarnation: 0, address };
@@ -195,6 +235,12 @@ impl Layout {
             whole_bytes_max: body.whole_bytes_max.get().into(),
             index_home_bits: body.index_home_bits.get(),
             created_s: body.created_s.get(),
+            member: Member {
+                set: body.set.get(),
+                number: body.span_number.get(),
+                count: body.span_count.get(),
+                weights: body.weights.map(|weight| weight.get()),
+            },
         };
         if header.address.get() != address {
             return Err(corrupt(format!(
@@ -202,10 +248,12 @@ impl Layout {
                 header.address.get()
             )));
         }
-        if body.features.get() != 0 || body.span_count.get() != 1 {
+        if body.features.get() != 0 || !layout.member.is_valid() {
             return Err(corrupt(format!(
-                "offset {address}: the store uses features {:#x} and {} spans, which this program does not know",
+                "offset {address}: the store uses features {:#x} and says that this is span {} of {}, which this program \
+                 does not know",
                 body.features.get(),
+                body.span_number.get(),
                 body.span_count.get()
             )));
         }
@@ -216,7 +264,7 @@ impl Layout {
             layout.hash_seed,
             layout.created_s,
         )?;
-        if planned != layout {
+        if (Layout { member: layout.member, ..planned }) != layout {
             return Err(corrupt(format!("offset {address}: the superblock's areas do not fit each other")));
         }
         Ok(layout)

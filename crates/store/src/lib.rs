@@ -6,6 +6,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `store`, `options` | the public face |
+//! | `spans` | several devices that serve as one store |
 //! | `shared` | commit and lookup: the order of things between memory, index and purges |
 //! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
@@ -45,6 +46,7 @@ mod queue;
 mod recovery;
 mod reinsert;
 mod shared;
+mod spans;
 mod stat;
 mod store;
 mod writer;
@@ -56,9 +58,10 @@ pub use error::{Error, ErrorKind};
 pub use fill::{Fill, FillHead, FillReader, FillRole};
 pub use format::METADATA_BYTES_MAX;
 pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
-pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN};
+pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN, SPANS_MAX};
 pub use object::{BodyReader, Object};
 pub use options::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions};
 pub use reinsert::REINSERT_PERCENT_MAX;
-pub use stat::{Counts, Recovery, Sequence, Sequences, Stat};
+pub use spans::{SpanDevice, Spans};
+pub use stat::{Counts, Recovery, Sequence, Sequences, SpanStat, Stat};
 pub use store::Store;

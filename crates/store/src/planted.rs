@@ -32,6 +32,10 @@ pub enum Bug {
     NeighbourIgnoresPurge = 12,
     /// What was replaced comes into memory with a neighbour's read.
     NeighbourIgnoresReplacement = 13,
+    /// A span that was away is believed when it comes back.
+    ReturningSpanTrusted = 28,
+    /// What a span held for another in an earlier absence is believed in a later one.
+    StandInTrusted = 29,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -58,6 +62,9 @@ impl Bug {
         Bug::NeighbourIgnoresReplacement,
     ];
 
+    /// What the loss and the return of spans bring to light.
+    pub const SPANS: [Bug; 2] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted];
+
     /// Bounds that decoders leave out: what fuzz targets must find.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
 
@@ -77,6 +84,8 @@ impl Bug {
             Bug::PurgePrefixIgnored => "purge by prefix ignored",
             Bug::NeighbourIgnoresPurge => "neighbour that ignores a purge",
             Bug::NeighbourIgnoresReplacement => "neighbour that ignores a newer version",
+            Bug::ReturningSpanTrusted => "returning span that is trusted",
+            Bug::StandInTrusted => "stand-in of an earlier absence that is trusted",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",

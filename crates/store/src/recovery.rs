@@ -42,6 +42,7 @@ pub struct Recovered {
     pub checkpoint_number: u64,
     pub clock: u64,
     pub life: u64,
+    pub membership: Membership,
     /// The highest sequence in the log.
     pub last_sequence: u64,
     /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
@@ -91,9 +92,35 @@ async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(),
     Ok(())
 }
 
-/// The life and whether the last one ended cleanly, as the newer state slot says.
-pub async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
-    let mut newest = (0, false);
+/// Which spans of a store were there when that last changed, as one of them remembers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Membership {
+    /// Counts the changes; 0 in a store of one span, and where nothing is known.
+    pub number: u64,
+    /// Random identity of the change, as two spans that do not see each other count alike.
+    pub id: u64,
+    /// The identity of the change before.
+    pub before: u64,
+    /// The span's clock at the last change by which a span came back.
+    pub since: u64,
+    /// The spans that are there since, one bit each.
+    pub present: u64,
+}
+
+/// What a state slot says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct State {
+    /// Opens of the span so far, and changes of the membership.
+    pub life: u64,
+    /// Whether the last life ended cleanly.
+    pub is_clean: bool,
+    /// Which spans are there.
+    pub membership: Membership,
+}
+
+/// The newer state slot.
+pub async fn read_state(device: &SharedDevice, layout: &Layout) -> State {
+    let mut newest = State::default();
     for slot in 0..2 {
         let address = STATE_OFFSET + slot * BLOCK_BYTES;
         let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
@@ -102,20 +129,38 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> (u64, bool) {
         let place = Place { identity: layout.identity, incarnation: life, address };
         if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
             && body.life.get() == life
-            && life > newest.0
+            && life > newest.life
             && life < COUNTER_MAX >> LIFE_SHIFT
+            && body.membership.get() < COUNTER_MAX
         {
-            newest = (life, body.clean.get() == 1);
+            let membership = Membership {
+                number: body.membership.get(),
+                id: body.membership_id.get(),
+                before: body.membership_before.get(),
+                since: body.since.get(),
+                present: body.present.get(),
+            };
+            newest = State { life, is_clean: body.clean.get() == 1, membership };
         }
     }
     newest
 }
 
 /// Writes a state slot, without a flush.
-pub async fn write_state(device: &SharedDevice, layout: &Layout, life: u64, clean: bool) -> Result<(), Error> {
+pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &State) -> Result<(), Error> {
+    let State { life, is_clean, membership } = *state;
     let address = STATE_OFFSET + life % 2 * BLOCK_BYTES;
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
-    let body = StateBody { life: life.into(), clean: u32::from(clean).into(), reserved: 0.into() };
+    let body = StateBody {
+        life: life.into(),
+        clean: u32::from(is_clean).into(),
+        reserved: 0.into(),
+        membership: membership.number.into(),
+        membership_id: membership.id.into(),
+        membership_before: membership.before.into(),
+        since: membership.since.into(),
+        present: membership.present.into(),
+    };
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<StateBody>()].copy_from_slice(body.as_bytes());
     let place = Place { identity: layout.identity, incarnation: life, address };
     format::seal(&mut buffer, Magic::State, place, BLOCK_BYTES as usize);
@@ -126,7 +171,7 @@ pub async fn write_state(device: &SharedDevice, layout: &Layout, life: u64, clea
 /// Recovers a span.
 pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u64) -> Result<Recovered, Error> {
     let begun = Instant::now();
-    let (previous_life, clean) = read_state(device, layout).await;
+    let previous = read_state(device, layout).await;
     let purge = PurgeLog::recover(device, layout).await?;
     let purges = PurgeTable::new(layout.hash_seed);
     if !planted(Bug::PurgeRecordIgnored) {
@@ -161,9 +206,10 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
 
     // Sequences of everything found bound the life from below where both state slots are damaged.
     let found_life = scanned.last_sequence >> LIFE_SHIFT;
-    let life = previous_life.max(found_life) + 1;
+    let life = previous.life.max(found_life) + 1;
     repair_superblock(device, layout).await?;
-    write_state(device, layout, life, false).await?;
+    let membership = previous.membership;
+    write_state(device, layout, &State { life, is_clean: false, membership }).await?;
     device.flush(Default::default()).await?;
     let clock = life << LIFE_SHIFT;
 
@@ -176,12 +222,12 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     if purges_lost || purge.one_copy {
         purge_log.compact(&purges).await?;
     }
-    if !clean {
+    if !previous.is_clean {
         wipe_future(device, layout, position).await?;
     }
     let recovery = Recovery {
         life,
-        clean: clean && previous_life > 0,
+        clean: previous.is_clean && previous.life > 0,
         checkpoint: used.is_some(),
         appends: scanned.appends,
         records,
@@ -197,6 +243,7 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         checkpoint_number,
         clock,
         life,
+        membership,
         last_sequence: scanned.last_sequence,
         recovered_sequence,
         suspects,

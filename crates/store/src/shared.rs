@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub head: AtomicU64,
     pub written: AtomicU64,
     pub flushed: AtomicU64,
+    /// The clock when a span of the store last came back.
+    pub since: AtomicU64,
     pub damage: Mutex<Vec<String>>,
     clock: AtomicU64,
     stopped: OnceLock<String>,
@@ -107,6 +109,7 @@ pub(crate) struct Parts {
     pub head: u64,
     pub clock: u64,
     pub recovered_sequence: u64,
+    pub since: u64,
 }
 
 impl Shared {
@@ -132,6 +135,7 @@ impl Shared {
             head: AtomicU64::new(parts.head),
             written: AtomicU64::new(parts.recovered_sequence),
             flushed: AtomicU64::new(parts.recovered_sequence),
+            since: AtomicU64::new(parts.since),
             damage: Mutex::default(),
             clock: AtomicU64::new(parts.clock),
             stopped: OnceLock::new(),

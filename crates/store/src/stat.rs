@@ -31,6 +31,13 @@ macro_rules! counters {
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Counts { $($(#[$doc])* pub $name: u64),* }
 
+        impl Counts {
+            /// Adds those of another span.
+            fn add(&mut self, other: &Counts) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
         impl Counters {
             pub fn snapshot(&self) -> Counts {
                 Counts { $($name: self.$name.load(Ordering::Relaxed)),* }
@@ -203,4 +210,62 @@ pub struct Stat {
     pub recovery: Recovery,
     /// Why the store takes no more writes, where that is so.
     pub stopped: Option<String>,
+    /// Each span of a store of several; then all else here are sums, or the values of the first that is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<SpanStat>,
+}
+
+/// State of one span of a store of several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpanStat {
+    /// Its number, from 0.
+    pub number: u32,
+    /// The device's SPEC.
+    pub spec: String,
+    /// Why it is not there, where that is so.
+    pub lost: Option<String>,
+    /// Its state; `None` where it could not be opened.
+    pub stat: Option<Stat>,
+}
+
+impl Stat {
+    /// Adds the spans that are there to one of them, `first`.
+    pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
+        let mut sum = first;
+        let identity = sum.identity.clone();
+        let others = spans.iter().filter(|span| span.lost.is_none()).filter_map(|span| span.stat.as_ref());
+        for stat in others.filter(|stat| stat.identity != identity) {
+            sum.device = format!("{} {}", sum.device, stat.device);
+            for (total, part) in [
+                (&mut sum.span_bytes, stat.span_bytes),
+                (&mut sum.segment_count, stat.segment_count),
+                (&mut sum.entries, stat.entries),
+                (&mut sum.entries_bytes, stat.entries_bytes),
+                (&mut sum.index_bytes, stat.index_bytes),
+                (&mut sum.marks_bytes, stat.marks_bytes),
+                (&mut sum.hints_bytes, stat.hints_bytes),
+                (&mut sum.groups_bytes, stat.groups_bytes),
+                (&mut sum.index_evictions, stat.index_evictions),
+                (&mut sum.memory_capacity_bytes, stat.memory_capacity_bytes),
+                (&mut sum.memory_used_bytes, stat.memory_used_bytes),
+                (&mut sum.memory_unwritten_bytes, stat.memory_unwritten_bytes),
+                (&mut sum.memory_entries, stat.memory_entries),
+                (&mut sum.fill_bytes, stat.fill_bytes),
+                (&mut sum.purge_records, stat.purge_records),
+            ] {
+                *total += part;
+            }
+            sum.counts.add(&stat.counts);
+            let (all, one) = (&mut sum.recovery, &stat.recovery);
+            all.clean &= one.clean;
+            all.checkpoint &= one.checkpoint;
+            all.purges_lost |= one.purges_lost;
+            all.appends += one.appends;
+            all.records += one.records;
+            all.salvaged += one.salvaged;
+            all.duration_us += one.duration_us;
+        }
+        sum.written_per_admitted = sum.counts.written_per_admitted();
+        Stat { spans, ..sum }
+    }
 }

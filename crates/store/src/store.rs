@@ -21,7 +21,7 @@ use crate::format::BLOCK_BYTES;
 use crate::groups::Groups;
 use crate::hints::Hints;
 use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
-use crate::layout::Layout;
+use crate::layout::{Layout, Member};
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::object::Object;
@@ -29,11 +29,11 @@ use crate::options::{CreateOptions, OpenOptions};
 use crate::purge_log::PurgeLog;
 use crate::purges::{self, PREFIX_LENGTHS_MAX};
 use crate::queue::Queue;
-use crate::recovery;
+use crate::recovery::{self, Membership};
 use crate::reinsert;
 use crate::shared::{Parts, Shared};
 use crate::stat::{Counters, Sequence, Sequences, Stat};
-use crate::writer::{Command, Start, Writer};
+use crate::writer::{Command, MembershipChange, Start, Writer};
 
 /// Commands that wait for the writer at most; callers beyond wait for a place.
 const COMMANDS_MAX: usize = 1024;
@@ -84,6 +84,15 @@ impl Store {
     /// *Errors*: `Invalid` where the size does not fit; `Corrupt` where something else is on the device and `force` is not
     /// set. *Durability*: the empty store survives what a flush survives when this returns.
     pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
+        Store::create_span(device, options, Member::SOLE).await
+    }
+
+    /// Makes an empty span of a store on a device, as [`create`](Store::create) does.
+    pub(crate) async fn create_span(
+        device: SharedDevice,
+        options: &CreateOptions,
+        member: Member,
+    ) -> Result<(), Error> {
         let spec = device.spec();
         if !options.force && Store::probe(&device).await? {
             return Err(Error::new(
@@ -98,8 +107,9 @@ impl Store {
         }
         let identity = u128::from(random_u64()) << 64 | u128::from(random_u64());
         let created_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-        let layout = Layout::plan(size, options.segment_bytes, identity, random_u64(), created_s)
+        let planned = Layout::plan(size, options.segment_bytes, identity, random_u64(), created_s)
             .map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
+        let layout = Layout { member, ..planned };
         // The old superblocks go first, so that a half-made store is not taken for the old one.
         for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
             write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
@@ -140,9 +150,21 @@ impl Store {
     /// Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads the checkpoint and what was
     /// appended since, not the objects.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
+        let layout = recovery::read_superblock(&device).await?;
+        let Member { number, count, .. } = layout.member;
+        if count != 1 {
+            let spec = device.spec();
+            return Err(Error::invalid(format!(
+                "{spec}: this is span {number} of a store of {count}, counted from 0; name all its spans"
+            )));
+        }
+        Store::open_span(device, layout, options).await
+    }
+
+    /// Opens one span of a store.
+    pub(crate) async fn open_span(device: SharedDevice, layout: Layout, options: OpenOptions) -> Result<Store, Error> {
         let spec = device.spec();
         options.check().map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
-        let layout = recovery::read_superblock(&device).await?;
         if device.geometry().size_bytes < layout.span_bytes {
             // A file that was cut: what is gone reads as zeroes from now on, and costs the objects that were there.
             device.grow(layout.span_bytes).await.map_err(|error| {
@@ -182,6 +204,7 @@ impl Store {
             head: recovered.position.incarnation,
             clock: recovered.clock,
             recovered_sequence: recovered.recovered_sequence,
+            since: recovered.membership.since,
         }));
         let writer = Writer::new(
             Arc::clone(&shared),
@@ -190,6 +213,7 @@ impl Store {
                 position: recovered.position,
                 checkpoint_number: recovered.checkpoint_number,
                 life: recovered.life,
+                membership: recovered.membership,
                 last_sequence: recovered.last_sequence,
                 memory_bytes: options.memory_bytes,
                 purge_log: recovered.purge_log,
@@ -207,6 +231,11 @@ impl Store {
             .map_err(|error| Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}")))?;
         let inner = Inner { shared, commands: Some(sender), thread: Mutex::new(Some(thread)) };
         Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Remembers, durably, which spans of its store are there.
+    pub(crate) async fn set_membership(&self, membership: Membership, is_return: bool) -> Result<(), Error> {
+        self.ask(|reply| Command::Membership(MembershipChange { membership, is_return, reply })).await
     }
 
     /// Writes everything that waits, an index checkpoint and a clean mark, and flushes. Later puts are refused, gets go on.
@@ -442,7 +471,18 @@ impl Store {
             counts,
             recovery: shared.recovery,
             stopped: shared.stopped().map(str::to_owned),
+            spans: Vec::new(),
         }
+    }
+
+    /// Why it takes no more writes, where that is so.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.shared().stopped().map(str::to_owned)
+    }
+
+    /// The clock when a span of its store last came back.
+    pub(crate) fn since(&self) -> u64 {
+        self.shared().since.load(Ordering::Acquire)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -502,7 +542,7 @@ pub(crate) fn tier_bytes(memory_bytes: u64, index_bytes: u64, layout: &Layout) -
 }
 
 /// Random bits from the operating system, by way of the standard library's hasher keys.
-fn random_u64() -> u64 {
+pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
     hasher.write_u64(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64));

@@ -101,7 +101,7 @@ pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
         assert_eq!(fuzzing::superblock(&written).as_ref(), Some(&written));
-        assert_eq!(written[64..176], bytes[64..176], "a field that was not checked");
+        assert_eq!(written[64..264], bytes[64..264], "a field that was not checked");
     }
 }
 
@@ -109,8 +109,8 @@ pub fn superblock(input: &[u8]) {
 pub fn state(input: &[u8]) {
     let span = span();
     let device = area(input, span.state());
-    let (life, _) = block_on(span.read_state(&device));
-    assert!(life < 1 << 24);
+    let (life, changes) = block_on(span.read_state(&device));
+    assert!(life < 1 << 24 && changes < 1 << 63);
 }
 
 /// An append's header and table: every record lies within the segment.

@@ -165,6 +165,9 @@ impl Fill {
     /// Confirms a stale object with new metadata (after a 304); its body stays as it is.
     pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
         let entry = &stale.entry;
+        if entry.primary_hash != self.primary_hash {
+            return Err(Error::invalid("the object to be confirmed is not of this key and span"));
+        }
         let parts = EntryParts {
             key: entry.key.clone(),
             primary_hash: entry.primary_hash,

@@ -27,7 +27,7 @@ use crate::index::Location;
 use crate::pack::{self, PackedAppend};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
-use crate::recovery::{Suspect, write_state};
+use crate::recovery::{Membership, State, Suspect, write_state};
 use crate::shared::Shared;
 use crate::stat::Counters;
 
@@ -51,8 +51,19 @@ pub(crate) enum Command {
     Purge(PurgeRecord, oneshot::Sender<Result<(), Error>>),
     /// Write an index checkpoint.
     Checkpoint(oneshot::Sender<Result<(), Error>>),
+    /// Remember durably which spans are there, under a number.
+    Membership(MembershipChange),
     /// Write everything, checkpoint, and end.
     Close(oneshot::Sender<Result<(), Error>>),
+}
+
+/// A new membership to be remembered.
+pub(crate) struct MembershipChange {
+    /// Its `since` is found when it is written.
+    pub membership: Membership,
+    /// Whether a span came back: what stood in for it is not believed any more.
+    pub is_return: bool,
+    pub reply: oneshot::Sender<Result<(), Error>>,
 }
 
 /// What the writer starts with.
@@ -60,6 +71,7 @@ pub(crate) struct Start {
     pub position: LogPosition,
     pub checkpoint_number: u64,
     pub life: u64,
+    pub membership: Membership,
     pub last_sequence: u64,
     pub memory_bytes: u64,
     pub purge_log: PurgeLog,
@@ -98,7 +110,10 @@ pub(crate) struct Writer {
     appended_count: u64,
     /// The highest sequence in an append that was started.
     appended_sequence: u64,
+    /// The number of the state slot that was written last, and what it says of the spans.
     life: u64,
+    membership: Membership,
+    membership_changes: Vec<MembershipChange>,
     memory_bytes: u64,
     /// The index's size for which the memory tier's capacity was set.
     index_bytes: u64,
@@ -129,6 +144,8 @@ impl Writer {
             appended_count: 0,
             appended_sequence: start.last_sequence,
             life: start.life,
+            membership: start.membership,
+            membership_changes: Vec::new(),
             memory_bytes: start.memory_bytes,
             index_bytes: 0,
             write_delay: start.write_delay,
@@ -152,6 +169,9 @@ impl Writer {
                 self.fail(&error);
             }
             self.serve_syncs().await;
+            for change in std::mem::take(&mut self.membership_changes) {
+                self.change_membership(change).await;
+            }
             if let Some(reply) = self.closing.take() {
                 let result = self.close().await;
                 let _ = reply.send(result);
@@ -171,6 +191,7 @@ impl Writer {
                         self.gather_purges();
                     }
                     Some(Command::Checkpoint(reply)) => self.checkpoint_replies.push(reply),
+                    Some(Command::Membership(change)) => self.membership_changes.push(change),
                     Some(Command::Close(reply)) => self.closing = Some(reply),
                     // Nobody holds the store any more: what waits is lost, as in a crash.
                     None => {
@@ -383,6 +404,28 @@ impl Writer {
         }
     }
 
+    /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that one.
+    async fn change_membership(&mut self, change: MembershipChange) {
+        let since = if change.is_return { self.shared.draw() } else { self.membership.since };
+        let membership = Membership { since, ..change.membership };
+        let state = State { life: self.life + 1, is_clean: false, membership };
+        let result = match self.shared.stopped() {
+            Some(_) => Err(self.shared.stopped_error()),
+            None => match write_state(&self.shared.device, &self.shared.layout, &state).await {
+                Ok(()) => self.shared.flush().await,
+                Err(error) => Err(error),
+            },
+        };
+        match &result {
+            Ok(()) => {
+                (self.life, self.membership) = (state.life, membership);
+                self.shared.since.store(since, Ordering::Release);
+            }
+            Err(error) => self.fail(error),
+        }
+        let _ = change.reply.send(result);
+    }
+
     /// Writes everything that waits, a checkpoint and the clean mark.
     async fn close(&mut self) -> Result<(), Error> {
         self.end_harvest().await;
@@ -409,7 +452,8 @@ impl Writer {
         let last_sequence = self.shared.written.load(Ordering::Acquire);
         let number = self.checkpoint_number + 1;
         write_checkpoint(&self.shared, number, self.position, last_sequence, self.purge_end).await?;
-        write_state(&self.shared.device, &self.shared.layout, self.life, true).await?;
+        let state = State { life: self.life, is_clean: true, membership: self.membership };
+        write_state(&self.shared.device, &self.shared.layout, &state).await?;
         self.shared.flush().await?;
         self.shared.stop("it was closed");
         Ok(())

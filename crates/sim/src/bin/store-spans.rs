@@ -1,0 +1,77 @@
+//! `store-spans`: stores of several spans that go away and come back, against a model.
+//!
+//! Exits with 0 when nothing came back, nothing else was lost than what the lost spans held, and each planted bug was
+//! caught.
+
+use std::io::Write;
+
+use nectary_sim::arguments::Arguments;
+use nectary_sim::store::spans_run::{SpansOptions, run};
+use nectary_store::planted::{Bug, plant};
+
+fn main() -> std::process::ExitCode {
+    let arguments = match Arguments::parse("store-spans", &["seed", "stores", "events", "keys", "log"]) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let options = SpansOptions {
+        seed: arguments.number("seed", 1),
+        stores: arguments.number("stores", 500),
+        events: arguments.number("events", 12),
+        keys: arguments.number("keys", 120) as u32,
+        stops_at_difference: false,
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("store-spans: no runtime: {error}");
+            return std::process::ExitCode::FAILURE;
+        }
+    };
+    let begun = std::time::Instant::now();
+    let report = runtime.block_on(run(options.clone(), |done| {
+        eprint!("\r{done} of {} stores, {:.0} s", options.stores, begun.elapsed().as_secs_f64());
+        let _ = std::io::stderr().flush();
+    }));
+    eprintln!();
+    for difference in &report.differences {
+        println!("DIFFERENT {difference}");
+    }
+    let [killed, stopped, failed] = report.ends;
+    println!(
+        "seed {}: {} stores, {} operations, {} spans lost while serving, {} came back, ends: {killed} killed, {stopped} clean, {failed} \
+         by a loss of power; {} opens refused",
+        options.seed, options.stores, report.operations, report.losses, report.returns, report.refused
+    );
+    println!(
+        "{} hits, {} misses; after a loss {} hits demanded of other spans, {} missing; differences {}",
+        report.hits,
+        report.misses,
+        report.demanded,
+        report.demanded_missing,
+        report.differences.len()
+    );
+    let mut survivors = 0;
+    for bug in Bug::SPANS {
+        plant(Some(bug));
+        let planted =
+            SpansOptions { seed: options.seed ^ 77, stores: 400, stops_at_difference: true, ..options.clone() };
+        let caught = !runtime.block_on(run(planted, |_| {})).differences.is_empty();
+        plant(None);
+        println!("planted: {}: {}", bug.name(), if caught { "caught" } else { "SURVIVED" });
+        survivors += u32::from(!caught);
+    }
+    let good = report.differences.is_empty()
+        && survivors == 0
+        && report.losses >= options.stores
+        && report.returns >= options.stores
+        && report.demanded >= options.stores;
+    arguments.log(&serde_json::json!({
+        "check": "store-spans", "seed": options.seed, "stores": options.stores, "operations": report.operations,
+        "losses": report.losses, "returns": report.returns, "ends": report.ends, "refused": report.refused,
+        "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
+        "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
+        "planted_survived": survivors, "seconds": begun.elapsed().as_secs(), "passed": good,
+    }));
+    if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+}

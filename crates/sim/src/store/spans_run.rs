@@ -1,0 +1,402 @@
+//! A long seeded run of a store of several spans that go away and come back, against a model.
+//!
+//! Owns: what may be found of each key. After a put, until the next end of the store, that version and no other; after an
+//! end what was synced or anything later; after a purge nothing that began before it. Which spans were there changes nothing of that:
+//! a loss costs hits and nothing else, and only those of the span that is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{BlockDevice, SharedDevice};
+use nectary_store::{CreateOptions, Error, ErrorKind, Fill, FillRole, KeyRef, Object, OpenOptions, SpanDevice, Spans};
+
+use crate::disk::{Disk, DiskOptions};
+use crate::random::Random;
+use crate::store::{body, primary, variant};
+use crate::switch::{Off, Switch};
+
+/// How large a span is, in bytes.
+const SPAN_BYTES: u64 = 4 << 20;
+/// Fills that are left open for a while, at most.
+const FILLS_MAX: usize = 4;
+/// Operations between two events.
+const OPERATIONS_PER_EVENT: u64 = 60;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct SpansOptions {
+    /// The seed.
+    pub seed: u64,
+    /// How many stores are made, one after another.
+    pub stores: u64,
+    /// Losses, returns, ends and crashes in the life of each.
+    pub events: u64,
+    /// Over how many keys.
+    pub keys: u32,
+    /// Whether to stop at the first difference.
+    pub stops_at_difference: bool,
+}
+
+/// What it came to.
+#[derive(Debug, Default, Clone)]
+pub struct SpansReport {
+    /// Operations done.
+    pub operations: u64,
+    /// Gets that hit with bytes that may be found.
+    pub hits: u64,
+    /// Gets that missed.
+    pub misses: u64,
+    /// Spans lost while the store served.
+    pub losses: u64,
+    /// Spans that came back.
+    pub returns: u64,
+    /// Ends by a kill, by a clean stop, and by a loss of power.
+    pub ends: [u64; 3],
+    /// Opens that were refused because spans were missing that may have gone on alone.
+    pub refused: u64,
+    /// Gets that had to hit, as their span was not the one that was lost.
+    pub demanded: u64,
+    /// Of these, how many missed.
+    pub demanded_missing: u64,
+    /// What must not have been found.
+    pub differences: Vec<String>,
+}
+
+/// What may be found of a key: versions from `oldest` to `newest`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Expected {
+    oldest: u32,
+    newest: u32,
+    /// What a crash cannot take `oldest` below.
+    durable: u32,
+}
+
+struct Device {
+    disk: Arc<Disk>,
+    off: Off,
+    is_away: bool,
+}
+
+struct Run {
+    random: Random,
+    devices: Vec<Device>,
+    store: Option<Spans>,
+    expected: Vec<Expected>,
+    fills: Vec<(u32, u32, Fill)>,
+    version: u32,
+    report: SpansReport,
+    seed: u64,
+}
+
+/// Runs; `progress` is told how many stores are done.
+pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
+    let mut report = SpansReport::default();
+    for number in 0..options.stores {
+        let seed = options.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number);
+        let mut random = Random::new(seed);
+        let count = 2 + random.below(3) as usize;
+        let devices = (0..count).map(|span| Device {
+            disk: Disk::new(
+                SPAN_BYTES * (1 + span as u64 % 2),
+                DiskOptions { seed: seed ^ span as u64, late_percent: 0, ..DiskOptions::default() },
+            ),
+            off: Off::default(),
+            is_away: false,
+        });
+        let mut run = Run {
+            random,
+            devices: devices.collect(),
+            store: None,
+            expected: vec![Expected::default(); options.keys as usize],
+            fills: Vec::new(),
+            version: 0,
+            report: std::mem::take(&mut report),
+            seed,
+        };
+        run.reopen().await;
+        for _ in 0..options.events {
+            for _ in 0..OPERATIONS_PER_EVENT {
+                run.operate().await;
+            }
+            run.event().await;
+        }
+        run.end(0).await;
+        report = run.report;
+        progress(number + 1);
+        if !report.differences.is_empty() && options.stops_at_difference {
+            break;
+        }
+    }
+    report
+}
+
+impl Run {
+    fn differ(&mut self, what: String) {
+        if self.report.differences.len() < 20 {
+            self.report.differences.push(format!("seed {}: {what}", self.seed));
+        }
+    }
+
+    fn store(&self) -> Spans {
+        self.store.clone().expect("a store is open between ends")
+    }
+
+    async fn operate(&mut self) {
+        self.report.operations += 1;
+        let key = self.random.below(self.expected.len() as u64) as u32;
+        match self.random.below(100) {
+            0..=44 => {
+                self.get(key).await;
+            }
+            45..=79 => self.put(key).await,
+            80..=87 => self.purge_key(key).await,
+            88 => self.purge_many(true).await,
+            89 => self.purge_many(false).await,
+            90..=93 => self.begin_fill(key),
+            94..=97 => self.finish_fill().await,
+            _ => self.sync().await,
+        }
+    }
+
+    /// Reads a key and compares; returns whether it was found.
+    async fn get(&mut self, key: u32) -> bool {
+        let name = primary(key);
+        let found = self.store().get(KeyRef::new(&name, variant(key))).await;
+        let Some((version, bytes)) = (match found {
+            Some(object) => contents(&object).await,
+            None => None,
+        }) else {
+            self.report.misses += 1;
+            return false;
+        };
+        let Expected { oldest, newest, .. } = self.expected[key as usize];
+        if bytes != body(self.seed, key, version, length(version)) {
+            self.differ(format!("key {key}: wrong bytes under version {version}"));
+        } else if !(oldest..=newest).contains(&version) {
+            self.differ(format!("key {key}: version {version} came back, {oldest} to {newest} may be found"));
+        } else {
+            self.report.hits += 1;
+            self.expected[key as usize].oldest = version;
+        }
+        true
+    }
+
+    fn draw(&mut self, key: u32) -> u32 {
+        self.version += 1;
+        self.expected[key as usize].newest = self.version;
+        self.version
+    }
+
+    async fn put(&mut self, key: u32) {
+        let version = self.draw(key);
+        let bytes = body(self.seed, key, version, length(version));
+        let metadata = version.to_le_bytes().to_vec();
+        let name = primary(key);
+        let put = self.store().put(KeyRef::new(&name, variant(key)), metadata.into(), bytes.into()).await;
+        if put.is_ok() {
+            let expected = &mut self.expected[key as usize];
+            expected.oldest = expected.oldest.max(version);
+        }
+    }
+
+    fn begin_fill(&mut self, key: u32) {
+        if self.fills.len() == FILLS_MAX || self.fills.iter().any(|(open, ..)| *open == key) {
+            return;
+        }
+        let name = primary(key);
+        let store = self.store();
+        let variant = variant(key);
+        let resident = store.get_resident(KeyRef::new(&name, variant));
+        if let Ok(FillRole::Leader(mut fill)) = store.begin_fill(KeyRef::new(&name, variant), resident.as_ref()) {
+            let version = self.draw(key);
+            if fill.start(variant, version.to_le_bytes().to_vec().into(), Some(length(version) as u64)) {
+                self.fills.push((key, version, fill));
+            }
+        }
+    }
+
+    async fn finish_fill(&mut self) {
+        if self.fills.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.fills.len() as u64) as usize;
+        let (key, version, mut fill) = self.fills.swap_remove(at);
+        let bytes = body(self.seed, key, version, length(version));
+        if fill.write(bytes.into()).await.is_ok() && fill.finish().await.is_ok() {
+            let expected = &mut self.expected[key as usize];
+            expected.oldest = expected.oldest.max(version);
+        }
+    }
+
+    /// A purge that returned holds for good.
+    fn purged(&mut self, keys: impl Fn(u32) -> bool) {
+        self.version += 1;
+        for (key, expected) in self.expected.iter_mut().enumerate() {
+            if keys(key as u32) {
+                expected.oldest = self.version;
+                expected.durable = self.version;
+            }
+        }
+    }
+
+    async fn purge_key(&mut self, key: u32) {
+        if self.store().purge_key(&primary(key)).await.is_ok() {
+            self.purged(|other| other == key);
+        }
+    }
+
+    async fn purge_many(&mut self, is_all: bool) {
+        if is_all {
+            if self.store().purge_all().await.is_ok() {
+                self.purged(|_| true);
+            }
+            return;
+        }
+        let prefix = primary(self.random.below(10) as u32);
+        if self.store().purge_prefix(&prefix).await.is_ok() {
+            self.purged(|key| primary(key).starts_with(&prefix));
+        }
+    }
+
+    async fn sync(&mut self) {
+        if self.store().sync().await.is_ok() {
+            self.expected.iter_mut().for_each(|expected| expected.durable = expected.durable.max(expected.oldest));
+        }
+    }
+
+    async fn event(&mut self) {
+        match self.random.below(10) {
+            0..=3 => self.lose().await,
+            way => {
+                self.end([0, 0, 1, 1, 2, 2][way as usize - 4]).await;
+                self.reopen().await;
+            }
+        }
+    }
+
+    /// Pulls a cable while the store serves. All that others hold has to be there afterwards.
+    async fn lose(&mut self) {
+        let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
+        if there.len() < 2 {
+            return;
+        }
+        let store = self.store();
+        let mut held = Vec::new();
+        for key in 0..self.expected.len() as u32 {
+            let span = store.span_of(&primary(key));
+            if self.get(key).await {
+                held.push((key, span));
+            }
+        }
+        let lost = there[self.random.below(there.len() as u64) as usize];
+        self.devices[lost].off.set(true);
+        self.devices[lost].is_away = true;
+        self.report.losses += 1;
+        // A write that fails is how it shows; until then some operations may pass between.
+        let patience = self.random.below(6);
+        for _ in 0..patience {
+            self.operate().await;
+        }
+        let _ = store.sync().await;
+        let _ = store.sync().await;
+        let gone: Vec<u32> =
+            store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
+        for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
+            // What was purged meanwhile is not asked for.
+            let Expected { oldest, newest, .. } = self.expected[key as usize];
+            if oldest > newest {
+                continue;
+            }
+            self.report.demanded += 1;
+            if !self.get(key).await {
+                self.report.demanded_missing += 1;
+                self.differ(format!("key {key} of span {span:?} is gone, span {gone:?} was lost"));
+            }
+        }
+    }
+
+    /// Ends the store: 0 killed, 1 stopped cleanly, 2 the power fails.
+    async fn end(&mut self, way: usize) {
+        let Some(store) = self.store.take() else { return };
+        self.report.ends[way] += 1;
+        self.fills.clear();
+        if way == 1 && store.close().await.is_ok() {
+            self.expected.iter_mut().for_each(|expected| expected.durable = expected.durable.max(expected.oldest));
+        }
+        if way == 2 {
+            for device in &mut self.devices {
+                device.disk = device.disk.crash();
+            }
+        }
+        drop(store);
+        if way != 1 {
+            self.expected.iter_mut().for_each(|expected| expected.oldest = expected.durable);
+        }
+    }
+
+    /// Opens the store with some spans back and some away.
+    async fn reopen(&mut self) {
+        loop {
+            let is_new = self.version == 0;
+            for span in 0..self.devices.len() {
+                let device = &mut self.devices[span];
+                let was_away = std::mem::replace(&mut device.is_away, !is_new && self.random.chance(25));
+                device.off.set(false);
+                self.report.returns += u64::from(was_away && !device.is_away);
+            }
+            if self.devices.iter().all(|device| device.is_away) {
+                continue;
+            }
+            let mut named: Vec<SpanDevice> = self.devices.iter().enumerate().map(named).collect();
+            let turn = self.random.below(named.len() as u64) as usize;
+            if !is_new {
+                named.rotate_left(turn);
+            }
+            let options = OpenOptions {
+                memory_bytes: (8 << 20) * self.devices.len() as u64,
+                write_delay: Duration::from_millis(5),
+                ..OpenOptions::default()
+            };
+            match Spans::open(named, options).await {
+                Ok(store) => {
+                    self.store = Some(store);
+                    return;
+                }
+                Err(error) if error.kind == ErrorKind::Absent => self.report.refused += 1,
+                Err(error) => {
+                    self.differ(format!("the store does not open: {error}"));
+                    // All are there next time, or nothing would ever end.
+                    self.devices.iter_mut().for_each(|device| device.is_away = false);
+                }
+            }
+        }
+    }
+}
+
+/// The device of a span as a user names it; one that is away cannot be opened, or can and fails.
+fn named((span, device): (usize, &Device)) -> SpanDevice {
+    let inner: SharedDevice = device.disk.clone() as Arc<dyn BlockDevice>;
+    let spec = format!("disk{span}");
+    let size_bytes = CreateOptions::default().size_bytes;
+    if device.is_away && span % 2 == 0 {
+        return SpanDevice { spec, device: Err(Error::new(ErrorKind::Absent, "no such device")), size_bytes };
+    }
+    device.off.set(device.is_away);
+    SpanDevice { spec, device: Ok(Arc::new(Switch::new(inner, &device.off))), size_bytes }
+}
+
+/// Version and body of an object; `None` where the body cannot be read to its end.
+async fn contents(object: &Object) -> Option<(u32, Vec<u8>)> {
+    let version = u32::from_le_bytes(object.metadata()[..].try_into().ok()?);
+    let mut bytes = Vec::with_capacity(object.body_bytes() as usize);
+    let mut reader = object.reader(0..u64::MAX);
+    while let Some(piece) = reader.next().await {
+        bytes.extend_from_slice(&piece.ok()?);
+    }
+    Some((version, bytes))
+}
+
+/// The length of a version's body: mostly small, some of several fragments.
+fn length(version: u32) -> usize {
+    if version % 41 == 7 { 70_000 } else { 200 + version as usize * 37 % 3000 }
+}

@@ -1,0 +1,54 @@
+//! A device that can be switched off: a cable that is pulled.
+//!
+//! Promises: while it is off every operation fails and none reaches the device below.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nectary_block::{Error, ErrorKind, Filter, IoFuture, Request, SharedDevice};
+
+/// The handle of a [`Switch`].
+#[derive(Debug, Clone, Default)]
+pub struct Off(Arc<AtomicBool>);
+
+impl Off {
+    /// Switches off, or on again.
+    pub fn set(&self, is_off: bool) {
+        self.0.store(is_off, Ordering::SeqCst);
+    }
+}
+
+/// A filter that fails everything while it is off.
+pub struct Switch {
+    inner: SharedDevice,
+    off: Off,
+}
+
+impl Switch {
+    /// Puts a switch before a device.
+    pub fn new(inner: SharedDevice, off: &Off) -> Switch {
+        Switch { inner, off: off.clone() }
+    }
+}
+
+impl Filter for Switch {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        format!("switch({})", self.inner.spec())
+    }
+
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        if self.off.0.load(Ordering::SeqCst) {
+            let error = Error::new(ErrorKind::Io, &self.spec(), request.operation, "it is switched off");
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        operation(&self.inner)
+    }
+}

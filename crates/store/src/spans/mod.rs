@@ -1,0 +1,610 @@
+//! The spans of one store: several devices that serve as one, and the loss of one of them.
+//!
+//! Owns: which span a key belongs to, which spans are there, and what a span may be believed that was away. Promises: those
+//! of [`Store`], for the spans together; the loss of a span makes its objects misses and nothing else; a purge that returned
+//! holds on every span, also on one that was away then. Leaves to others: each span (`store`).
+//!
+//! # Idea
+//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not agree on
+//! anything but on who is there. Where a key's span is away, the next one of the key's order stands in for it.
+//!
+//! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there since
+//! (`present`), and what its own clock was when a span last came back (`since`). A change is in force when all who are there have flushed it. Before that nothing is put
+//! for a span that is away, and no purge returns that it missed. So
+//! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something, and begins empty;
+//! - a store is not opened while spans are missing that may have gone on without the others (those are named by the last change that
+//!   is known), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others know;
+//! - what stands in for a span that is away is believed only where it was put since a span last came back: what is left of an
+//!   earlier absence may have been replaced since, on the span that was back.
+//!
+//! # Cost
+//! With one span nothing: each call goes straight to it. With several, one hash of the key a call and some nanoseconds a span.
+
+mod membership;
+mod placement;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use nectary_block::SharedDevice;
+
+use crate::error::{Error, ErrorKind};
+use crate::fill::FillRole;
+use crate::key::KeyRef;
+use crate::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
+use crate::object::Object;
+use crate::options::{CreateOptions, OpenOptions};
+use crate::planted::{Bug, planted};
+use crate::recovery::{self, Membership};
+use crate::stat::{Sequence, SpanStat, Stat};
+use crate::store::{Store, random_u64};
+
+use membership::believed;
+use placement::Placement;
+
+/// A device of a store, or why it could not be opened.
+pub struct SpanDevice {
+    /// How the user names it.
+    pub spec: String,
+    /// The device.
+    pub device: Result<SharedDevice, Error>,
+    /// How large the span is made where there is none, in bytes; 0 for the whole device.
+    pub size_bytes: u64,
+}
+
+/// One span of an open store.
+struct Span {
+    spec: String,
+    /// `None` where it could not be opened.
+    store: Option<Store>,
+    /// Why it is not there.
+    lost: Mutex<Option<String>>,
+}
+
+struct Inner {
+    /// By number.
+    spans: Vec<Span>,
+    /// One that could be opened.
+    any: Store,
+    placement: Placement,
+    /// The spans that are there, one bit each.
+    present: AtomicU64,
+    /// Whether it was closed: then nothing is lost that takes no more writes.
+    is_closed: AtomicBool,
+    /// The last change; held while the next one is made.
+    membership: tokio::sync::Mutex<Membership>,
+    notes: Mutex<Vec<String>>,
+}
+
+/// An open store of one or several spans. Clones share it.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_store::{KeyRef, OpenOptions, SpanDevice, Spans};
+/// let span = |name: &str| SpanDevice {
+///     spec: name.to_owned(),
+///     device: Ok(std::sync::Arc::new(nectary_block::MemoryDevice::new(64 << 20))),
+///     size_bytes: 0,
+/// };
+/// let store = Spans::open(vec![span("one"), span("two")], OpenOptions::default()).await.unwrap();
+/// let key = KeyRef::new(b"http://example.com/", b"");
+/// store.put(key, "metadata".into(), "body".into()).await.unwrap();
+/// assert_eq!(store.get(key).await.unwrap().whole().unwrap(), "body");
+/// store.purge_all().await.unwrap();
+/// assert!(store.get(key).await.is_none());
+/// store.close().await.unwrap();
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct Spans {
+    inner: Arc<Inner>,
+}
+
+/// What was found on a device.
+enum Found {
+    /// A span of a store.
+    Span(SharedDevice, Layout, Membership),
+    /// Nothing yet.
+    Blank(SharedDevice),
+    /// It cannot be used, and is not touched.
+    Lost(String),
+}
+
+impl Spans {
+    /// Opens the store whose spans are on `devices`, in any order; makes it where all of them are blank.
+    ///
+    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one is
+    /// there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are not the
+    /// spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there is
+    /// flushed on every span when this returns.
+    pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
+        Spans::open_with(devices, options, false).await
+    }
+
+    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins anew: what is on
+    /// the others is forgotten, and whatever comes back is of another store.
+    pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
+        Spans::open_with(devices, options, true).await
+    }
+
+    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_anew: bool) -> Result<Spans, Error> {
+        if let [_] = &devices[..] {
+            let only = devices.into_iter().next().ok_or_else(|| Error::invalid("no device is named"))?;
+            return Spans::open_sole(only, options).await;
+        }
+        let count = devices.len() as u32;
+        if !(1..=SPANS_MAX).contains(&count) {
+            return Err(Error::invalid(format!("a store has 1 to {SPANS_MAX} spans, {count} devices were named")));
+        }
+        let sizes: Vec<u64> = devices.iter().map(|named| named.size_bytes).collect();
+        let mut found = Vec::new();
+        let mut specs = Vec::new();
+        for SpanDevice { spec, device, .. } in devices {
+            found.push(look(device).await?);
+            specs.push(spec);
+        }
+        let common = common(&specs, &found, &sizes)?;
+        let numbers = number(&specs, &found, count)?;
+
+        let mut memberships = vec![None; count as usize];
+        for (found, &number) in found.iter().zip(&numbers) {
+            if let Found::Span(_, _, membership) = found {
+                memberships[number as usize] = Some(*membership);
+            }
+        }
+        let known = match membership::latest(&memberships) {
+            Some(known) => known,
+            // Nobody knows of any change: it was being made and never used.
+            None if begins_anew || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
+            None => return Err(unknown(&specs, &found, &numbers)),
+        };
+        let is_new = known.number == 0;
+        let common = if is_new { Member { set: new_set(), ..common } } else { common };
+        let options = OpenOptions { memory_bytes: options.memory_bytes / u64::from(count), ..options };
+        options.check().map_err(|error| {
+            Error::new(error.kind, format!("{} (the memory of {count} spans is divided between them)", error.message))
+        })?;
+        let mut spans: Vec<Option<Span>> = (0..count).map(|_| None).collect();
+        let mut notes = Vec::new();
+        for (((found, spec), number), size_bytes) in found.into_iter().zip(specs).zip(numbers).zip(sizes) {
+            let member = Member { number, ..common };
+            let is_believed = memberships[number as usize].is_some_and(|own| believed(number, own, &known));
+            let opened = match found {
+                Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
+                    Store::open_span(device, layout, options.clone()).await
+                }
+                Found::Span(device, layout, _) => {
+                    notes.push(format!("{spec}: span {number} was away, or others may have been; it begins empty"));
+                    begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options).await
+                }
+                Found::Blank(device) => {
+                    if !is_new {
+                        notes.push(format!("{spec}: it was blank and takes the place of span {number}"));
+                    }
+                    begin_anew(device, size_bytes, None, member, &options).await
+                }
+                Found::Lost(reason) => Err(Error::new(ErrorKind::Io, reason)),
+            };
+            let (store, lost) = match opened {
+                Ok(store) => (Some(store), None),
+                // Too little memory, or too small a size, is the caller's fault and not the device's.
+                Err(error) if error.kind == ErrorKind::Invalid => return Err(error),
+                Err(error) => (None, Some(error.message)),
+            };
+            if let Some(reason) = &lost {
+                notes.push(format!("span {number} is lost: {reason}"));
+            }
+            spans[number as usize] = Some(Span { spec, store, lost: Mutex::new(lost) });
+        }
+        let spans: Vec<Span> = spans.into_iter().flatten().collect();
+        let present = spans.iter().enumerate().filter(|(_, span)| span.store.is_some());
+        let present = present.fold(0, |mask, (number, _)| mask | 1 << number);
+        let any = spans.iter().find_map(|span| span.store.clone()).ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("no span of the store can be used: {}", notes.join("; ")))
+        })?;
+        let inner = Inner {
+            placement: Placement::new(&common),
+            spans,
+            any,
+            present: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            membership: tokio::sync::Mutex::new(known),
+            notes: Mutex::new(notes),
+        };
+        let store = Spans { inner: Arc::new(inner) };
+        let all_know = memberships
+            .iter()
+            .enumerate()
+            .all(|(number, own)| present >> number & 1 == 0 || own.is_some_and(|own| own.id == known.id));
+        if all_know && known.number > 0 && known.present == present {
+            store.inner.present.store(present, Ordering::Release);
+        } else {
+            store.settle(present).await?;
+        }
+        Ok(store)
+    }
+
+    /// A store of one span, as [`Store`] has it.
+    async fn open_sole(only: SpanDevice, options: OpenOptions) -> Result<Spans, Error> {
+        let device = only.device?;
+        if !Store::probe(&device).await? {
+            let create = CreateOptions { size_bytes: only.size_bytes, ..CreateOptions::default() };
+            Store::create(device.clone(), &create).await?;
+        }
+        Ok(Spans::from(Store::open(device, options).await?))
+    }
+
+    /// The only span, where there is one.
+    #[inline]
+    fn sole(&self) -> Option<&Store> {
+        match &self.inner.spans[..] {
+            [only] => only.store.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The span that a key belongs to now, and whether it stands in for another.
+    fn place(&self, primary: &[u8]) -> Option<(&Store, bool)> {
+        let inner = &*self.inner;
+        let present = inner.present.load(Ordering::Acquire);
+        let (number, stands_in) = inner.placement.place(primary, present)?;
+        Some((inner.spans[number].store.as_ref()?, stands_in))
+    }
+
+    /// The number of the span that a key belongs to now; `None` where none is there.
+    pub fn span_of(&self, primary: &[u8]) -> Option<u32> {
+        let present = self.inner.present.load(Ordering::Acquire);
+        self.inner.placement.place(primary, present).map(|(number, _)| number as u32)
+    }
+
+    /// The spans that are there.
+    fn present(&self) -> impl Iterator<Item = (usize, &Store)> {
+        let present = self.inner.present.load(Ordering::Acquire);
+        let spans = self.inner.spans.iter().enumerate();
+        spans
+            .filter(move |(number, _)| present >> number & 1 == 1)
+            .filter_map(|(number, span)| Some((number, span.store.as_ref()?)))
+    }
+
+    /// Finds an object in memory, as [`Store::get_resident`].
+    #[inline]
+    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
+        if let Some(only) = self.sole() {
+            return only.get_resident(key);
+        }
+        let (store, stands_in) = self.place(key.primary)?;
+        store.get_resident(key).filter(|object| is_current(store, stands_in, object))
+    }
+
+    /// Finds an object in memory or on disk, as [`Store::get`]. The first to meet a span that has failed sees to it that
+    /// the others know.
+    pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+        if let Some(only) = self.sole() {
+            return only.get(key).await;
+        }
+        self.notice_losses().await;
+        let (store, stands_in) = self.place(key.primary)?;
+        store.get(key).await.filter(|object| is_current(store, stands_in, object))
+    }
+
+    /// Joins the fill of a key under way, or begins it, as [`Store::begin_fill`].
+    ///
+    /// *Errors*: `Stopped` where no span is there.
+    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> Result<FillRole, Error> {
+        if let Some(only) = self.sole() {
+            return Ok(only.begin_fill(key, stale));
+        }
+        let (store, stands_in) = self.place(key.primary).ok_or_else(all_lost)?;
+        match store.begin_fill(key, stale) {
+            FillRole::Resident(object) if !is_current(store, stands_in, &object) => {
+                Ok(store.begin_fill(key, Some(&object)))
+            }
+            role => Ok(role),
+        }
+    }
+
+    /// Puts a whole object, as [`Store::put`]; its sequence counts on its span.
+    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+        if self.sole().is_none() {
+            self.notice_losses().await;
+        }
+        let (store, _) = self.place(key.primary).ok_or_else(all_lost)?;
+        store.put(key, metadata, body).await
+    }
+
+    /// Says that objects of the primary key `object` will be wanted with those of `seed`, as [`Store::collocate`]. Where the two belong to
+    /// different spans the hint is of no use.
+    pub fn collocate(&self, object: &[u8], seed: &[u8]) {
+        if let (Some((store, _)), Some((other, _))) = (self.place(object), self.place(seed))
+            && Arc::ptr_eq(store.shared(), other.shared())
+        {
+            store.collocate(object, seed);
+        }
+    }
+
+    /// Purges a key with all its variants, as [`Store::purge_key`].
+    pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
+        // The key's span is not enough: another may have stood in for it and still do so for somebody who has just looked.
+        self.purge(|store| async move { store.purge_key(primary).await }).await
+    }
+
+    /// Purges everything, as [`Store::purge_all`].
+    pub async fn purge_all(&self) -> Result<(), Error> {
+        self.purge(|store| async move { store.purge_all().await }).await
+    }
+
+    /// Purges every key that begins with `prefix`, as [`Store::purge_prefix`].
+    pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
+        self.purge(|store| async move { store.purge_prefix(prefix).await }).await
+    }
+
+    /// Purges on every span that is there; one that fails has to be known to be away by all others before this returns.
+    async fn purge<'a, F, R>(&'a self, purge: F) -> Result<(), Error>
+    where
+        F: Fn(&'a Store) -> R,
+        R: Future<Output = Result<(), Error>> + 'a,
+    {
+        if let Some(only) = self.sole() {
+            return purge(only).await;
+        }
+        loop {
+            self.notice_losses().await;
+            let asked = self.inner.present.load(Ordering::Acquire);
+            if asked == 0 {
+                return Err(all_lost());
+            }
+            let results = join_all(self.present().map(|(_, store)| purge(store))).await;
+            self.notice_losses().await;
+            let present = self.inner.present.load(Ordering::Acquire);
+            if let Some(error) = results.into_iter().find_map(Result::err)
+                && present == asked
+            {
+                return Err(error);
+            }
+            // Who is there now was asked, as nobody comes back while the store is open; who failed is known to be away.
+            if present != 0 && present == asked {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what was put before this call and flushes every span.
+    pub async fn sync(&self) -> Result<(), Error> {
+        self.notice_losses().await;
+        let synced = join_all(self.present().map(|(_, store)| store.sync())).await;
+        synced.into_iter().collect::<Result<Vec<_>, Error>>().map(drop)
+    }
+
+    /// Writes everything that waits and marks every span as clean, as [`Store::close`].
+    pub async fn close(&self) -> Result<(), Error> {
+        self.notice_losses().await;
+        self.inner.is_closed.store(true, Ordering::Release);
+        let closed = join_all(self.present().map(|(_, store)| store.close())).await;
+        closed.into_iter().collect()
+    }
+
+    /// What was noticed since the last call that an operator should know.
+    pub fn take_notes(&self) -> Vec<String> {
+        let mut notes = std::mem::take(&mut *lock(&self.inner.notes));
+        self.inner
+            .spans
+            .iter()
+            .filter_map(|span| span.store.as_ref())
+            .for_each(|store| notes.extend(store.take_notes()));
+        notes
+    }
+
+    /// The state of the store: that of its span, or sums over the spans that are there and, in `spans`, each of them.
+    pub fn stat(&self) -> Stat {
+        let inner = &*self.inner;
+        let first = self.present().map(|(_, store)| store).next();
+        let first = first.unwrap_or(&inner.any).stat();
+        if inner.spans.len() == 1 {
+            return first;
+        }
+        let present = inner.present.load(Ordering::Acquire);
+        let spans = inner.spans.iter().enumerate().map(|(number, span)| SpanStat {
+            number: number as u32,
+            spec: span.spec.clone(),
+            lost: (present >> number & 1 == 0).then(|| lock(&span.lost).clone().unwrap_or_default()),
+            stat: span.store.as_ref().map(Store::stat),
+        });
+        Stat::sum(first, spans.collect())
+    }
+
+    /// Where a span that was there has failed, tells all others.
+    async fn notice_losses(&self) {
+        if !self.inner.is_closed.load(Ordering::Acquire) && self.present().any(|(_, store)| store.stopped().is_some()) {
+            let present = self.inner.present.load(Ordering::Acquire);
+            // Where nobody is left, each call says so itself.
+            let _ = self.settle(present).await;
+        }
+    }
+
+    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it in force.
+    async fn settle(&self, wanted: u64) -> Result<(), Error> {
+        let inner = &*self.inner;
+        let mut last = inner.membership.lock().await;
+        let mut wanted = match inner.present.load(Ordering::Acquire) {
+            0 => wanted,
+            present => present,
+        };
+        loop {
+            let spans: Vec<(usize, &Store)> = (inner.spans.iter().enumerate())
+                .filter(|(index, _)| wanted >> index & 1 == 1)
+                .filter_map(|(index, span)| Some((index, span.store.as_ref()?)))
+                .collect();
+            let (failed, there): (Vec<_>, Vec<_>) = spans.into_iter().partition(|(_, store)| store.stopped().is_some());
+            for (index, store) in failed {
+                wanted &= !(1 << index);
+                let reason = store.stopped().unwrap_or_default();
+                lock(&inner.notes).push(format!("span {index} is lost, and what it held: {reason}"));
+                *lock(&inner.spans[index].lost) = Some(reason);
+            }
+            if there.is_empty() {
+                inner.present.store(0, Ordering::Release);
+                return Err(all_lost());
+            }
+            if inner.present.load(Ordering::Acquire) == wanted {
+                return Ok(());
+            }
+            let next =
+                Membership { number: last.number + 1, id: random_u64(), before: last.id, since: 0, present: wanted };
+            let is_return = wanted & !last.present != 0;
+            let told = join_all(there.iter().map(|(_, store)| store.set_membership(next, is_return))).await;
+            *last = next;
+            if told.iter().all(Result::is_ok) {
+                inner.present.store(wanted, Ordering::Release);
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl From<Store> for Spans {
+    fn from(store: Store) -> Spans {
+        let stat = store.stat();
+        let span = Span { spec: stat.device, store: Some(store.clone()), lost: Mutex::default() };
+        let inner = Inner {
+            spans: vec![span],
+            any: store,
+            placement: Placement::new(&Member { weights: [1; SPANS_MAX as usize], ..Member::SOLE }),
+            present: AtomicU64::new(1),
+            is_closed: AtomicBool::new(false),
+            membership: tokio::sync::Mutex::new(Membership::default()),
+            notes: Mutex::default(),
+        };
+        Spans { inner: Arc::new(inner) }
+    }
+}
+
+/// Whether an object may be believed: one that stands in for a span that is away, only if it was put since one last came
+/// back.
+fn is_current(store: &Store, stands_in: bool, object: &Object) -> bool {
+    !stands_in || object.generation() > store.since() || planted(Bug::StandInTrusted)
+}
+
+fn all_lost() -> Error {
+    Error::stopped("no span of the store is there any more; replace the devices and open it again")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks what is on a device. *Errors*: where it is something else than a store, which may be a mistake in the name.
+async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
+    let device = match device {
+        Ok(device) => device,
+        Err(error) => return Ok(Found::Lost(error.message)),
+    };
+    match Store::probe(&device).await {
+        Ok(false) => return Ok(Found::Blank(device)),
+        Ok(true) => {}
+        Err(error) => return Ok(Found::Lost(error.message)),
+    }
+    let layout = match recovery::read_superblock(&device).await {
+        Ok(layout) => layout,
+        Err(error) => return Ok(Found::Lost(error.message)),
+    };
+    let membership = recovery::read_state(&device, &layout).await.membership;
+    Ok(Found::Span(device, layout, membership))
+}
+
+/// What all spans have in common: as those say that are there, or for a store that is to be made.
+fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Error> {
+    let count = specs.len() as u32;
+    let mut common: Option<Member> = None;
+    for (spec, found) in specs.iter().zip(found) {
+        let Found::Span(_, layout, _) = found else { continue };
+        let member = layout.member;
+        if member.count != count {
+            return Err(Error::invalid(format!(
+                "{spec}: this is one of {} spans of a store, and {count} devices were named; name all of its spans and no \
+                 other",
+                member.count
+            )));
+        }
+        let first = *common.get_or_insert(member);
+        if (Member { number: first.number, ..member }) != first {
+            return Err(Error::invalid(format!("{spec}: this is a span of another store than those named before it")));
+        }
+    }
+    if let Some(common) = common {
+        return Ok(common);
+    }
+    let mut weights = [0; SPANS_MAX as usize];
+    for (((spec, found), size), weight) in specs.iter().zip(found).zip(sizes).zip(&mut weights) {
+        let device_bytes = match found {
+            Found::Lost(reason) => {
+                return Err(Error::new(ErrorKind::Io, format!("{spec}: no store can be made: {reason}")));
+            }
+            Found::Blank(device) | Found::Span(device, ..) => device.geometry().size_bytes,
+        };
+        let bytes = if *size == 0 { device_bytes } else { *size };
+        *weight = (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32;
+    }
+    Ok(Member { set: new_set(), number: 0, count, weights })
+}
+
+fn new_set() -> u128 {
+    (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1)
+}
+
+/// Why a store is not opened of which some spans are missing.
+fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
+    let missing = specs.iter().zip(found).zip(numbers).filter_map(|((spec, found), number)| match found {
+        Found::Span(..) => None,
+        Found::Blank(_) => Some(format!("{spec} is blank (span {number}?)")),
+        Found::Lost(reason) => Some(format!("span {number}? is lost ({reason})")),
+    });
+    Error::new(
+        ErrorKind::Absent,
+        format!(
+            "the store was last used with spans that are not here: {}. They may have served without the others since, so \
+             that what these hold may have been purged; bring them back, or forget what is stored",
+            missing.collect::<Vec<_>>().join("; ")
+        ),
+    )
+}
+
+/// Each device's number: its own, or a free one for those without.
+fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Error> {
+    let mut taken = vec![false; count as usize];
+    for (spec, found) in specs.iter().zip(found) {
+        if let Found::Span(_, layout, _) = found
+            && std::mem::replace(&mut taken[layout.member.number as usize], true)
+        {
+            return Err(Error::invalid(format!(
+                "{spec}: span {} was named before; did another device take its place? Then \
+                 blank the one that is out of date",
+                layout.member.number
+            )));
+        }
+    }
+    let mut free = (0..count).filter(|number| !taken[*number as usize]);
+    let number = |found: &Found| match found {
+        Found::Span(_, layout, _) => layout.member.number,
+        Found::Blank(_) | Found::Lost(_) => free.next().unwrap_or(0),
+    };
+    Ok(found.iter().map(number).collect())
+}
+
+/// Makes an empty span in the place of whatever was there, and opens it.
+async fn begin_anew(
+    device: SharedDevice,
+    size_bytes: u64,
+    segment_bytes: Option<u64>,
+    member: Member,
+    options: &OpenOptions,
+) -> Result<Store, Error> {
+    let create = CreateOptions { size_bytes, segment_bytes, force: true };
+    Store::create_span(device.clone(), &create, member).await?;
+    let layout = recovery::read_superblock(&device).await?;
+    Store::open_span(device, layout, options.clone()).await
+}
+
+#[cfg(test)]
+mod tests;

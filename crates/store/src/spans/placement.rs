@@ -1,0 +1,89 @@
+//! Which span a key belongs to.
+//!
+//! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order is the
+//! same for the life of the store, also where a span was replaced by one of another size: a key that went back to an earlier
+//! place would find what was there before. A span that goes away changes nothing for keys that belong to others. Leaves to others: who is there.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::layout::Member;
+
+/// The order of spans for each key.
+pub(super) struct Placement {
+    seed: u64,
+    /// By number.
+    weights: Vec<f64>,
+}
+
+impl Placement {
+    /// The placement of a store, by what all its spans have in common.
+    pub(super) fn new(common: &Member) -> Placement {
+        let weights = common.weights[..common.count as usize].iter().map(|weight| f64::from(*weight)).collect();
+        Placement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
+    }
+
+    /// The span of a key among those in `present`, and whether it stands in for one that is not; `None` where none is.
+    pub(super) fn place(&self, primary: &[u8], present: u64) -> Option<(usize, bool)> {
+        let hash = xxh3_64_with_seed(primary, self.seed);
+        let mut first = (0, f64::MIN);
+        let mut best = None;
+        for (number, weight) in self.weights.iter().enumerate() {
+            let score = score(hash, number as u64, *weight);
+            if score > first.1 {
+                first = (number, score);
+            }
+            if present >> number & 1 == 1 && best.is_none_or(|(_, other)| score > other) {
+                best = Some((number, score));
+            }
+        }
+        best.map(|(number, _)| (number, number != first.0))
+    }
+}
+
+/// What a span offers for a key: the higher, the heavier it is; each key's order is its own.
+fn score(hash: u64, number: u64, weight: f64) -> f64 {
+    let mixed = (hash ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    // Uniform in (0, 1); the logarithm makes the chances proportional to the weights.
+    let uniform = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    weight / -uniform.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(set: u128, sizes: &[u32]) -> Placement {
+        let mut weights = Member::SOLE.weights;
+        weights[..sizes.len()].copy_from_slice(sizes);
+        Placement::new(&Member { set, number: 0, count: sizes.len() as u32, weights })
+    }
+
+    fn counts(placement: &Placement, present: u64) -> Vec<u32> {
+        let mut counts = vec![0; placement.weights.len()];
+        for key in 0..30_000_u32 {
+            counts[placement.place(&key.to_le_bytes(), present).expect("one is there").0] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn keys_are_shared_out_by_size() {
+        let placement = placement(7, &[100, 200, 300]);
+        for (count, wanted) in counts(&placement, 0b111).into_iter().zip([5000_u32, 10_000, 15_000]) {
+            assert!(count.abs_diff(wanted) < 400, "{count} of {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_loss_moves_the_keys_of_the_lost_span_alone() {
+        let placement = placement(1 << 70, &[1, 1, 1]);
+        for key in 0..3000_u32 {
+            let whole = placement.place(&key.to_le_bytes(), 0b111).expect("all are there");
+            let less = placement.place(&key.to_le_bytes(), 0b101).expect("two are there");
+            assert!(!whole.1);
+            assert_eq!(less, if whole.0 == 1 { (less.0, true) } else { whole });
+        }
+        assert_eq!(placement.place(b"key", 0), None);
+    }
+}
