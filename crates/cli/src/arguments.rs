@@ -70,6 +70,8 @@ pub enum Command {
   A Debian mirror's files stay for a week where the mirror says nothing, its lists for five minutes:
     nectary proxy --listen 127.0.0.1:8080 --store ./apt --size 20G \\
       --default-ttl 'mirror.example/debian/pool/=7d' --default-ttl 'mirror.example=5m'
+  One store on two disks, which goes on when one of them fails:
+    nectary proxy --listen 127.0.0.1:8080 --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
   Purge a URL, all its variants (from this machine only):
     curl -x http://127.0.0.1:8080 -X PURGE http://example.org/",
         after_help = exit::HELP
@@ -170,6 +172,14 @@ pub struct DeviceArguments {
     pub engine: EngineArguments,
 }
 
+/// The other devices of a store of several spans.
+#[derive(Debug, Args)]
+pub struct SpanArguments {
+    /// Another span of the same store, on a device of its own; may be given again. Name all of them, in any order
+    #[arg(long = "span", value_name = "SPEC")]
+    pub spans: Vec<String>,
+}
+
 /// How devices are read and written.
 #[derive(Debug, Args)]
 pub struct EngineArguments {
@@ -194,7 +204,9 @@ pub enum IoEngine {
 pub struct CreateArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Size of the store, as 10G; needed for a file that does not exist yet, else all of the device
+    #[command(flatten)]
+    pub spans: SpanArguments,
+    /// Size of the store, as 10G, of several spans of each; needed for a file that does not exist yet, else all of the device
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Size of a segment, as 16M; chosen by the store's size where it is not given
@@ -210,6 +222,8 @@ pub struct CreateArguments {
 pub struct ReadArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub spans: SpanArguments,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -220,6 +234,8 @@ pub struct ReadArguments {
 pub struct KeyArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub spans: SpanArguments,
     /// The key; the proxy's keys are URLs
     pub key: String,
 }
@@ -229,6 +245,8 @@ pub struct KeyArguments {
 pub struct PurgeArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub spans: SpanArguments,
     /// All keys that begin with this, and all their variants
     #[arg(long, value_name = "TEXT", required_unless_present = "all", value_parser = NonEmptyStringValueParser::new())]
     pub prefix: Option<String>,
@@ -242,6 +260,8 @@ pub struct PurgeArguments {
 pub struct PutArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
+    #[command(flatten)]
+    pub spans: SpanArguments,
     /// The key
     pub key: String,
     /// The file, or - for the standard input
@@ -277,7 +297,12 @@ pub struct ProxyArguments {
     /// Device of the store, made where it is absent: a path, `disk:/dev/sdb`, `memory:2G`
     #[arg(long, value_name = "SPEC")]
     pub store: String,
-    /// Size of the store where it is made, as 10G
+    #[command(flatten)]
+    pub spans: SpanArguments,
+    /// Where spans are missing that may have served alone since, forget what is stored, in place of an error
+    #[arg(long)]
+    pub forget_if_spans_missing: bool,
+    /// Size of the store where it is made, as 10G; of several spans, of each
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
     pub size: u64,
     /// Memory for objects, index and buffers, as 512M

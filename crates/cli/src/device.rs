@@ -5,9 +5,11 @@
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, SharedDevice, format_size};
-use nectary_store::{CreateOptions, OpenOptions, SPAN_BYTES_MIN, Store};
+use nectary_store::{
+    CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
+};
 
-use crate::arguments::{DeviceArguments, EngineArguments, IoEngine};
+use crate::arguments::{DeviceArguments, EngineArguments, IoEngine, ProxyArguments, SpanArguments};
 use crate::exit::{FAILED, Failure, NOT_FOUND};
 
 /// Memory for a command that uses a store once. *Units*: bytes.
@@ -32,28 +34,96 @@ pub fn engine(arguments: &EngineArguments) -> Engine {
     }
 }
 
-/// Opens the store of a command that uses it once.
-pub async fn open_store(arguments: &DeviceArguments) -> Result<Store, Failure> {
-    let device = open_device(&arguments.spec, &arguments.engine, None).await?;
-    if !Store::probe(&device).await? {
-        return Err(Failure::new(
-            NOT_FOUND,
-            format!("{}: there is no store on it, it is blank", arguments.spec),
-            format!("make one with `nectary store create {}`", arguments.spec),
-        ));
+/// The devices of a store of several spans; one that cannot be opened is a span that is away.
+pub async fn span_devices(
+    first: &str,
+    others: &SpanArguments,
+    engine: &EngineArguments,
+    create_bytes: Option<u64>,
+) -> Vec<SpanDevice> {
+    let mut devices = Vec::new();
+    for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
+        let options =
+            block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
+        let device = block::open(spec, &options).await.map_err(Error::from);
+        // A device that was there before is used as far as it goes.
+        let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
+            0 => create_bytes.unwrap_or(0),
+            bytes => create_bytes.unwrap_or(0).min(bytes),
+        });
+        devices.push(SpanDevice { spec: spec.to_owned(), device, size_bytes });
     }
-    let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, ..OpenOptions::default() };
-    Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {}", arguments.spec))?)
+    devices
 }
 
-/// Opens the store of a proxy, made where the device is absent or blank.
-pub async fn open_or_create_store(
-    spec: &str,
-    engine: &EngineArguments,
-    size_bytes: u64,
-    options: OpenOptions,
-) -> Result<Store, Failure> {
+/// Opens the store of a command that uses it once.
+pub async fn open_store(arguments: &DeviceArguments, spans: &SpanArguments) -> Result<Spans, Failure> {
+    let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, ..OpenOptions::default() };
+    let spec = &arguments.spec;
+    if !spans.spans.is_empty() {
+        let count = 1 + spans.spans.len() as u64;
+        let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES.max(count * MEMORY_BYTES_MIN), ..options };
+        let devices = span_devices(spec, spans, &arguments.engine, None).await;
+        if all_blank(&devices).await? {
+            return Err(absent(spec));
+        }
+        return Ok(say_notes(
+            Spans::open(devices, options).await.with_context(|| format!("cannot open the store on {spec}"))?,
+        ));
+    }
+    let device = open_device(spec, &arguments.engine, None).await?;
+    if !Store::probe(&device).await? {
+        return Err(absent(spec));
+    }
+    Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?.into())
+}
+
+fn absent(spec: &str) -> Failure {
+    Failure::new(
+        NOT_FOUND,
+        format!("{spec}: there is no store on it, it is blank"),
+        format!("make one with `nectary store create {spec}`"),
+    )
+}
+
+/// Whether none of the devices that can be opened has anything on it.
+async fn all_blank(devices: &[SpanDevice]) -> Result<bool, Failure> {
+    for device in devices.iter().filter_map(|named| named.device.as_ref().ok()) {
+        if Store::probe(device).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Says what was noticed when a store of several spans was opened.
+fn say_notes(store: Spans) -> Spans {
+    store.take_notes().iter().for_each(|note| eprintln!("nectary: {note}"));
+    store
+}
+
+/// Opens the store of a proxy, made where the devices are absent or blank.
+pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<Spans, Failure> {
+    let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
+    let size_bytes = *size;
     options.check().with_context(|| format!("cannot open a store on {spec}"))?;
+    let context = || format!("cannot open the store on {spec}");
+    if !spans.spans.is_empty() {
+        let devices = span_devices(spec, spans, engine, Some(size_bytes)).await;
+        let opened = match arguments.forget_if_spans_missing {
+            true => Spans::open_or_forget(devices, options).await,
+            false => Spans::open(devices, options).await,
+        };
+        return match opened {
+            Ok(store) => Ok(say_notes(store)),
+            Err(error) if error.kind == ErrorKind::Absent => Err(Failure::new(
+                NOT_FOUND,
+                format!("{}: {}", context(), error.message),
+                "bring the devices back, or add --forget-if-spans-missing to begin with an empty store",
+            )),
+            Err(error) => Err(anyhow::Error::from(error).context(context()).into()),
+        };
+    }
     let device = open_device(spec, engine, Some(size_bytes)).await?;
     if !Store::probe(&device).await? {
         let device_bytes = device.geometry().size_bytes;
@@ -69,5 +139,5 @@ pub async fn open_or_create_store(
         Store::create(device.clone(), &create).await.with_context(|| format!("cannot make a store on {spec}"))?;
         eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
     }
-    Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?)
+    Ok(Store::open(device, options).await.with_context(context)?.into())
 }

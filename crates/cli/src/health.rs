@@ -20,6 +20,16 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let what = format!("the store takes no more writes: {reason}");
         status = status.with_problem(State::Broken, what, "restart it; where that fails too, replace the device");
     }
+    for span in &stat.spans {
+        if let Some(reason) = &span.lost {
+            let what = format!("span {} of the store is lost, and what it held: {reason}", span.number);
+            status = status.with_problem(
+                State::Degraded,
+                what,
+                "replace the device, blank, and restart with the same --store and --span",
+            );
+        }
+    }
     if stat.counts.device_read_errors > 0 {
         let what = format!("{}: {} reads failed", stat.device, stat.counts.device_read_errors);
         status =

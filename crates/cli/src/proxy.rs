@@ -11,7 +11,7 @@ use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status, allocator};
 use nectary_proxy::{Proxy, ProxyOptions};
-use nectary_store::{OpenOptions, Store};
+use nectary_store::{OpenOptions, Spans};
 
 use crate::arguments::ProxyArguments;
 use crate::device::open_or_create_store;
@@ -33,7 +33,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         cluster_read: arguments.cluster_read,
         ..OpenOptions::default()
     };
-    let store = open_or_create_store(&arguments.store, &arguments.engine, arguments.size, options).await?;
+    let store = open_or_create_store(arguments, options).await?;
     let served = serve(arguments, &store, &shutdown).await;
     let closed = store.close().await.context("cannot write what was left");
     served?;
@@ -42,7 +42,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn serve(arguments: &ProxyArguments, store: &Store, shutdown: &Shutdown) -> Result<(), Failure> {
+async fn serve(arguments: &ProxyArguments, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
     // First of all, since it is what keeps two proxies from sharing an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status)?;
@@ -59,7 +59,7 @@ async fn serve(arguments: &ProxyArguments, store: &Store, shutdown: &Shutdown) -
 }
 
 /// Waits for the proxy's end, and meanwhile says what the store notices.
-async fn wait(proxy: Proxy, store: &Store) -> Result<(), Failure> {
+async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
     let mut ended = tokio::task::spawn_blocking(move || proxy.wait());
     let mut ticks = tokio::time::interval(NOTES_INTERVAL);
@@ -88,7 +88,7 @@ fn options(arguments: &ProxyArguments) -> ProxyOptions {
 
 fn start_control(
     arguments: &ProxyArguments,
-    store: &Store,
+    store: &Spans,
     proxy: &Arc<OnceLock<health::Running>>,
 ) -> Result<ControlServer, Failure> {
     let mut methods = Methods::new();
@@ -107,8 +107,8 @@ fn start_control(
         let store = of_sync.clone();
         async move {
             let failed = |error: String| Fault::new(FaultKind::Failed, error, "see `nectary status`");
-            let sequences = store.sync().await.map_err(|error| failed(error.to_string()))?;
-            serde_json::to_value(sequences).map_err(|error| failed(error.to_string()))
+            store.sync().await.map_err(|error| failed(error.to_string()))?;
+            serde_json::to_value(store.stat().sequences).map_err(|error| failed(error.to_string()))
         }
     });
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
@@ -122,7 +122,7 @@ fn part(arguments: &ProxyArguments) -> String {
     if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
 }
 
-fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Store) {
+fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let stat = store.stat();
     let kind = match &arguments.origin {
         Some(origin) => format!("reverse proxy of {origin}"),
@@ -136,7 +136,7 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Store) {
     let text =
         format_args!("{}: {size}, {memory} of memory, {entries} entries found in {milliseconds} ms", stat.device);
     log::write(Level::Note, "store", text);
-    if stat.span_bytes != arguments.size {
+    if stat.span_bytes != arguments.size * (1 + arguments.spans.spans.len() as u64) {
         let text =
             format_args!("--size {} is for a store that is made; this one has {size}", format_size(arguments.size));
         log::write(Level::Note, "store", text);

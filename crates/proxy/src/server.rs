@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nectary_host::Shutdown;
-use nectary_store::Store;
+use nectary_store::Spans;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::access_log::{LogBuffer, LogWriter};
@@ -40,7 +40,7 @@ impl Proxy {
     /// and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
     /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::OriginCa`] name what cannot be opened; nothing is left running then.
-    pub fn start(options: ProxyOptions, store: Store, shutdown: Shutdown) -> Result<Proxy, Error> {
+    pub fn start(options: ProxyOptions, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
         }
@@ -51,6 +51,7 @@ impl Proxy {
                 return Err(failed("there are none".into()));
             }
         }
+        let store: Spans = store.into();
         let options = Arc::new(options);
         let worker_count = options.worker_count();
         let mut addresses = Vec::new();
@@ -124,7 +125,7 @@ impl Proxy {
 /// Runs a proxy until `shutdown` is requested; `ready` is called once it accepts requests. Blocks the thread.
 pub fn run(
     options: ProxyOptions,
-    store: Store,
+    store: Spans,
     shutdown: Shutdown,
     ready: impl FnOnce(&[SocketAddr], StatsReader),
 ) -> Result<(), Error> {
@@ -137,7 +138,7 @@ pub fn run(
 fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
-    store: Store,
+    store: Spans,
     stats: Arc<WorkerStats>,
     log: Option<LogBuffer>,
     instance: u32,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use nectary_host::Shutdown;
 use nectary_host::log::{Level, Throttle};
-use nectary_store::Store;
+use nectary_store::Spans;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
@@ -66,7 +66,7 @@ pub(crate) struct Worker {
     pub options: Arc<ProxyOptions>,
     pub mode: Mode,
     pub default_ttl: DefaultTtl,
-    pub store: Store,
+    pub store: Spans,
     pub stats: Arc<WorkerStats>,
     pub upstream: Upstream,
     pub memo: RefCell<Memo>,
@@ -103,7 +103,7 @@ impl Worker {
     /// A worker that has not begun to listen.
     pub fn new(
         options: Arc<ProxyOptions>,
-        store: Store,
+        store: Spans,
         stats: Arc<WorkerStats>,
         log: Option<LogBuffer>,
         instance: u32,

@@ -37,6 +37,21 @@ pub struct CheckReport {
     pub damaged_offsets: Vec<u64>,
 }
 
+impl CheckReport {
+    /// Adds that of another span; offsets are of the first that has damage.
+    pub(crate) fn add(&mut self, other: CheckReport) {
+        self.entries += other.entries;
+        self.objects += other.objects;
+        self.fragments += other.fragments;
+        self.purged += other.purged;
+        self.damaged += other.damaged;
+        self.bytes += other.bytes;
+        if self.damaged_offsets.is_empty() {
+            self.damaged_offsets = other.damaged_offsets;
+        }
+    }
+}
+
 /// Reads everything; `progress` is told how many of how many entries are done.
 pub(crate) async fn check(shared: &Shared, mut progress: impl FnMut(u64, u64)) -> CheckReport {
     let mut locations = shared.index.locations();

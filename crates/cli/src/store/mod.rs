@@ -7,10 +7,10 @@ mod put;
 
 use anyhow::Context;
 use nectary_block::format_size;
-use nectary_store::{CreateOptions, KeyRef, Store};
+use nectary_store::{CreateOptions, KeyRef, SpanDevice, Spans, Store};
 
 use crate::arguments::{CreateArguments, KeyArguments, PurgeArguments, ReadArguments, StoreCommand};
-use crate::device::{open_device, open_store};
+use crate::device::{open_device, open_store, span_devices};
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress};
 
@@ -29,20 +29,38 @@ pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
 
 async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
     let spec = &arguments.device.spec;
-    let device = open_device(spec, &arguments.device.engine, arguments.size).await?;
-    let size_bytes = arguments.size.unwrap_or(device.geometry().size_bytes);
-    let options = CreateOptions { size_bytes, segment_bytes: arguments.segment, force: arguments.force };
-    if !arguments.force && Store::probe(&device).await? {
-        let remedy = "use it as it is, or add --force to forget everything in it";
-        return Err(Failure::new(FAILED, format!("{spec}: there is a store on it already"), remedy));
+    let mut devices = span_devices(spec, &arguments.spans, &arguments.device.engine, arguments.size).await;
+    let options = CreateOptions { size_bytes: 0, segment_bytes: arguments.segment, force: arguments.force };
+    for named in &mut devices {
+        let SpanDevice { spec, device, size_bytes } = named;
+        let device = match device {
+            Ok(device) => device,
+            Err(_) => {
+                return Err(open_device(spec, &arguments.device.engine, arguments.size)
+                    .await
+                    .err()
+                    .unwrap_or_else(gone));
+            }
+        };
+        *size_bytes = arguments.size.unwrap_or(device.geometry().size_bytes);
+        if !arguments.force && Store::probe(device).await? {
+            let remedy = "use it as it is, or add --force to forget everything in it";
+            return Err(Failure::new(FAILED, format!("{spec}: there is a store on it already"), remedy));
+        }
     }
-    Store::create(device, &options).await.with_context(|| format!("cannot make a store on {spec}"))?;
-    output::text(&format!("made a store of {} on {spec}\n", format_size(size_bytes)))?;
+    let size_bytes = devices.iter().map(|named| named.size_bytes).sum();
+    let names = devices.iter().map(|named| named.spec.clone()).collect::<Vec<_>>().join(" and ");
+    Spans::create(devices, &options).await.with_context(|| format!("cannot make a store on {names}"))?;
+    output::text(&format!("made a store of {} on {names}\n", format_size(size_bytes)))?;
     Ok(GOOD)
 }
 
+fn gone() -> Failure {
+    Failure::new(FAILED, "a device came and went", "try again")
+}
+
 async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device).await?;
+    let store = open_store(&arguments.device, &arguments.spans).await?;
     let stat = store.stat();
     store.close().await?;
     if arguments.json {
@@ -54,7 +72,7 @@ async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
 }
 
 async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device).await?;
+    let store = open_store(&arguments.device, &arguments.spans).await?;
     let bar = progress::entries("checking");
     let report = store
         .check(|done, total| {
@@ -81,13 +99,13 @@ async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
 }
 
 async fn get(arguments: &KeyArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device).await?;
+    let store = open_store(&arguments.device, &arguments.spans).await?;
     let result = write_body(&store, arguments).await;
     store.close().await?;
     result
 }
 
-async fn write_body(store: &Store, arguments: &KeyArguments) -> Result<u8, Failure> {
+async fn write_body(store: &Spans, arguments: &KeyArguments) -> Result<u8, Failure> {
     let key = key(&arguments.key)?;
     let Some(object) = store.get(key).await else {
         let message = format!("{}: there is no object under {:?}", arguments.device.spec, arguments.key);
@@ -101,7 +119,7 @@ async fn write_body(store: &Store, arguments: &KeyArguments) -> Result<u8, Failu
 }
 
 async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device).await?;
+    let store = open_store(&arguments.device, &arguments.spans).await?;
     let purged = store.purge_key(key(&arguments.key)?.primary).await;
     store.close().await?;
     purged?;
@@ -109,7 +127,7 @@ async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
 }
 
 async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device).await?;
+    let store = open_store(&arguments.device, &arguments.spans).await?;
     let purged = match &arguments.prefix {
         Some(prefix) => store.purge_prefix(prefix.as_bytes()).await,
         None => store.purge_all().await,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use bytes::Bytes;
-use nectary_store::{FillRole, Store};
+use nectary_store::{FillRole, Spans};
 
 use crate::arguments::PutArguments;
 use crate::device::open_store;
@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Runs the command.
 pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
     let (mut input, length) = open(&arguments.file)?;
-    let store = open_store(&arguments.device).await?;
+    let store = open_store(&arguments.device, &arguments.spans).await?;
     let result = put(&store, arguments, &mut input, length).await;
     // Closing writes what is unwritten; without it nothing would be promised.
     store.close().await?;
@@ -28,14 +28,14 @@ pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
 }
 
 async fn put(
-    store: &Store,
+    store: &Spans,
     arguments: &PutArguments,
     input: &mut dyn Read,
     length: Option<u64>,
 ) -> Result<u8, Failure> {
     let key = super::key(&arguments.key)?;
     let replaced = store.get(key).await;
-    let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref()) else {
+    let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref())? else {
         return Err(Failure::new(BUSY, "the key is being stored by somebody else", "try again"));
     };
     if !fill.start(b"", Bytes::new(), length) {

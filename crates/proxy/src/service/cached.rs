@@ -76,7 +76,10 @@ pub(super) async fn serve(mut asked: Asked) -> Response<ReplyBody> {
         if goes_alone(&asked, stale.is_some()) {
             return pass::pass(asked, None, why).await;
         }
-        match worker.store.begin_fill(key, stale.as_ref()) {
+        let Ok(role) = worker.store.begin_fill(key, stale.as_ref()) else {
+            return pass::pass(asked, None, why).await;
+        };
+        match role {
             FillRole::Resident(_) => {}
             FillRole::Leader(fill) => {
                 locality::hint(&asked);

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use nectary_block::SharedDevice;
 
+use crate::check::CheckReport;
 use crate::error::{Error, ErrorKind};
 use crate::fill::FillRole;
 use crate::key::KeyRef;
@@ -175,8 +176,10 @@ impl Spans {
                 Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
                     Store::open_span(device, layout, options.clone()).await
                 }
-                Found::Span(device, layout, _) => {
-                    notes.push(format!("{spec}: span {number} was away, or others may have been; it begins empty"));
+                Found::Span(device, layout, own) => {
+                    if own.number > 0 {
+                        notes.push(format!("{spec}: span {number} was away, or others may have been; it begins empty"));
+                    }
                     begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options).await
                 }
                 Found::Blank(device) => {
@@ -224,6 +227,33 @@ impl Spans {
             store.settle(present).await?;
         }
         Ok(store)
+    }
+
+    /// Makes an empty store on devices, one or several; see [`Store::create`]. Opened, they are one.
+    ///
+    /// *Errors*: those of [`Store::create`], and of a device that cannot be opened.
+    pub async fn create(devices: Vec<SpanDevice>, options: &CreateOptions) -> Result<(), Error> {
+        let mut opened = Vec::new();
+        let mut weights = [0; SPANS_MAX as usize];
+        if devices.is_empty() || devices.len() > weights.len() {
+            return Err(Error::invalid(format!("a store has 1 to {SPANS_MAX} spans, {} were named", devices.len())));
+        }
+        for (SpanDevice { spec, device, size_bytes }, weight) in devices.into_iter().zip(&mut weights) {
+            let device = device?;
+            if !options.force && Store::probe(&device).await? {
+                let message = format!("{spec}: there is a store already; open it, or force its replacement");
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            *weight = weight_of(size_bytes, &device);
+            opened.push((device, size_bytes));
+        }
+        let count = opened.len() as u32;
+        let common = if count == 1 { Member::SOLE } else { Member { set: new_set(), number: 0, count, weights } };
+        for ((device, size_bytes), number) in opened.into_iter().zip(0..) {
+            let create = CreateOptions { size_bytes, ..options.clone() };
+            Store::create_span(device, &create, Member { number, ..common }).await?;
+        }
+        Ok(())
     }
 
     /// A store of one span, as [`Store`] has it.
@@ -385,6 +415,17 @@ impl Spans {
         closed.into_iter().collect()
     }
 
+    /// Reads and verifies every record, as [`Store::check`], one span after another.
+    pub async fn check(&self, mut progress: impl FnMut(u64, u64)) -> CheckReport {
+        let mut report = CheckReport::default();
+        let all: u64 = self.present().map(|(_, store)| store.stat().entries).sum();
+        for (_, store) in self.present() {
+            let before = report.entries;
+            report.add(store.check(|done, total| progress(before + done, all.max(before + total))).await);
+        }
+        report
+    }
+
     /// What was noticed since the last call that an operator should know.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = std::mem::take(&mut *lock(&self.inner.notes));
@@ -537,16 +578,20 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Er
     }
     let mut weights = [0; SPANS_MAX as usize];
     for (((spec, found), size), weight) in specs.iter().zip(found).zip(sizes).zip(&mut weights) {
-        let device_bytes = match found {
+        *weight = match found {
             Found::Lost(reason) => {
                 return Err(Error::new(ErrorKind::Io, format!("{spec}: no store can be made: {reason}")));
             }
-            Found::Blank(device) | Found::Span(device, ..) => device.geometry().size_bytes,
+            Found::Blank(device) | Found::Span(device, ..) => weight_of(*size, device),
         };
-        let bytes = if *size == 0 { device_bytes } else { *size };
-        *weight = (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32;
     }
     Ok(Member { set: new_set(), number: 0, count, weights })
+}
+
+/// A span's share of the keys, by its size; `size_bytes` of 0 stands for all of the device.
+fn weight_of(size_bytes: u64, device: &SharedDevice) -> u32 {
+    let bytes = if size_bytes == 0 { device.geometry().size_bytes } else { size_bytes };
+    (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32
 }
 
 fn new_set() -> u128 {
