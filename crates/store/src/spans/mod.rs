@@ -106,7 +106,7 @@ pub struct Spans {
 /// What was found on a device.
 enum Found {
     /// A span of a store.
-    Span(SharedDevice, Layout, Membership),
+    Span(SharedDevice, Box<Layout>, Membership),
     /// Nothing yet.
     Blank(SharedDevice),
     /// It cannot be used, and is not touched.
@@ -174,7 +174,7 @@ impl Spans {
             let is_believed = memberships[number as usize].is_some_and(|own| believed(number, own, &known));
             let opened = match found {
                 Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
-                    Store::open_span(device, layout, options.clone()).await
+                    Store::open_span(device, *layout, options.clone()).await
                 }
                 Found::Span(device, layout, own) => {
                     if own.number > 0 {
@@ -551,7 +551,7 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
         Err(error) => return Ok(Found::Lost(error.message)),
     };
     let membership = recovery::read_state(&device, &layout).await.membership;
-    Ok(Found::Span(device, layout, membership))
+    Ok(Found::Span(device, Box::new(layout), membership))
 }
 
 /// What all spans have in common: as those say that are there, or for a store that is to be made.
