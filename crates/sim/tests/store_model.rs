@@ -22,7 +22,11 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
     assert!(report.demanded_missing <= report.damaged_places, "{report:?}");
     assert!(
-        report.demanded > 0 && report.restarts == 25 && report.reinserted > 0 && report.neighbours > 0,
+        report.demanded > 0
+            && report.restarts == 25
+            && report.reinserted > 0
+            && report.neighbours > 0
+            && report.purged_by_tag > 0,
         "{report:?}"
     );
 }

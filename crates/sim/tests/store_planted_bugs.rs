@@ -1,6 +1,7 @@
-//! The crash-state check catches each planted bug. Alone in its process, because a bug is planted process-wide.
+//! The crash-state check and the model run catch each planted bug. Alone in its process, because a bug is planted process-wide.
 
 use nectary_sim::store::crash_run::{CrashRunOptions, run_planted};
+use nectary_sim::store::random_run::{self, RunOptions};
 use nectary_store::planted::Bug;
 
 #[tokio::test]
@@ -11,5 +12,17 @@ async fn each_planted_bug_is_caught() {
         let caught = run_planted(bug, options).await;
         println!("planted: {}: {caught:?}", bug.name());
         assert!(caught.is_some(), "{} survived", bug.name());
+    }
+    for bug in Bug::RUNNING {
+        let options = RunOptions {
+            seed: 11,
+            operations: 40_000,
+            keys: 10_000,
+            operations_per_restart: 4_000,
+            damage_per_restart: 0,
+            store_bytes: 64 << 20,
+            plant_wrong_model: false,
+        };
+        assert!(random_run::run_planted(bug, options).await, "{} survived in a running store", bug.name());
     }
 }

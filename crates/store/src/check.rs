@@ -11,7 +11,9 @@ use serde::Serialize;
 use crate::format::{BLOCK_BYTES, Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
+use crate::purges::Verdict;
 use crate::shared::Shared;
+use crate::tags::TagHash;
 
 /// How much is read at once, in bytes.
 const WINDOW_BYTES: u64 = 2 << 20;
@@ -107,7 +109,9 @@ async fn check_record(
         return true;
     }
     let (primary, _) = shared.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
-    if shared.purges.is_purged(primary, record.fields.generation.get(), record.primary(bytes)) {
+    let tags: Vec<TagHash> = record.tags(bytes).collect();
+    let generation = record.fields.generation.get();
+    if shared.purges.verdict(primary, generation, record.primary(bytes), &tags) != Verdict::Live {
         report.purged += 1;
     } else {
         report.objects += 1;

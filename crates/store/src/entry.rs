@@ -12,9 +12,10 @@ use bytes::Bytes;
 use crate::format::RecordKind;
 use crate::index::Location;
 use crate::key::{Key, KeyHash, KeyRef, PrimaryHash};
+use crate::tags::Tags;
 
 /// What an entry takes in memory beside its bytes: itself, its place in the map and in the policy, allocator overhead.
-const ENTRY_BYTES: u64 = 416;
+const ENTRY_BYTES: u64 = 424;
 
 /// What kind of piece an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,7 @@ pub struct Entry {
     pub object_bytes: u64,
     pub generation: u64,
     pub sequence: u64,
+    pub tags: Tags,
     /// The number that it shares with the records it was packed with, as read from disk; 0 for none.
     pub cluster: u16,
     location: AtomicU64,
@@ -80,6 +82,7 @@ pub struct EntryParts {
     pub body: Bytes,
     pub object_bytes: u64,
     pub generation: u64,
+    pub tags: Tags,
 }
 
 impl Entry {
@@ -95,6 +98,7 @@ impl Entry {
             object_bytes: parts.object_bytes,
             generation: parts.generation,
             sequence,
+            tags: parts.tags,
             cluster: 0,
             location: AtomicU64::new(0),
             neighbour: AtomicU8::new(0),
@@ -112,7 +116,7 @@ impl Entry {
     pub fn weight(&self) -> u64 {
         let bytes = self.key.len() + self.metadata.len() + self.body.len();
         // Metadata is kept a second time, decoded, by whoever serves it.
-        (bytes + self.metadata.len() * 2) as u64 + ENTRY_BYTES
+        (bytes + self.metadata.len() * 2) as u64 + self.tags.memory_bytes() + ENTRY_BYTES
     }
 
     /// Where it lies on disk, once it was written.

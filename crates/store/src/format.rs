@@ -7,6 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::planted::{Bug, planted};
+use crate::tags::{TAGS_MAX, TagHash};
 
 /// The unit of alignment of areas and appends, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -16,6 +17,8 @@ pub const UNIT_BYTES: u64 = 64;
 pub const VERSION: u16 = 1;
 /// The longest metadata of an object, in bytes.
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
+/// The feature "records have tags" in a superblock.
+pub const FEATURE_TAGS: u64 = 1;
 /// Records in one purge block, at most.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
 /// No sequence, generation, incarnation or lap comes near this; a larger one is damage, and sums of smaller ones fit.
@@ -158,7 +161,8 @@ pub struct RecordBody {
     pub reserved: u8,
     pub cluster: U16,
     pub fragment_generation: U64,
-    pub reserved_tags: U64,
+    pub tag_count: U16,
+    pub reserved_tail: [u8; 6],
 }
 
 /// The body of a checkpoint's header.
@@ -218,6 +222,8 @@ pub const APPEND_HEADER_BYTES: usize = HEADER_BYTES + size_of::<AppendBody>();
 pub const TABLE_ENTRY_BYTES: usize = size_of::<TableEntry>();
 /// Bytes of a record before its key.
 pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES + size_of::<RecordBody>();
+/// Bytes of a tag in a record.
+pub const TAG_HASH_BYTES: usize = size_of::<TagHash>();
 /// Bytes of a checkpoint's chunk before its payload.
 pub const CHUNK_HEADER_BYTES: usize = HEADER_BYTES + size_of::<ChunkBody>();
 
@@ -226,6 +232,7 @@ const _: () = {
     assert!(APPEND_HEADER_BYTES == 128);
     assert!(TABLE_ENTRY_BYTES == 64);
     assert!(RECORD_HEADER_BYTES == 144);
+    assert!(TAG_HASH_BYTES == 8);
     assert!(size_of::<PurgeRecord>() == 40);
     assert!(80 + PURGE_RECORDS_PER_BLOCK * 40 <= BLOCK_BYTES as usize);
     assert!(size_of::<CheckpointBody>() == 56 + 4 * INDEX_SHARDS);
@@ -405,8 +412,11 @@ impl Record {
         let body_start = RECORD_HEADER_BYTES
             + usize::from(fields.primary_bytes.get())
             + usize::from(fields.variant_bytes.get())
+            + usize::from(fields.tag_count.get()) * TAG_HASH_BYTES
             + fields.metadata_bytes.get() as usize;
-        let bounded = header.length.get() as usize == body_start && body_start <= bytes.len();
+        let bounded = header.length.get() as usize == body_start
+            && body_start <= bytes.len()
+            && usize::from(fields.tag_count.get()) <= TAGS_MAX;
         let counted = fields.sequence.get() <= COUNTER_MAX && fields.generation.get() <= COUNTER_MAX;
         if !counted || (!bounded && !planted(Bug::RecordBoundUnchecked)) {
             return Err(Mismatch::Field);
@@ -429,6 +439,13 @@ impl Record {
     pub fn variant<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let start = RECORD_HEADER_BYTES + usize::from(self.fields.primary_bytes.get());
         &bytes[start..start + usize::from(self.fields.variant_bytes.get())]
+    }
+
+    /// The hashes of the object's tags.
+    pub fn tags<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = TagHash> + use<'a> {
+        let end = self.metadata_range().start;
+        let start = end - usize::from(self.fields.tag_count.get()) * TAG_HASH_BYTES;
+        bytes[start..end].as_chunks().0.iter().map(|bytes| TagHash(u64::from_le_bytes(*bytes)))
     }
 
     /// Where the metadata lies.

@@ -139,10 +139,11 @@ pub fn append(bytes: &[u8], incarnation: u64, address: u64) -> Option<Vec<(u64, 
     Some(append.table.iter().map(place).collect())
 }
 
-/// Reads a record; gives its primary, its variant, its metadata, and its body where that is whole.
-pub fn record(bytes: &[u8], incarnation: u64, address: u64) -> Option<[Vec<u8>; 4]> {
+/// Reads a record; gives its primary, its variant, its tags, its metadata, and its body where that is whole.
+pub fn record(bytes: &[u8], incarnation: u64, address: u64) -> Option<[Vec<u8>; 5]> {
     let record = Record::decode(bytes, Place { identity: IDENTITY, incarnation, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };
     let metadata = &bytes[record.metadata_range()];
-    Some([record.primary(bytes), record.variant(bytes), metadata, body].map(<[u8]>::to_vec))
+    let tags: Vec<u8> = record.tags(bytes).flat_map(|tag| tag.0.to_le_bytes()).collect();
+    Some([record.primary(bytes), record.variant(bytes), &tags, metadata, body].map(<[u8]>::to_vec))
 }

@@ -3,11 +3,12 @@
 //! Owns: the superblock, how a span of a given size is divided, and address arithmetic. It is immutable once a store is
 //! made.
 
-use nectary_block::Buffer;
+use nectary_block::{Buffer, SharedDevice};
 
 use crate::error::{Error, ErrorKind};
 use crate::format::{
-    self, APPEND_HEADER_BYTES, BLOCK_BYTES, HEADER_BYTES, Magic, Mismatch, Place, SuperblockBody, UNIT_BYTES, VERSION,
+    self, APPEND_HEADER_BYTES, BLOCK_BYTES, FEATURE_TAGS, HEADER_BYTES, Magic, Mismatch, Place, SuperblockBody,
+    UNIT_BYTES, VERSION,
 };
 use zerocopy::IntoBytes;
 
@@ -60,6 +61,8 @@ pub struct Layout {
     pub whole_bytes_max: u64,
     /// log2 of the homes of an index shard at creation.
     pub index_home_bits: u32,
+    /// What a reader must know.
+    pub features: u64,
     /// When it was made, seconds since 1970.
     pub created_s: u64,
     /// Which of the spans of a store it is.
@@ -166,6 +169,7 @@ impl Layout {
             // A sixteenth of what a checkpoint can hold: small at first, and yet an entry tells enough bits of its hash
             // that a lookup meets a stranger once in some thousand times when the index is full.
             index_home_bits: (homes / 16).max(16).ilog2(),
+            features: FEATURE_TAGS,
             created_s,
             member: Member::SOLE,
         })
@@ -188,7 +192,7 @@ impl Layout {
             whole_bytes_max: (self.whole_bytes_max as u32).into(),
             index_home_bits: self.index_home_bits.into(),
             span_count: self.member.count.into(),
-            features: 0.into(),
+            features: self.features.into(),
             created_s: self.created_s.into(),
             set: self.member.set.into(),
             span_number: self.member.number.into(),
@@ -234,6 +238,7 @@ impl Layout {
             fragment_bytes: body.fragment_bytes.get().into(),
             whole_bytes_max: body.whole_bytes_max.get().into(),
             index_home_bits: body.index_home_bits.get(),
+            features: body.features.get(),
             created_s: body.created_s.get(),
             member: Member {
                 set: body.set.get(),
@@ -248,7 +253,7 @@ impl Layout {
                 header.address.get()
             )));
         }
-        if body.features.get() != 0 || !layout.member.is_valid() {
+        if body.features.get() & !FEATURE_TAGS != 0 || !layout.member.is_valid() {
             return Err(corrupt(format!(
                 "offset {address}: the store uses features {:#x} and says that this is span {} of {}, which this program \
                  does not know",
@@ -264,8 +269,22 @@ impl Layout {
             layout.hash_seed,
             layout.created_s,
         )?;
-        if (Layout { member: layout.member, ..planned }) != layout {
+        if planned != (Layout { features: planned.features, member: planned.member, ..layout }) {
             return Err(corrupt(format!("offset {address}: the superblock's areas do not fit each other")));
+        }
+        Ok(layout)
+    }
+
+    /// Says in the superblocks that records may have tags, where they do not yet; durable when it returns.
+    pub async fn with_tags(self, device: &SharedDevice) -> Result<Layout, Error> {
+        if self.features & FEATURE_TAGS != 0 {
+            return Ok(self);
+        }
+        let layout = Layout { features: self.features | FEATURE_TAGS, ..self };
+        // One copy is whole at every moment, and both say so before the first tag is written.
+        for address in [BLOCK_BYTES, 0] {
+            nectary_block::write(&**device, address, layout.encode(address)).await?;
+            device.flush(Default::default()).await?;
         }
         Ok(layout)
     }

@@ -5,10 +5,10 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `store`, `options` | the public face |
+//! | `store`, `purging`, `options` | the public face |
 //! | `spans` | several devices that serve as one store |
-//! | `shared` | commit and lookup: the order of things between memory, index and purges |
-//! | `fill`, `object`, `entry`, `key` | one fetch for many readers; what a hit is; what memory holds; names |
+//! | `shared`, `lookup` | commit and lookup: the order of things between memory, index and purges |
+//! | `fill`, `object`, `entry`, `key`, `tags` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
 //! | `hints`, `arrange`, `groups`, `clusters`, `near` | what belongs together: packed side by side, read at once |
 //! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
@@ -32,6 +32,7 @@ mod index;
 mod key;
 mod layout;
 mod log;
+mod lookup;
 mod marks;
 mod memory;
 mod near;
@@ -42,6 +43,7 @@ mod pack;
 pub mod planted;
 mod purge_log;
 mod purges;
+mod purging;
 mod queue;
 mod recovery;
 mod reinsert;
@@ -49,6 +51,7 @@ mod shared;
 mod spans;
 mod stat;
 mod store;
+mod tags;
 mod writer;
 
 pub use arrange::PackEnd;
@@ -65,3 +68,4 @@ pub use reinsert::REINSERT_PERCENT_MAX;
 pub use spans::{SpanDevice, Spans};
 pub use stat::{Counts, Recovery, Sequence, Sequences, SpanStat, Stat};
 pub use store::Store;
+pub use tags::{TAG_BYTES_MAX, TAGS_MAX};

@@ -31,6 +31,7 @@ use crate::groups::Extents;
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
+use crate::purges::Verdict;
 use crate::shared::{Extent, Found, Shared};
 use crate::stat::Counters;
 
@@ -160,7 +161,9 @@ impl Shared {
         }
         let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
         let (primary_hash, key_hash) = self.hash(key);
-        let purged = self.purges.is_purged(primary_hash, fields.generation.get(), key.primary);
+        let tags = self.tags_of(record, bytes);
+        let verdict = self.purges.verdict(primary_hash, fields.generation.get(), key.primary, tags.hashes());
+        let purged = verdict != Verdict::Live;
         if key_hash != hash || (purged && !planted(Bug::NeighbourIgnoresPurge)) || !record.body_is_whole(bytes) {
             return;
         }
@@ -179,6 +182,7 @@ impl Shared {
             body: copy(record.body_start..record.bytes()),
             object_bytes: fields.object_bytes.get(),
             generation,
+            tags,
         };
         let mut entry = Entry::new(parts, fields.sequence.get());
         entry.cluster = fields.cluster.get();

@@ -40,7 +40,8 @@ pub struct Known {
 
 /// The length of an entry's record without padding, in bytes.
 pub fn record_bytes(entry: &Entry) -> u64 {
-    (RECORD_HEADER_BYTES + entry.key.len() + entry.metadata.len() + entry.body.len()) as u64
+    let tags_bytes = entry.tags.record_bytes();
+    (RECORD_HEADER_BYTES + entry.key.len() + tags_bytes + entry.metadata.len() + entry.body.len()) as u64
 }
 
 /// Takes as many entries from the queue as fit one append of `bytes_max`; tells their bytes with header and table.
@@ -194,13 +195,19 @@ fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) 
         reserved: 0,
         cluster: cluster.into(),
         fragment_generation: fragment_generation.into(),
-        reserved_tags: 0.into(),
+        tag_count: (entry.tags.len() as u16).into(),
+        reserved_tail: [0; 6],
     };
     bytes[HEADER_BYTES..RECORD_HEADER_BYTES].copy_from_slice(fields.as_bytes());
     let mut at = RECORD_HEADER_BYTES;
-    for part in [key.primary, key.variant, &entry.metadata[..], &entry.body[..]] {
+    let mut put = |part: &[u8]| {
         bytes[at..at + part.len()].copy_from_slice(part);
         at += part.len();
-    }
+    };
+    put(key.primary);
+    put(key.variant);
+    entry.tags.hashes().iter().for_each(|tag| put(&tag.0.to_le_bytes()));
+    put(&entry.metadata);
+    put(&entry.body);
     format::seal(bytes, Magic::Record, place, at - entry.body.len());
 }

@@ -32,6 +32,14 @@ pub enum Bug {
     NeighbourIgnoresPurge = 12,
     /// What was replaced comes into memory with a neighbour's read.
     NeighbourIgnoresReplacement = 13,
+    /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put anew.
+    ReinsertionIgnoresTagPurge = 14,
+    /// Purges by tag are not applied to what is in memory.
+    MemoryIgnoresTagPurge = 15,
+    /// Records of purges by tag are not applied after a restart.
+    PurgeTagIgnored = 16,
+    /// Where a purge by tag killed a version, what it had replaced is found in its place.
+    TagPurgeUncovers = 17,
     /// A span that was away is believed when it comes back.
     ReturningSpanTrusted = 28,
     /// What a span held for another in an earlier absence is believed in a later one.
@@ -46,7 +54,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that a crash or a flipped bit brings to light.
-    pub const ALL: [Bug; 13] = [
+    pub const ALL: [Bug; 16] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -60,7 +68,13 @@ impl Bug {
         Bug::PurgePrefixIgnored,
         Bug::NeighbourIgnoresPurge,
         Bug::NeighbourIgnoresReplacement,
+        Bug::ReinsertionIgnoresTagPurge,
+        Bug::PurgeTagIgnored,
+        Bug::TagPurgeUncovers,
     ];
+
+    /// What answers of a running store bring to light.
+    pub const RUNNING: [Bug; 2] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers];
 
     /// What the loss and the return of spans bring to light.
     pub const SPANS: [Bug; 2] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted];
@@ -84,6 +98,10 @@ impl Bug {
             Bug::PurgePrefixIgnored => "purge by prefix ignored",
             Bug::NeighbourIgnoresPurge => "neighbour that ignores a purge",
             Bug::NeighbourIgnoresReplacement => "neighbour that ignores a newer version",
+            Bug::ReinsertionIgnoresTagPurge => "re-insertion that ignores a purge by tag",
+            Bug::MemoryIgnoresTagPurge => "purge by tag not applied to memory",
+            Bug::PurgeTagIgnored => "purge by tag ignored",
+            Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
             Bug::ReturningSpanTrusted => "returning span that is trusted",
             Bug::StandInTrusted => "stand-in of an earlier absence that is trusted",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",

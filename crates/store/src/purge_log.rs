@@ -16,7 +16,7 @@ use crate::format::{
 use crate::key::PRIMARY_BYTES_MAX;
 use crate::layout::Layout;
 use crate::planted::{Bug, planted};
-use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX};
+use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG};
 
 /// How much of the log is read at once, in bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -264,7 +264,13 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     let known = |record: &PurgeRecord| {
         let counted = record.generation.get() <= COUNTER_MAX && record.position.get() <= COUNTER_MAX;
         let bounded = (1..=PRIMARY_BYTES_MAX).contains(&usize::from(record.prefix_bytes.get()));
-        counted && (matches!(record.rule, RULE_KEY | RULE_ALL) || (record.rule == RULE_PREFIX && bounded))
+        let known = match record.rule {
+            RULE_KEY | RULE_ALL => true,
+            RULE_TAG => record.primary_hash.get() >> 64 == 0,
+            RULE_PREFIX => bounded,
+            _ => false,
+        };
+        counted && known
     };
     if !records.iter().all(known) {
         return None;

@@ -4,9 +4,13 @@
 //! log on disk (`purge_log`). A rule holds from the moment it is added, and is dropped when nothing it could apply to can
 //! exist any more.
 //!
-//! A hit costs three atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there, two more
-//! that of purges of everything and by prefix, and only an object below one of them looks into the exact table. What is
-//! older than the latest purge by prefix pays for a hash of its key's beginning for each length of prefix that is live.
+//! A hit costs four atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there, three more
+//! that of purges of everything, by prefix and by tag, and only an object below one of them looks into the exact table. What is
+//! older than the latest purge by prefix pays for a hash of its key's beginning for each length of prefix that is live; what
+//! is older than the latest by tag, for a look for each of its tags.
+//!
+//! What kills a version by its key kills all that it replaced. A purge by tag need not: they may have other tags.
+//! So [`Verdict`] tells the two apart, and whoever meets a version that died by its tags must find nothing older in its place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +18,13 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::PurgeRecord;
 use crate::key::{PrimaryHash, hash_prefix};
+use crate::tags::TagHash;
 
 const FLOORS: usize = 1 << 14;
 /// The rule "purge by key" on disk.
 pub const RULE_KEY: u8 = 1;
+/// The rule "purge by tag" on disk.
+pub const RULE_TAG: u8 = 2;
 /// The rule "purge what begins with" on disk.
 pub const RULE_PREFIX: u8 = 3;
 /// Different lengths of prefixes that may be live at once; each costs a hash at hits of what is older.
@@ -31,12 +38,24 @@ struct Rule {
     position: u64,
 }
 
+/// What purges have made of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// None kills it.
+    Live,
+    /// One by its key kills it and all older versions: by key, by prefix, or of everything.
+    Key,
+    /// One of a tag that it has kills it, and none by its key does.
+    Tag,
+}
+
 /// The live purge records.
 pub struct PurgeTable {
     floors: Box<[AtomicU64]>,
     rules: RwLock<Rules>,
     all_below: AtomicU64,
     prefixes_below: AtomicU64,
+    tags_below: AtomicU64,
     hash_seed: u64,
 }
 
@@ -45,6 +64,7 @@ struct Rules {
     keys: HashMap<u128, Rule>,
     /// By length, then by hash.
     prefixes: BTreeMap<u16, HashMap<u128, Rule>>,
+    tags: HashMap<u64, Rule>,
     all: Option<Rule>,
 }
 
@@ -62,13 +82,39 @@ impl PurgeTable {
             rules: RwLock::new(Rules::default()),
             all_below: AtomicU64::new(0),
             prefixes_below: AtomicU64::new(0),
+            tags_below: AtomicU64::new(0),
             hash_seed,
         }
     }
 
-    /// Whether an object whose fill began at `generation` has been purged. `name` is the primary part of its key, of which
-    /// `primary` is the hash; where it is empty, purges by prefix are not looked at.
-    pub fn is_purged(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
+    /// What purges have made of an object whose fill began at `generation` and which has these tags. `name` is the primary
+    /// part of its key, of which `primary` is the hash.
+    pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
+        if self.is_purged_by_key(primary, generation, name) {
+            Verdict::Key
+        } else if generation <= self.tags_below.load(Ordering::Acquire) && self.is_tag_purged(generation, tags) {
+            Verdict::Tag
+        } else {
+            Verdict::Live
+        }
+    }
+
+    /// Whether an object that began at `generation`, and whose tags are not known yet, may fall under a purge by tag.
+    pub fn may_be_purged_by_tag(&self, generation: u64) -> bool {
+        generation <= self.tags_below.load(Ordering::Acquire)
+    }
+
+    fn is_tag_purged(&self, generation: u64, tags: &[TagHash]) -> bool {
+        if tags.is_empty() {
+            return false;
+        }
+        let rules = self.read();
+        tags.iter().any(|tag| rules.tags.get(&tag.0).is_some_and(|rule| generation <= rule.generation))
+    }
+
+    /// Whether a purge by its key kills an object: by key, by prefix or of everything. Where `name` is empty, purges by
+    /// prefix are not looked at.
+    pub fn is_purged_by_key(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
         if generation <= self.prefixes_below.load(Ordering::Acquire) && self.is_prefix_purged(generation, name) {
             return true;
         }
@@ -108,6 +154,14 @@ impl PurgeTable {
             self.prefixes_below.fetch_max(rule.generation, Ordering::AcqRel);
             return;
         }
+        if record.rule == RULE_TAG {
+            let known = rules.tags.entry(record.primary_hash.get() as u64).or_insert(rule);
+            if known.generation <= rule.generation {
+                *known = rule;
+            }
+            self.tags_below.fetch_max(rule.generation, Ordering::AcqRel);
+            return;
+        }
         if record.rule == RULE_ALL {
             if rules.all.is_none_or(|all| all.generation <= rule.generation) {
                 rules.all = Some(rule);
@@ -138,6 +192,9 @@ impl PurgeTable {
         rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
         let highest = rules.prefixes.values().flat_map(HashMap::values).map(|rule| rule.generation).max();
         self.prefixes_below.store(highest.unwrap_or(0), Ordering::Release);
+        rules.tags.retain(|_, rule| needed(rule));
+        let highest = rules.tags.values().map(|rule| rule.generation).max();
+        self.tags_below.store(highest.unwrap_or(0), Ordering::Release);
         rules.all = rules.all.filter(needed);
         if retired > 0 && rules.keys.is_empty() {
             // Floors may stay too high for a moment (a look into the table), never too low: rules are added under the
@@ -154,6 +211,7 @@ impl PurgeTable {
         rules.keys.retain(|_, rule| rule.generation > generation);
         rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| rule.generation > generation));
         rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+        rules.tags.retain(|_, rule| rule.generation > generation);
     }
 
     /// The live records, for a snapshot of the log.
@@ -166,8 +224,9 @@ impl PurgeTable {
                 ..record(RULE_PREFIX, hash, rule.generation, rule.position)
             })
         });
+        let tags = rules.tags.iter().map(|(&tag, rule)| tag_record(TagHash(tag), rule.generation, rule.position));
         let all = rules.all.iter().map(|rule| record(RULE_ALL, 0, rule.generation, rule.position));
-        let mut records: Vec<PurgeRecord> = keys.chain(prefixes).chain(all).collect();
+        let mut records: Vec<PurgeRecord> = keys.chain(prefixes).chain(tags).chain(all).collect();
         records.sort_unstable_by_key(|record| record.generation.get());
         records
     }
@@ -175,7 +234,7 @@ impl PurgeTable {
     /// How many rules are live.
     pub fn len(&self) -> usize {
         let rules = self.read();
-        rules.keys.len() + rules.prefix_count() + usize::from(rules.all.is_some())
+        rules.keys.len() + rules.prefix_count() + rules.tags.len() + usize::from(rules.all.is_some())
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Rules> {
@@ -195,6 +254,11 @@ pub fn key_record(primary: PrimaryHash, generation: u64, position: u64) -> Purge
 /// The record of a purge of all keys whose primary part begins with `prefix_bytes` bytes of this hash.
 pub fn prefix_record(hash: PrimaryHash, prefix_bytes: u16, generation: u64, position: u64) -> PurgeRecord {
     PurgeRecord { prefix_bytes: prefix_bytes.into(), ..record(RULE_PREFIX, hash.0, generation, position) }
+}
+
+/// The record of a purge of all objects that have a tag.
+pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
+    record(RULE_TAG, tag.0.into(), generation, position)
 }
 
 /// The record of a purge of everything up to `generation`: asked for, or what is right when records were lost.
@@ -227,10 +291,14 @@ mod tests {
         let table = PurgeTable::new(7);
         let (a, same_slot) = (PrimaryHash(5), PrimaryHash(5 + FLOORS as u128));
         table.add(&key_record(a, 10, 1));
-        assert!(table.is_purged(a, 9, b"") && table.is_purged(a, 10, b"") && !table.is_purged(a, 11, b""));
-        assert!(!table.is_purged(same_slot, 9, b""));
+        assert!(
+            table.is_purged_by_key(a, 9, b"")
+                && table.is_purged_by_key(a, 10, b"")
+                && !table.is_purged_by_key(a, 11, b"")
+        );
+        assert!(!table.is_purged_by_key(same_slot, 9, b""));
         table.add(&key_record(a, 7, 1));
-        assert!(table.is_purged(a, 10, b""), "an older record does not weaken a newer one");
+        assert!(table.is_purged_by_key(a, 10, b""), "an older record does not weaken a newer one");
     }
 
     #[test]
@@ -238,7 +306,7 @@ mod tests {
         let table = PurgeTable::new(7);
         let prefix =
             |text: &str, generation| prefix_record(hash_prefix(7, text.as_bytes()), text.len() as u16, generation, 5);
-        let purged = |name: &str, generation| table.is_purged(PrimaryHash(1), generation, name.as_bytes());
+        let purged = |name: &str, generation| table.is_purged_by_key(PrimaryHash(1), generation, name.as_bytes());
         table.add(&prefix("http://a/", 10));
         table.add(&prefix("http://a/b", 20));
         assert!(purged("http://a/", 10) && purged("http://a/x", 9) && purged("http://a/bc", 20));
@@ -247,12 +315,43 @@ mod tests {
         let copy = PurgeTable::new(7);
         table.records().iter().for_each(|record| copy.add(record));
         assert!(
-            copy.is_purged(PrimaryHash(1), 20, b"http://a/bc") && !copy.is_purged(PrimaryHash(1), 20, b"http://a/c")
+            copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/bc")
+                && !copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/c")
         );
         assert_eq!(table.retire(8, 15), 0);
         assert!(!purged("http://a/x", 9) && purged("http://a/bc", 20));
         table.retire(8, 21);
         assert!(!purged("http://a/bc", 20) && table.len() == 0);
+    }
+
+    #[test]
+    fn tag_kills_older_generations_of_what_has_it_and_is_told_from_a_purge_by_key() {
+        let table = PurgeTable::new(7);
+        let (a, b, c) = (TagHash(1), TagHash(2), TagHash(3));
+        let verdict = |table: &PurgeTable, generation, tags: &[TagHash]| {
+            table.verdict(PrimaryHash(1), generation, b"http://a/", tags)
+        };
+        assert!(!table.may_be_purged_by_tag(1));
+        table.add(&tag_record(a, 10, 5));
+        table.add(&tag_record(b, 20, 5));
+        table.add(&tag_record(b, 15, 5));
+        let copy = PurgeTable::new(7);
+        table.records().iter().for_each(|record| copy.add(record));
+        for table in [&table, &copy] {
+            assert_eq!(verdict(table, 10, &[a]), Verdict::Tag);
+            assert_eq!(verdict(table, 11, &[a]), Verdict::Live);
+            assert_eq!(verdict(table, 20, &[a, b, c]), Verdict::Tag);
+            assert_eq!((verdict(table, 1, &[c]), verdict(table, 1, &[])), (Verdict::Live, Verdict::Live));
+            assert!(table.may_be_purged_by_tag(20) && !table.may_be_purged_by_tag(21));
+            assert_eq!(table.len(), 2);
+        }
+        copy.add(&key_record(PrimaryHash(1), 12, 5));
+        assert_eq!((verdict(&copy, 9, &[a]), verdict(&copy, 13, &[b])), (Verdict::Key, Verdict::Tag));
+        table.retire(8, 15);
+        assert_eq!((verdict(&table, 9, &[a]), verdict(&table, 9, &[b])), (Verdict::Live, Verdict::Tag));
+        table.collapse(100, 6);
+        assert_eq!((verdict(&table, 9, &[c]), table.len()), (Verdict::Key, 1));
+        assert!(!table.may_be_purged_by_tag(101));
     }
 
     #[test]
@@ -271,9 +370,9 @@ mod tests {
         table.add(&key_record(PrimaryHash(1), 10, 5));
         assert_eq!(table.retire(7, u64::MAX), 0);
         assert_eq!(table.retire(8, 10), 0);
-        assert!(table.is_purged(PrimaryHash(1), 3, b""));
+        assert!(table.is_purged_by_key(PrimaryHash(1), 3, b""));
         assert_eq!(table.retire(8, 11), 1);
-        assert!(!table.is_purged(PrimaryHash(1), 3, b""));
+        assert!(!table.is_purged_by_key(PrimaryHash(1), 3, b""));
         assert_eq!(table.len(), 0);
     }
 
@@ -283,8 +382,8 @@ mod tests {
         (0..500).for_each(|key| table.add(&key_record(PrimaryHash(key), 10 + key as u64, 5)));
         table.collapse(1000, 6);
         assert_eq!(table.len(), 1);
-        assert!(table.is_purged(PrimaryHash(3), 13, b"") && table.is_purged(PrimaryHash(900), 1000, b""));
-        assert!(!table.is_purged(PrimaryHash(3), 1001, b""));
+        assert!(table.is_purged_by_key(PrimaryHash(3), 13, b"") && table.is_purged_by_key(PrimaryHash(900), 1000, b""));
+        assert!(!table.is_purged_by_key(PrimaryHash(3), 1001, b""));
     }
 
     #[test]
@@ -292,6 +391,6 @@ mod tests {
         let table = PurgeTable::new(7);
         table.add(&all_record(100, 1));
         assert_eq!(table.records().len(), 1);
-        assert!(table.is_purged(PrimaryHash(1), 100, b"") && !table.is_purged(PrimaryHash(1), 101, b""));
+        assert!(table.is_purged_by_key(PrimaryHash(1), 100, b"") && !table.is_purged_by_key(PrimaryHash(1), 101, b""));
     }
 }

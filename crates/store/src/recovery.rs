@@ -19,7 +19,7 @@ use crate::layout::{Layout, STATE_OFFSET};
 use crate::log::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
-use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, all_record};
+use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
 use crate::stat::Recovery;
 
 /// The clock of a life starts at the life times this.
@@ -178,6 +178,7 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         let ignored = |record: &&PurgeRecord| {
             (planted(Bug::PurgeAllIgnored) && record.rule == RULE_ALL)
                 || (planted(Bug::PurgePrefixIgnored) && record.rule == RULE_PREFIX)
+                || (planted(Bug::PurgeTagIgnored) && record.rule == RULE_TAG)
         };
         purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
     }
@@ -420,7 +421,8 @@ impl<'a> Replay<'a> {
         if self.index.len() > 0 && planted(Bug::CheckpointPositionIgnored) {
             return;
         }
-        if self.purges.is_purged(record.primary_hash, record.generation, b"") {
+        // What a purge by tag or by prefix killed is found out when it is read. It takes the place of what it replaced.
+        if self.purges.is_purged_by_key(record.primary_hash, record.generation, b"") {
             return;
         }
         // A version that a crash left in part must not take the place of one that is whole.

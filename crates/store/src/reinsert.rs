@@ -40,6 +40,7 @@ use crate::key::{KeyHash, KeyRef};
 use crate::layout::Layout;
 use crate::log::{Care, SegmentReader};
 use crate::planted::{Bug, planted};
+use crate::purges::Verdict;
 use crate::queue::{Refused, Unwritten};
 use crate::shared::Shared;
 use crate::stat::Counters;
@@ -150,7 +151,8 @@ struct Extent {
 
 /// Whether the index still leads there; purges are compared later, with the entry.
 fn is_current(shared: &Shared, hash: KeyHash, location: Location) -> bool {
-    let purged = planted(Bug::ReinsertionIgnoresPurge) && shared.index.candidates(hash).is_empty();
+    let ignored = planted(Bug::ReinsertionIgnoresPurge) || planted(Bug::ReinsertionIgnoresTagPurge);
+    let purged = ignored && shared.index.candidates(hash).is_empty();
     shared.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
 }
 
@@ -237,6 +239,7 @@ fn entry_in(
         body: Bytes::copy_from_slice(&bytes[record.body_start..record.bytes()]),
         object_bytes: fields.object_bytes.get(),
         generation: fields.generation.get(),
+        tags: shared.tags_of(&record, bytes),
     };
     let mut entry = Entry::new(parts, fields.sequence.get());
     entry.cluster = fields.cluster.get();
@@ -293,8 +296,11 @@ impl Shared {
             if is_overtaken(self, incarnation) {
                 return Err(Refusal::Overtaken);
             }
-            let purged = self.is_purged(entry);
-            if planted(Bug::ReinsertionIgnoresPurge) && purged {
+            let verdict = self.verdict(entry);
+            let purged = verdict != Verdict::Live;
+            let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
+                || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);
+            if ignored {
                 // The bug: it is written as if it had been put now.
                 let parts = EntryParts {
                     key: entry.key.clone(),
@@ -305,6 +311,7 @@ impl Shared {
                     body: entry.body.clone(),
                     object_bytes: entry.object_bytes,
                     generation: self.draw(),
+                    tags: entry.tags.clone(),
                 };
                 let entry = Arc::new(Entry::new(parts, self.draw()));
                 let previous = self.memory.put_unwritten(&entry);
@@ -345,7 +352,7 @@ mod tests {
         let key = KeyRef::new(b"key", b"");
         store.put(key, "metadata".into(), vec![7; 3000].into()).await.unwrap();
         store.sync().await.unwrap();
-        let entry = store.shared().find_resident(key).expect("it was just put");
+        let entry = store.shared().find_resident(key).live().expect("it was just put");
         let from = entry.location().expect("it was written");
         (store, entry, from)
     }

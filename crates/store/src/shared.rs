@@ -1,4 +1,4 @@
-//! What every part of an open store shares, and the two ways into it: committing an entry and finding one.
+//! What every part of an open store shares, and the way into it: committing an entry. The way out of it is `lookup`.
 //!
 //! Owns: the order of things between memory, index, purges and sequences. The rules that make it correct:
 //! 1. An entry is in the memory map from its commit until it is in the index; so it is found at every moment between.
@@ -6,6 +6,8 @@
 //!    removed from the index before its successor may leave memory. So nothing old is put back into memory.
 //! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made, and
 //!    at every hit.
+//! 4. The newest version of a key decides: where a purge by tag killed it, what it replaced is not found in its place. So it
+//!    stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,15 +23,16 @@ use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
 use crate::groups::Groups;
 use crate::hints::Hints;
 use crate::index::{Index, Location};
-use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_fragment, hash_key};
+use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::layout::Layout;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::pace::Pace;
 use crate::planted::{Bug, planted};
-use crate::purges::PurgeTable;
+use crate::purges::{PurgeTable, Verdict};
 use crate::queue::{Queue, Refused, Unwritten};
 use crate::stat::{Counters, Recovery, Sequence};
+use crate::tags::{TagHash, TagLedger, Tags, hash_tag};
 
 /// A body that uses less than this share of the buffer it was read into is copied out of it, in percent.
 const BUFFER_USE_PERCENT_MIN: usize = 85;
@@ -63,6 +66,8 @@ pub(crate) struct Shared {
     /// The clock when a span of the store last came back.
     pub since: AtomicU64,
     pub damage: Mutex<Vec<String>>,
+    /// What tags take in memory, in bytes.
+    pub tag_ledger: TagLedger,
     clock: AtomicU64,
     stopped: OnceLock<String>,
 }
@@ -137,6 +142,7 @@ impl Shared {
             flushed: AtomicU64::new(parts.recovered_sequence),
             since: AtomicU64::new(parts.since),
             damage: Mutex::default(),
+            tag_ledger: TagLedger::default(),
             clock: AtomicU64::new(parts.clock),
             stopped: OnceLock::new(),
         }
@@ -151,9 +157,27 @@ impl Shared {
         hash_key(self.layout.hash_seed, key)
     }
 
+    /// What purges have made of an entry.
+    pub fn verdict(&self, entry: &Entry) -> Verdict {
+        let primary = entry.key.as_ref().primary;
+        self.purges.verdict(entry.primary_hash, entry.generation, primary, entry.tags.hashes())
+    }
+
     /// Whether an entry has been purged.
     pub fn is_purged(&self, entry: &Entry) -> bool {
-        self.purges.is_purged(entry.primary_hash, entry.generation, entry.key.as_ref().primary)
+        self.verdict(entry) != Verdict::Live
+    }
+
+    /// Hashes the tags of a caller. *Errors*: `Invalid` where one or all are out of bounds.
+    pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<Tags, Error> {
+        let hashes = tags.into_iter().map(|tag| hash_tag(self.layout.hash_seed, tag));
+        Tags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
+    }
+
+    /// The tags of a record.
+    pub fn tags_of(&self, record: &Record, bytes: &[u8]) -> Tags {
+        // No more than the bound, as every record that was decoded.
+        Tags::new(record.tags(bytes).collect(), &self.tag_ledger).unwrap_or_default()
     }
 
     /// The last segment incarnation into which anything that waits now may be written, but for what is being packed: where a
@@ -194,8 +218,8 @@ impl Shared {
 
     /// Gives an entry its sequence, makes it visible and queues it for writing.
     pub fn commit(&self, parts: EntryParts) -> Result<Arc<Entry>, Error> {
-        let record_bytes =
-            (crate::format::RECORD_HEADER_BYTES + parts.key.len() + parts.metadata.len() + parts.body.len()) as u64;
+        let described = crate::format::RECORD_HEADER_BYTES + parts.key.len() + parts.tags.record_bytes();
+        let record_bytes = (described + parts.metadata.len() + parts.body.len()) as u64;
         if record_bytes > self.layout.record_bytes_max() {
             return Err(Error::invalid(format!(
                 "a record of {record_bytes} bytes does not fit: this store takes {} at most",
@@ -205,7 +229,8 @@ impl Shared {
         let (kind, body_bytes) = (parts.piece.kind(), parts.object_bytes);
         let weight = record_bytes;
         let committed = self.queue.push(weight, || {
-            let stale = self.purges.is_purged(parts.primary_hash, parts.generation, parts.key.as_ref().primary)
+            let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
+            let stale = self.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
                 || (kind != RecordKind::Fragment && self.fills.is_superseded(parts.hash, parts.generation));
             if stale && !planted(Bug::StaleGenerationAccepted) {
                 return Err(NotCommitted::Stale);
@@ -246,112 +271,6 @@ impl Shared {
             }
             Err(NotCommitted::Refused(Refused::Closed)) => Err(self.stopped_error()),
         }
-    }
-
-    /// Finds an object in memory.
-    pub fn find_resident(&self, key: KeyRef<'_>) -> Option<Arc<Entry>> {
-        let (_, hash) = self.hash(key);
-        let entry = self.memory.get(hash, key)?;
-        if self.is_purged(&entry) {
-            Counters::add(&self.counters.hits_purged, 1);
-            self.memory.remove_same(&entry);
-            return None;
-        }
-        if let Some(neighbour) = self.memory.promote(&entry) {
-            self.clusters.note_hit(neighbour);
-            Counters::add(&self.counters.neighbours_hit, 1);
-        }
-        if entry.ask()
-            && let Some(location) = entry.location()
-        {
-            self.marks.set(location);
-        }
-        Some(entry)
-    }
-
-    /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
-    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
-        let mut candidates = self.index.candidates(hash);
-        let head = self.head.load(Ordering::Acquire);
-        candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
-        for (position, &location) in candidates.iter().enumerate() {
-            let (found, window) = self.read_near(hash, key, location).await;
-            match found {
-                Found::Entry(entry) => {
-                    let fragment = matches!(entry.piece, Piece::Fragment { .. });
-                    if !fragment && self.is_purged(&entry) {
-                        Counters::add(&self.counters.hits_purged, 1);
-                        self.index.remove(hash, location);
-                        continue;
-                    }
-                    Counters::add(&self.counters.hits_disk, 1);
-                    entry.ask();
-                    self.marks.set(location);
-                    let incarnation = self.incarnation_at(location, head);
-                    let in_memory = self.memory.put_read(&entry, || {
-                        self.index.contains(hash, location)
-                            && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
-                    });
-                    if let Some(window) = window {
-                        self.take_neighbours(&window, &entry);
-                    }
-                    return Some(
-                        in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key))).unwrap_or(entry),
-                    );
-                }
-                Found::Other | Found::Reclaimed => Counters::add(&self.counters.reads_wasted, 1),
-                Found::Failed => return None,
-                Found::Damaged => {
-                    // What is damaged may be the newest version of this very key: nothing older may be believed.
-                    for &older in &candidates[position..] {
-                        self.index.remove(hash, older);
-                    }
-                    Counters::add(&self.counters.damaged, 1);
-                    self.note_damage(location);
-                    return None;
-                }
-            }
-        }
-        None
-    }
-
-    /// Takes everything under a hash out of the index.
-    pub fn forget(&self, hash: KeyHash) {
-        for location in self.index.candidates(hash) {
-            self.index.remove(hash, location);
-        }
-    }
-
-    /// Finds fragment `number` of a head.
-    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Option<Arc<Entry>> {
-        let hash = hash_fragment(key, generation, number);
-        let is_it = |entry: &Arc<Entry>| entry.piece == Piece::Fragment { generation, number };
-        if let Some(entry) = self.memory.get_hashed(hash).filter(is_it) {
-            return Some(entry);
-        }
-        self.find_on_disk(hash, None).await.filter(is_it)
-    }
-
-    /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.
-    ///
-    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and then
-    /// an error.
-    pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
-        let hash = hash_fragment(key, generation, number);
-        let mut candidates = self.index.candidates(hash);
-        if candidates.is_empty() {
-            if self.memory.contains(hash) {
-                return true;
-            }
-            // It may have been written, and have left memory, between the two looks.
-            candidates = self.index.candidates(hash);
-        }
-        let head = self.head.load(Ordering::Acquire);
-        let stays = |location: &Location| {
-            let incarnation = self.incarnation_at(*location, head);
-            self.layout.stays(incarnation, head) && self.pace.stays(&self.layout, incarnation, head)
-        };
-        candidates.iter().any(stays)
     }
 
     /// The incarnation of the segment that a location is in.
@@ -437,6 +356,7 @@ impl Shared {
         };
         let (primary_hash, _) = self.hash(found_key);
         let owned_key = found_key.to_owned();
+        let tags = self.tags_of(&record, bytes);
         let skip = (address - start) as usize;
         let used = record.bytes() - record.metadata_range().start;
         let (metadata_range, body_range) = (record.metadata_range(), record.body_start..record.bytes());
@@ -457,6 +377,7 @@ impl Shared {
             body,
             object_bytes: fields.object_bytes.get(),
             generation: fields.generation.get(),
+            tags,
         };
         let mut entry = Entry::new(parts, fields.sequence.get());
         entry.cluster = fields.cluster.get();
@@ -481,7 +402,7 @@ impl Shared {
         crate::stat::Sequences { last: Sequence(self.queue.last_sequence()).max(written), written, flushed }
     }
 
-    fn note_damage(&self, location: Location) {
+    pub(crate) fn note_damage(&self, location: Location) {
         let address = self.layout.segments_offset + location.unit * UNIT_BYTES;
         self.note(format!("{}: damaged record at offset {address}; its object is a miss", self.device.spec()));
     }

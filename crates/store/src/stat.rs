@@ -93,6 +93,8 @@ counters! {
     appends,
     /// Bytes of appends written, headers and padding included.
     append_bytes,
+    /// Bytes of tags in what was written: 8 a tag.
+    tags_written_bytes,
     /// Bytes of checkpoints and purge blocks written.
     metadata_bytes,
     /// Segments overwritten.
@@ -196,6 +198,8 @@ pub struct Stat {
     pub memory_unwritten_bytes: u64,
     /// Entries in memory.
     pub memory_entries: u64,
+    /// Bytes that tags take in memory, as a part of what entries and fills take.
+    pub memory_tags_bytes: u64,
     /// Bytes that fills under way hold.
     pub fill_bytes: u64,
     /// Live purge records.

@@ -20,14 +20,14 @@ use crate::fill::{self, FillRole, FillTable};
 use crate::format::BLOCK_BYTES;
 use crate::groups::Groups;
 use crate::hints::Hints;
-use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
+use crate::key::KeyRef;
 use crate::layout::{Layout, Member};
+use crate::lookup::Resident;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::object::Object;
 use crate::options::{CreateOptions, OpenOptions};
 use crate::purge_log::PurgeLog;
-use crate::purges::{self, PREFIX_LENGTHS_MAX};
 use crate::queue::Queue;
 use crate::recovery::{self, Membership};
 use crate::reinsert;
@@ -179,6 +179,7 @@ impl Store {
             })?;
         }
         let recovered = recovery::recover(&device, &layout, options.memory_bytes / 2).await?;
+        let layout = layout.with_tags(&device).await?;
         let marked_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
         let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
         let hints = Hints::new(options.memory_bytes);
@@ -245,7 +246,7 @@ impl Store {
 
     /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
-        let entry = self.shared().find_resident(key)?;
+        let entry = self.shared().find_resident(key).live()?;
         Counters::add(&self.shared().counters.hits_memory, 1);
         Some(Object::new(entry, self.shared()))
     }
@@ -256,18 +257,16 @@ impl Store {
     /// called. Damage is a counted miss. *Cost*: at most one read, and one more for each fragment as it is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         let shared = self.shared();
-        if let Some(object) = self.get_resident(key) {
-            if self.is_complete(&object) {
-                return Some(object);
+        let found = match shared.find_resident(key) {
+            Resident::Live(entry) => {
+                Counters::add(&shared.counters.hits_memory, 1);
+                Some(entry)
             }
-        } else if key.is_bounded() {
-            let (_, hash) = shared.hash(key);
-            if let Some(entry) = shared.find_on_disk(hash, Some(key)).await {
-                let object = Object::new(entry, shared);
-                if self.is_complete(&object) {
-                    return Some(object);
-                }
-            }
+            Resident::Absent if key.is_bounded() => shared.find_on_disk(shared.hash(key).1, Some(key)).await,
+            Resident::Purged | Resident::Absent => None,
+        };
+        if let Some(object) = found.map(|entry| Object::new(entry, shared)).filter(|object| self.is_complete(object)) {
+            return Some(object);
         }
         Counters::add(&shared.counters.misses, 1);
         None
@@ -281,12 +280,27 @@ impl Store {
         fill::begin(self.shared(), key, stale)
     }
 
-    /// Puts a whole object.
+    /// Puts a whole object without tags.
     ///
     /// *Errors*: `Busy` where the disk is too slow for what is put (nothing is stored), `Invalid` where it is out of
     /// bounds, `Stopped`. *Durability*: none when it returns; it is written within the write delay and then counts in
     /// [`sequences`](Store::sequences).
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+        self.put_tagged(key, &[], metadata, body).await
+    }
+
+    /// Puts a whole object under tags, by each of which it can be [purged](Store::purge_tag).
+    ///
+    /// As [`put`](Store::put). *Errors*: `Invalid` too where a tag has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX),
+    /// or there are more than [`TAGS_MAX`](crate::TAGS_MAX) different ones (nothing is stored). *Cost*: 8 bytes a tag on disk and
+    /// in memory, none in the index.
+    pub async fn put_tagged(
+        &self,
+        key: KeyRef<'_>,
+        tags: &[&[u8]],
+        metadata: Bytes,
+        body: Bytes,
+    ) -> Result<Sequence, Error> {
         let shared = self.shared();
         if !key.is_bounded() || metadata.len() > crate::format::METADATA_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -307,10 +321,12 @@ impl Store {
                 object_bytes: body.len() as u64,
                 body,
                 generation: shared.draw(),
+                tags: shared.tags(tags.iter().copied())?,
             };
             return shared.commit(parts).map(|entry| Sequence(entry.sequence));
         }
         let mut fill = fill::begin_alone(shared, key);
+        fill.tag(tags.iter().copied())?;
         let length = body.len() as u64;
         if length > shared.layout.object_bytes_max() {
             return Err(Error::invalid(format!(
@@ -338,73 +354,6 @@ impl Store {
         let hash = |primary| shared.hash(KeyRef::new(primary, b"")).0;
         shared.hints.add(hash(object), hash(seed));
         Counters::add(&shared.counters.hints, 1);
-    }
-
-    /// Purges a key with all its variants.
-    ///
-    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same.
-    pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
-        let shared = self.shared();
-        let (primary_hash, hash) = shared.hash(KeyRef::new(primary, b""));
-        let generation = shared.draw();
-        let record = purges::key_record(primary_hash, generation, shared.purge_position());
-        shared.purges.add(&record);
-        let resident = shared.memory.get(hash, KeyRef::new(primary, b""));
-        if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
-            && let Some(location) = entry.location()
-        {
-            shared.index.remove(hash, location);
-            shared.memory.remove_same(&entry);
-        }
-        self.ask(|reply| Command::Purge(record, reply)).await?;
-        Counters::add(&shared.counters.purges, 1);
-        Ok(())
-    }
-
-    /// Purges everything.
-    ///
-    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: as [`purge_key`](Store::purge_key); what was purged leaves memory and the index
-    /// as it is asked for or reclaimed.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same.
-    pub async fn purge_all(&self) -> Result<(), Error> {
-        let shared = self.shared();
-        let record = purges::all_record(shared.draw(), shared.purge_position());
-        shared.purges.add(&record);
-        self.ask(|reply| Command::Purge(record, reply)).await?;
-        Counters::add(&shared.counters.purges, 1);
-        Ok(())
-    }
-
-    /// Purges every key whose primary part begins with `prefix`, with all its variants.
-    ///
-    /// *Durability* and *cost* are those of [`purge_all`](Store::purge_all), and so are the errors, with `Busy` where
-    /// prefixes of too many different lengths are remembered (nothing is purged). While it is remembered, a hit of what is
-    /// older than it pays for a hash of its key's beginning.
-    pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
-        let shared = self.shared();
-        let length = match prefix.len() {
-            0 => return self.purge_all().await,
-            length if length <= PRIMARY_BYTES_MAX => length as u16,
-            length => return Err(Error::invalid(format!("a key has no {length} bytes to begin with"))),
-        };
-        if !shared.purges.has_room_for_prefix(length) {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!(
-                    "{PREFIX_LENGTHS_MAX} purges by prefixes of different lengths are remembered until what they purged is \
-                     overwritten; use a prefix of a length that was used, or purge everything"
-                ),
-            ));
-        }
-        let hash = hash_prefix(shared.layout.hash_seed, prefix);
-        let record = purges::prefix_record(hash, length, shared.draw(), shared.purge_position());
-        shared.purges.add(&record);
-        self.ask(|reply| Command::Purge(record, reply)).await?;
-        Counters::add(&shared.counters.purges, 1);
-        Ok(())
     }
 
     /// Writes what was put before this call and flushes the device.
@@ -464,6 +413,7 @@ impl Store {
             memory_used_bytes: used,
             memory_unwritten_bytes: unwritten,
             memory_entries: entries,
+            memory_tags_bytes: shared.tag_ledger.load(Ordering::Relaxed),
             fill_bytes: shared.fills.bytes(),
             purge_records: shared.purges.len() as u64,
             sequences: shared.sequences(),
@@ -502,7 +452,10 @@ impl Store {
         complete
     }
 
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command) -> Result<(), Error> {
+    pub(crate) async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
+    ) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
         let ended = || self.shared().stopped_error();
         let commands = self.inner.commands.as_ref().ok_or_else(ended)?;

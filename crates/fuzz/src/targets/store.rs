@@ -126,8 +126,7 @@ pub fn record(input: &[u8]) {
     let start = span().segment(INCARNATION).0;
     let bytes = unit(input, start);
     if let Some(parts) = fuzzing::record(&bytes, INCARNATION, start) {
-        let [primary, variant, metadata, body] = &parts;
-        let lengths = primary.len() + variant.len() + metadata.len() + body.len();
+        let lengths = parts.iter().map(Vec::len).sum::<usize>();
         assert_eq!(parts.concat(), bytes[144..144 + lengths]);
     }
 }

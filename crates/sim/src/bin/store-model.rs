@@ -5,7 +5,8 @@
 use std::io::Write;
 
 use nectary_sim::arguments::Arguments;
-use nectary_sim::store::random_run::{RunOptions, RunReport, run};
+use nectary_sim::store::random_run::{RunOptions, RunReport, run, run_planted};
+use nectary_store::planted::Bug;
 
 fn main() -> std::process::ExitCode {
     let arguments =
@@ -32,19 +33,26 @@ fn main() -> std::process::ExitCode {
     let planted = RunOptions { operations: 20_000.min(options.operations), plant_wrong_model: true, ..options.clone() };
     let noticed = runtime.block_on(run(planted, |_| {})).differences.len();
     println!("planted: a model that expects a version never put: {}", if noticed > 0 { "caught" } else { "SURVIVED" });
+    let mut survived = 0;
+    for bug in Bug::RUNNING {
+        let planted = RunOptions { operations: 40_000.min(options.operations), ..options.clone() };
+        let caught = runtime.block_on(run_planted(bug, planted));
+        println!("planted: {}: {}", bug.name(), if caught { "caught" } else { "SURVIVED" });
+        survived += u32::from(!caught);
+    }
     let begun = std::time::Instant::now();
     let report = runtime.block_on(run(options.clone(), |done| {
         eprint!("\r{done} of {} operations, {:.0} s", options.operations, begun.elapsed().as_secs_f64());
         let _ = std::io::stderr().flush();
     }));
     eprintln!();
-    let good = print(&options, &report) && noticed > 0;
+    let good = print(&options, &report) && noticed > 0 && survived == 0;
     arguments.log(&serde_json::json!({
         "check": "store-model", "seed": options.seed, "operations": report.operations, "keys": options.keys,
         "hits": report.hits, "misses": report.misses, "restarts": report.restarts,
         "damaged_places": report.damaged_places, "demanded": report.demanded,
         "neighbours": report.neighbours, "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
-        "planted_caught": noticed > 0, "seconds": begun.elapsed().as_secs(), "passed": good,
+        "purged_by_tag": report.purged_by_tag, "planted_caught": noticed > 0 && survived == 0, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
@@ -55,7 +63,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     }
     let gets = (report.hits + report.misses).max(1);
     println!(
-        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} read as neighbours",
+        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} read as neighbours, {} purged by tag",
         options.seed,
         report.operations,
         options.keys,
@@ -64,7 +72,8 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         report.damaged_places,
         report.damage_noticed,
         report.reinserted,
-        report.neighbours
+        report.neighbours,
+        report.purged_by_tag
     );
     println!(
         "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); differences {}",
@@ -78,6 +87,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         && report.operations == options.operations
         && report.reinserted > 0
         && report.neighbours > 0
+        && report.purged_by_tag > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
 }

@@ -9,7 +9,7 @@ use nectary_store::planted::{Bug, plant};
 
 use crate::crash::{CrashOptions, CrashStates};
 use crate::store::crash_check::check;
-use crate::store::expectation::Expectation;
+use crate::store::expectation::{Event, Expectation};
 use crate::store::workload::{self, Workload};
 
 /// Operations of a workload while it is recorded.
@@ -32,6 +32,8 @@ pub struct CrashReport {
     pub reinserted: u64,
     /// Objects that they wrote beside those that hints tie them to.
     pub tied: u64,
+    /// Purges by tag that returned.
+    pub tag_purges: u64,
     /// Objects that came into memory with a neighbour's read when images were checked.
     pub neighbours: u64,
     /// Answers compared that had to be hits.
@@ -65,6 +67,8 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
         report.workloads += 1;
         report.reinserted += workload.reinserted;
         report.tied += workload.tied;
+        let is_tag_purge = |event: &&Event| matches!(event, Event::TagPurgeReturned { .. });
+        report.tag_purges += workload.events.iter().filter(is_tag_purge).count() as u64;
         progress(&report);
         if options.stop_at_violation && report.violation_count > 0 {
             break;

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | a version up to the durable sequence, not purged since, not overtaken by the ring | must hit |
 //! | the last version at or below the recovered sequence, or a later one | may be the hit |
-//! | anything older, purged, or never put | must not |
+//! | anything older, purged by its key or a tag that it has, or never put | must not |
+//!
+//! What a purge by tag killed hides what it replaced, so where it may be there, what it replaced need not be found.
 
 use std::collections::HashMap;
 
@@ -24,6 +26,8 @@ pub struct Version {
     pub began: usize,
     /// The segment incarnation that was being written when it began.
     pub head: u64,
+    /// Its tags, a bit for each.
+    pub tags: u32,
     /// Its sequence, once it was accepted.
     pub sequence: Option<u64>,
     /// Whether a crash may have lost it.
@@ -35,13 +39,17 @@ pub struct Version {
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A put or fill began.
-    Began { key: u32, version: u32, length: usize, head: u64 },
+    Began { key: u32, version: u32, length: usize, head: u64, tags: u32 },
     /// It was accepted under a sequence.
     Accepted { key: u32, version: u32, sequence: u64 },
     /// A purge began.
     PurgeBegan { key: u32 },
     /// A purge returned.
     PurgeReturned { key: u32 },
+    /// A purge of a tag began.
+    TagPurgeBegan { tag: u32 },
+    /// It returned.
+    TagPurgeReturned { tag: u32 },
     /// The store said how far it had come.
     Sequences { written: u64, flushed: u64 },
     /// The store was opened again after a crash, having recovered everything up to a sequence.
@@ -59,6 +67,8 @@ struct KeyHistory {
 #[derive(Debug, Clone, Default)]
 pub struct Expectation {
     keys: HashMap<u32, KeyHistory>,
+    /// Of each purge of a tag: the tag, when it began, and whether it returned.
+    tag_purges: Vec<(u32, usize, bool)>,
     events: usize,
     written: u64,
     flushed: u64,
@@ -90,14 +100,12 @@ impl Expectation {
         self.events += 1;
         let now = self.events;
         match *event {
-            Event::Began { key, version, length, head } => self.keys.entry(key).or_default().versions.push(Version {
-                number: version,
-                length,
-                began: now,
-                head,
-                sequence: None,
-                uncertain: false,
-            }),
+            Event::Began { key, version, length, head, tags } => self
+                .keys
+                .entry(key)
+                .or_default()
+                .versions
+                .push(Version { number: version, length, began: now, head, tags, sequence: None, uncertain: false }),
             Event::Accepted { key, version, sequence } => {
                 if let Some(history) = self.keys.get_mut(&key) {
                     if let Some(found) = history.versions.iter_mut().find(|candidate| candidate.number == version) {
@@ -111,6 +119,12 @@ impl Expectation {
             Event::PurgeReturned { key } => {
                 if let Some(purge) = self.keys.entry(key).or_default().purges.last_mut() {
                     purge.1 = true;
+                }
+            }
+            Event::TagPurgeBegan { tag } => self.tag_purges.push((tag, now, false)),
+            Event::TagPurgeReturned { tag } => {
+                if let Some(purge) = self.tag_purges.iter_mut().rev().find(|purge| purge.0 == tag) {
+                    purge.2 = true;
                 }
             }
             Event::Sequences { written, flushed } => {
@@ -142,9 +156,16 @@ impl Expectation {
     /// What `key` may answer after a crash.
     pub fn allowed(&self, key: u32, crash: CrashModel, store: RecoveredStore) -> Allowed {
         let Some(history) = self.keys.get(&key) else { return Allowed { versions: Vec::new(), must_hit: false } };
-        let purged =
-            |version: &Version| history.purges.iter().any(|&(began, returned)| returned && version.began < began);
-        let maybe_purged = |version: &Version| history.purges.iter().any(|&(began, _)| version.began < began);
+        let tag_purged = |version: &Version, all: bool| {
+            self.tag_purges.iter().any(|&(tag, began, returned)| {
+                (returned || all) && version.tags & 1 << tag != 0 && version.began < began
+            })
+        };
+        let key_purged = |version: &Version, all: bool| {
+            history.purges.iter().any(|&(began, returned)| (returned || all) && version.began < began)
+        };
+        let purged = |version: &Version| key_purged(version, false) || tag_purged(version, false);
+        let maybe_purged = |version: &Version| key_purged(version, true) || tag_purged(version, true);
         let certain = |version: &Version| !version.uncertain && version.sequence.is_some_and(|at| at <= store.sequence);
         let oldest = history.versions.iter().rposition(&certain).unwrap_or(0);
         let versions: Vec<Version> = history.versions[oldest.min(history.versions.len())..]
@@ -153,8 +174,10 @@ impl Expectation {
             .cloned()
             .collect();
         let durable = self.durable(crash).max(store.sequence);
-        let must_hit = history.versions[oldest.min(history.versions.len())..].iter().any(|version| {
+        let candidates = &history.versions[oldest.min(history.versions.len())..];
+        let must_hit = candidates.iter().enumerate().any(|(index, version)| {
             !version.uncertain
+                && !candidates[index + 1..].iter().any(|later| tag_purged(later, true))
                 && version.sequence.is_some_and(|at| at <= durable)
                 && !maybe_purged(version)
                 && version.head + store.segment_count > store.head + 3
@@ -170,7 +193,11 @@ mod tests {
     const STORE: RecoveredStore = RecoveredStore { sequence: 15, head: 1, segment_count: 10 };
 
     fn put(expectation: &mut Expectation, version: u32, sequence: u64) {
-        expectation.tell(&Event::Began { key: 1, version, length: 1, head: 1 });
+        put_tagged(expectation, version, sequence, 0);
+    }
+
+    fn put_tagged(expectation: &mut Expectation, version: u32, sequence: u64, tags: u32) {
+        expectation.tell(&Event::Began { key: 1, version, length: 1, head: 1, tags });
         expectation.tell(&Event::Accepted { key: 1, version, sequence });
     }
 
@@ -217,5 +244,33 @@ mod tests {
         put(&mut expectation, 1, 5);
         let far = RecoveredStore { head: 9, ..STORE };
         assert!(!expectation.allowed(1, CrashModel::Process, far).must_hit);
+    }
+
+    #[test]
+    fn purged_tag_kills_versions_that_have_it_and_nothing_they_replaced_may_or_must_hit() {
+        let mut expectation = Expectation::default();
+        put_tagged(&mut expectation, 1, 5, 0b01);
+        put_tagged(&mut expectation, 2, 10, 0b10);
+        expectation.tell(&Event::Sequences { written: 12, flushed: 12 });
+        expectation.tell(&Event::TagPurgeBegan { tag: 0 });
+        expectation.tell(&Event::TagPurgeReturned { tag: 0 });
+        let allowed = expectation.allowed(1, CrashModel::Power, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2], true));
+        put_tagged(&mut expectation, 3, 20, 0b10);
+        expectation.tell(&Event::TagPurgeBegan { tag: 1 });
+        let allowed = expectation.allowed(1, CrashModel::Power, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2, 3], false));
+        expectation.tell(&Event::TagPurgeReturned { tag: 1 });
+        let allowed = expectation.allowed(1, CrashModel::Power, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false), "not even version 1, whose tag is another");
+        // A version that was lost may have been there all the same: what it replaced may hit, and need not.
+        let mut expectation = Expectation::default();
+        put_tagged(&mut expectation, 1, 5, 0);
+        put_tagged(&mut expectation, 2, 20, 0b10);
+        expectation.tell(&Event::Sequences { written: 12, flushed: 12 });
+        expectation.tell(&Event::TagPurgeBegan { tag: 1 });
+        expectation.tell(&Event::TagPurgeReturned { tag: 1 });
+        let allowed = expectation.allowed(1, CrashModel::Power, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1], false));
     }
 }

@@ -28,6 +28,11 @@ pub fn primary(key: u32) -> Vec<u8> {
     format!("http://model.invalid/{key}").into_bytes()
 }
 
+/// The name of a tag.
+pub fn tag(number: u32) -> Vec<u8> {
+    format!("tag {number}").into_bytes()
+}
+
 /// The variant part of a key's name: some keys have one.
 pub fn variant(key: u32) -> &'static [u8] {
     if key % 5 == 3 { b"gzip" } else { b"" }

@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
+use nectary_store::planted::{Bug, plant};
 use nectary_store::{ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, Store};
 
 use crate::random::Random;
 use crate::store::crash_check::read;
-use crate::store::{body, primary, variant};
+use crate::store::{body, primary, tag, variant};
 
-/// One operation in so many purges everything, some more purge by prefix.
+/// One operation in so many purges everything, some more purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 30_000;
+/// Tags in the run.
+const TAGS: u64 = 300;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -60,6 +63,8 @@ pub struct RunReport {
     pub reinserted: u64,
     /// Objects that came into memory with a neighbour's read.
     pub neighbours: u64,
+    /// Objects that purges by tag killed.
+    pub purged_by_tag: u64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
 }
@@ -70,6 +75,8 @@ struct Expected {
     length: u32,
     head: u64,
     live: bool,
+    /// Up to two; `u16::MAX` for none.
+    tags: [u16; 2],
 }
 
 struct Run {
@@ -112,6 +119,14 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
     run.report
 }
 
+/// Runs with one bug planted; whether an answer differed.
+pub async fn run_planted(bug: Bug, options: RunOptions) -> bool {
+    plant(Some(bug));
+    let report = run(options, |_| {}).await;
+    plant(None);
+    !report.differences.is_empty()
+}
+
 /// What a read takes changes from one restart to the next.
 fn open_options(restarts: u64) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
@@ -129,6 +144,7 @@ impl Run {
         match self.random.below(PURGE_ALL_EVERY) {
             0 => return self.purge_all().await,
             1..=20 => return self.purge_prefix().await,
+            21..=80 => return self.purge_tag().await,
             _ => {}
         }
         // Popular keys come often, so that versions replace each other; the others cover the whole range.
@@ -193,19 +209,23 @@ impl Run {
         if self.random.chance(50) {
             self.store().collocate(&name, &primary(key / 8 * 8));
         }
+        let tags = [(); 2].map(|()| if self.random.chance(40) { self.random.below(TAGS) as u16 } else { u16::MAX });
+        let tag_names: Vec<_> = tags.iter().filter(|&&tag| tag != u16::MAX).map(|&number| tag(number.into())).collect();
+        let tag_refs: Vec<&[u8]> = tag_names.iter().map(Vec::as_slice).collect();
         loop {
-            let put = self.store().put(KeyRef::new(&name, variant(key)), metadata.clone(), bytes.clone()).await;
+            let key = KeyRef::new(&name, variant(key));
+            let put = self.store().put_tagged(key, &tag_refs, metadata.clone(), bytes.clone()).await;
             match put {
                 Ok(_) => break,
                 // Refused because the writer is behind: here every put is to be taken.
                 Err(_) if self.store().sync().await.is_ok() => {}
                 Err(error) => {
-                    self.report.differences.push(format!("put of key {key} failed: {error}"));
+                    self.report.differences.push(format!("put of key {key:?} failed: {error}"));
                     return;
                 }
             }
         }
-        self.expected[key as usize] = Expected { version, length: length as u32, head, live: true };
+        self.expected[key as usize] = Expected { version, length: length as u32, head, live: true, tags };
     }
 
     async fn purge(&mut self, key: u32) {
@@ -233,6 +253,18 @@ impl Run {
             let end = ((number + 1) * scale).min(self.options.keys);
             (number * scale..end).for_each(|key| self.expected[key as usize].live = false);
             scale *= 10;
+        }
+    }
+
+    /// All keys whose version has a tag; what those versions replaced stays away.
+    async fn purge_tag(&mut self) {
+        let number = self.random.below(TAGS) as u16;
+        if let Err(error) = self.store().purge_tag(&tag(number.into())).await {
+            self.report.differences.push(format!("purge of tag {number} failed: {error}"));
+        }
+        for expected in self.expected.iter_mut().filter(|expected| expected.live && expected.tags.contains(&number)) {
+            expected.live = false;
+            self.report.purged_by_tag += 1;
         }
     }
 

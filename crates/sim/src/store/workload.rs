@@ -12,16 +12,18 @@ use nectary_store::{ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, P
 
 use crate::random::Random;
 use crate::store::expectation::Event;
-use crate::store::{body, primary, variant};
+use crate::store::{body, primary, tag, variant};
 
 /// Size of the store in bytes: some ten segments of 32 KiB.
 pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
-/// One operation in so many purges everything, and some more purge by prefix.
+/// One operation in so many purges everything, and some more purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 400;
-/// Of these, so many are put most of the time.
+/// Tags of a workload.
+const TAGS: u32 = 6;
+/// Of the keys, so many are put most of the time.
 const BUSY_KEYS: u32 = 6;
 /// Keys asked for at a time, so that something proves itself.
 const LOOKS: u32 = 4;
@@ -149,6 +151,11 @@ async fn leave_former_store(device: &SharedDevice, create: &CreateOptions, rando
     let _ = store.checkpoint().await;
 }
 
+/// The tags of which there are bits.
+fn names(tags: u32) -> Vec<Vec<u8>> {
+    (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
+}
+
 impl Running {
     fn store(&self) -> &Store {
         self.store.as_ref().expect("a store is open between operations")
@@ -172,6 +179,8 @@ impl Running {
         match self.random.below(PURGE_ALL_EVERY) {
             0 => return self.purge_all().await,
             1..=4 => return self.purge_prefix().await,
+            5..=16 => return self.purge_tag().await,
+            17..=22 => return self.fill_across_a_purge_of_its_tag().await,
             _ => {}
         }
         match self.random.below(100) {
@@ -188,7 +197,8 @@ impl Running {
         }
     }
 
-    fn begin(&mut self) -> (u32, u32, usize) {
+    /// Begins a version: its key, number, length, and tags.
+    fn begin(&mut self) -> (u32, u32, usize, u32) {
         // Some keys are replaced all the time; the others lie long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
         let key = self.random.below(keys.into()) as u32;
@@ -200,21 +210,29 @@ impl Running {
             _ => 4096 + self.random.below(20_000),
         } as usize;
         let head = self.store().stat().head_incarnation;
-        self.tell(Event::Began { key, version: self.next_version, length, head });
-        (key, self.next_version, length)
+        let tags = match self.random.below(10) {
+            0..=3 => 0,
+            4..=7 => 1 << self.random.below(TAGS.into()),
+            _ => 1 << self.random.below(TAGS.into()) | 1 << self.random.below(TAGS.into()),
+        };
+        self.tell(Event::Began { key, version: self.next_version, length, head, tags });
+        (key, self.next_version, length, tags)
     }
 
     async fn put(&mut self) {
-        let (key, version, length) = self.begin();
+        let (key, version, length, tags) = self.begin();
         let name = primary(key);
         let bytes = body(0, key, version, length);
+        let tags = names(tags);
+        let tags: Vec<&[u8]> = tags.iter().map(Vec::as_slice).collect();
         let metadata = version.to_le_bytes().to_vec();
         if self.random.chance(60) {
             // Some keys are pages to which others belong.
             let page = self.random.below(BUSY_KEYS.into()) as u32;
             self.store().collocate(&name, &primary(page));
         }
-        if let Ok(sequence) = self.store().put(KeyRef::new(&name, variant(key)), metadata.into(), bytes.into()).await {
+        let put = self.store().put_tagged(KeyRef::new(&name, variant(key)), &tags, metadata.into(), bytes.into());
+        if let Ok(sequence) = put.await {
             self.tell(Event::Accepted { key, version, sequence: sequence.0 });
         }
     }
@@ -245,9 +263,49 @@ impl Running {
         }
     }
 
+    async fn purge_tag(&mut self) {
+        let tag = self.random.below(TAGS.into()) as u32;
+        self.purge_tag_number(tag).await;
+    }
+
+    async fn purge_tag_number(&mut self, tag: u32) {
+        let name = self::tag(tag);
+        self.tell(Event::TagPurgeBegan { tag });
+        if self.store().purge_tag(&name).await.is_ok() {
+            self.tell(Event::TagPurgeReturned { tag });
+        }
+    }
+
+    /// A fill that begins before a purge of its tag, if it has one, and ends after it.
+    async fn fill_across_a_purge_of_its_tag(&mut self) {
+        let (key, version, length, tags) = self.begin();
+        let name = primary(key);
+        let stale = self.store().get(KeyRef::new(&name, variant(key))).await;
+        let FillRole::Leader(mut fill) = self.store().begin_fill(KeyRef::new(&name, variant(key)), stale.as_ref())
+        else {
+            return;
+        };
+        let names = names(tags);
+        let late = self.random.chance(50);
+        if late && tags != 0 {
+            self.purge_tag_number(tags.trailing_zeros()).await;
+        }
+        let tagged = fill.tag(names.iter().map(Vec::as_slice)).is_ok();
+        let started = tagged && fill.start(variant(key), version.to_le_bytes().to_vec().into(), None);
+        if !late && tags != 0 {
+            self.purge_tag_number(tags.trailing_zeros()).await;
+        }
+        if started
+            && fill.write(body(0, key, version, length).into()).await.is_ok()
+            && let Ok(sequence) = fill.finish().await
+        {
+            self.tell(Event::Accepted { key, version, sequence: sequence.0 });
+        }
+    }
+
     /// A fill that begins before a purge and ends after it: it must leave nothing.
     async fn fill_across_a_purge(&mut self) {
-        let (key, version, length) = self.begin();
+        let (key, version, length, _) = self.begin();
         let name = primary(key);
         let stale = self.store().get(KeyRef::new(&name, variant(key))).await;
         let FillRole::Leader(mut fill) = self.store().begin_fill(KeyRef::new(&name, variant(key)), stale.as_ref())

@@ -17,6 +17,7 @@ use crate::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::object::Object;
 use crate::shared::Shared;
 use crate::stat::{Counters, Sequence};
+use crate::tags::Tags;
 
 /// How long a fill waits for room in the store before it goes on without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(200);
@@ -35,6 +36,7 @@ pub struct Fill {
     primary: Bytes,
     primary_hash: PrimaryHash,
     target: Option<Target>,
+    tags: Tags,
     fragments: u32,
     ended: bool,
 }
@@ -43,7 +45,7 @@ impl Fill {
     pub(super) fn new(shared: &Arc<Shared>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
         let fill = FillShared {
             hash,
-            generation: shared.draw(),
+            generation: shared.fills.begin(|| shared.draw()),
             superseded: AtomicBool::new(false),
             state: Mutex::new(State::default()),
             changed: Notify::new(),
@@ -54,6 +56,7 @@ impl Fill {
             primary: Bytes::copy_from_slice(key.primary),
             primary_hash,
             target: None,
+            tags: Tags::default(),
             fragments: 0,
             ended: false,
         }
@@ -69,6 +72,16 @@ impl Fill {
         FillReader::attach(&self.shared, &self.fill)
     }
 
+    /// Says which tags the object gets, besides those that were said before: before [`start`](Self::start), or before
+    /// [`refresh`](Self::refresh), which keeps those of the stale object too.
+    ///
+    /// *Errors*: `Invalid` where one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than
+    /// [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store the object.
+    pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
+        self.tags = self.tags.with(&self.shared.tags(tags)?)?;
+        Ok(())
+    }
+
     /// Says that the response is storable, under this variant, and shows its head to all followers.
     ///
     /// Returns false where the store cannot take it (budgets, size, a key or metadata out of bounds): followers are then
@@ -79,7 +92,9 @@ impl Fill {
         let fits = key.is_bounded()
             && metadata.len() <= crate::format::METADATA_BYTES_MAX
             && body_bytes.is_none_or(|bytes| bytes <= layout.object_bytes_max())
-            && (key.primary.len() + variant.len() + metadata.len()) as u64 + layout.whole_bytes_max + 256
+            && (key.primary.len() + variant.len() + self.tags.record_bytes() + metadata.len()) as u64
+                + layout.whole_bytes_max
+                + 256
                 <= layout.record_bytes_max();
         let over_budget = self.shared.fills.bytes() >= self.shared.fills.bytes_max;
         if !fits || over_budget || self.shared.stopped().is_some() {
@@ -93,6 +108,7 @@ impl Fill {
         let mut state = self.fill.lock();
         state.head = Some(Head { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
         state.stored_hash = Some(hash);
+        state.tags = self.tags.clone();
         state.phase = Phase::Streaming;
         drop(state);
         self.target = Some(Target { key: key.to_owned(), hash, metadata, body_bytes });
@@ -162,7 +178,8 @@ impl Fill {
         stored
     }
 
-    /// Confirms a stale object with new metadata (after a 304); its body stays as it is.
+    /// Confirms a stale object with new metadata (after a 304); its body stays as it is, and its tags with those of
+    /// [`tag`](Self::tag).
     pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
         let entry = &stale.entry;
         if entry.primary_hash != self.primary_hash {
@@ -177,6 +194,7 @@ impl Fill {
             body: entry.body.clone(),
             object_bytes: entry.object_bytes,
             generation: self.fill.generation,
+            tags: entry.tags.with(&self.tags)?,
         };
         let entry = self.shared.commit(parts)?;
         let object = Object::new(entry, &self.shared);
@@ -214,14 +232,15 @@ impl Fill {
     fn commit(&self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
         let Some(target) = &self.target else { return Err(Error::invalid("a fill was never started")) };
         let generation = self.fill.generation;
-        let (hash, key, metadata) = match piece {
+        let primary_hash = self.primary_hash;
+        let (hash, key, metadata, tags) = match piece {
             Piece::Fragment { number, .. } => {
-                (hash_fragment(target.hash, generation, number), KeyRef::new(b"", b"").to_owned(), Bytes::new())
+                let hash = hash_fragment(target.hash, generation, number);
+                (hash, KeyRef::new(b"", b"").to_owned(), Bytes::new(), Tags::default())
             }
-            _ => (target.hash, target.key.clone(), target.metadata.clone()),
+            _ => (target.hash, target.key.clone(), target.metadata.clone(), self.tags.clone()),
         };
-        let parts =
-            EntryParts { key, primary_hash: self.primary_hash, hash, piece, metadata, body, object_bytes, generation };
+        let parts = EntryParts { key, primary_hash, hash, piece, metadata, body, object_bytes, generation, tags };
         self.shared.commit(parts).map(|entry| Sequence(entry.sequence))
     }
 
@@ -290,6 +309,7 @@ impl Drop for Fill {
         if !self.ended {
             self.end(Phase::Failed);
         }
+        self.shared.fills.end(self.fill.generation);
         // Followers hold the chunks they still need through the state; the budget counts what runs, not what drains.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();

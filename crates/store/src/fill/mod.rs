@@ -19,16 +19,18 @@
 //! the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and
 //! `write` waits for it. Either way a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::key::{KeyHash, KeyRef};
+use crate::key::{KeyHash, KeyRef, PrimaryHash};
 use crate::object::Object;
+use crate::purges::Verdict;
 use crate::shared::Shared;
+use crate::tags::Tags;
 
 mod leader;
 mod reader;
@@ -42,6 +44,8 @@ const WINDOW_BYTES_MAX: u64 = 2 << 20;
 /// The fills under way.
 pub(crate) struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillShared>>>,
+    /// The generations of all fills under way, also of those that nobody can join any more.
+    generations: Mutex<BTreeSet<u64>>,
     /// Bytes that all fills hold.
     bytes: AtomicU64,
     bytes_max: u64,
@@ -49,12 +53,29 @@ pub(crate) struct FillTable {
 
 impl FillTable {
     pub fn new(bytes_max: u64) -> FillTable {
-        FillTable { fills: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
+        FillTable { fills: Mutex::default(), generations: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
     }
 
     /// The generation of the oldest fill under way.
     pub fn generation_min(&self) -> u64 {
-        self.lock().values().map(|fill| fill.generation).min().unwrap_or(u64::MAX)
+        self.generations().first().copied().unwrap_or(u64::MAX)
+    }
+
+    /// Draws the generation of a fill that begins: under the lock, so that no purge that it falls under is retired before it
+    /// is known to run.
+    fn begin(&self, draw: impl FnOnce() -> u64) -> u64 {
+        let mut generations = self.generations();
+        let generation = draw();
+        generations.insert(generation);
+        generation
+    }
+
+    fn end(&self, generation: u64) {
+        self.generations().remove(&generation);
+    }
+
+    fn generations(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.generations.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Bytes that fills hold.
@@ -109,6 +130,8 @@ struct State {
     /// The hash under which fragments stand.
     stored_hash: Option<KeyHash>,
     not_stored: bool,
+    /// Those of the head.
+    tags: Tags,
     followers: HashMap<u64, u64>,
     follower_next: u64,
 }
@@ -134,6 +157,14 @@ enum Phase {
 impl FillShared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether a purge that came since may be meant for what is being fetched. What has no head yet may get any tag.
+    fn is_purged(&self, shared: &Shared, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
+        let state = self.lock();
+        let tags = state.tags.hashes();
+        shared.purges.verdict(primary_hash, self.generation, primary, tags) != Verdict::Live
+            || (state.head.is_none() && shared.purges.may_be_purged_by_tag(self.generation))
     }
 
     fn enter(&self, phase: Phase) {
@@ -177,13 +208,15 @@ pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object
     let (primary_hash, hash) = shared.hash(key);
     let mut fills = shared.fills.lock();
     if let Some(fill) = fills.get(&hash)
-        && !shared.purges.is_purged(primary_hash, fill.generation, key.primary)
+        && !fill.is_purged(shared, primary_hash, key.primary)
         && let Some(reader) = FillReader::join(shared, fill)
     {
         return FillRole::Follower(reader);
     }
-    if let Some(entry) =
-        shared.find_resident(key).filter(|entry| stale.is_none_or(|stale| stale.entry.generation != entry.generation))
+    if let Some(entry) = shared
+        .find_resident(key)
+        .live()
+        .filter(|entry| stale.is_none_or(|stale| stale.entry.generation != entry.generation))
     {
         return FillRole::Resident(Object::new(entry, shared));
     }

@@ -270,6 +270,8 @@ impl Writer {
         let PackedAppend { buffer, items, last_sequence, tied, groups } = packed;
         shared.groups.add(layout.segment_of(incarnation), incarnation, offset == 0, &groups);
         Counters::add(&shared.counters.objects_tied, tied);
+        let tags_bytes = items.iter().map(|(item, _)| item.entry.tags.record_bytes() as u64).sum();
+        Counters::add(&shared.counters.tags_written_bytes, tags_bytes);
         self.appended_sequence = last_sequence;
         let bytes = buffer.len() as u64;
         let address = layout.segment_start(incarnation) + offset;

@@ -6,6 +6,7 @@ use super::Writer;
 use crate::entry::{Entry, Piece};
 use crate::index::Location;
 use crate::planted::{Bug, planted};
+use crate::purges::Verdict;
 use crate::queue::Unwritten;
 use crate::recovery::Suspect;
 use crate::shared::Found;
@@ -23,7 +24,8 @@ impl Writer {
         if let Some(from) = item.moved_from {
             return self.publish_moved(entry, from, location);
         }
-        if shared.is_purged(entry) {
+        let verdict = shared.verdict(entry);
+        if verdict == Verdict::Key || (verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers)) {
             shared.memory.drop_unwritten(entry);
             return;
         }
@@ -33,10 +35,6 @@ impl Writer {
         } else {
             shared.index.candidates(entry.hash)
         };
-        entry.set_location(location);
-        if entry.was_asked_for() {
-            shared.marks.set(location);
-        }
         shared.index.insert(entry.hash, location);
         for older in older {
             if known.is_some_and(|known| known.unit == older.unit) {
@@ -45,7 +43,16 @@ impl Writer {
                 self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
             }
         }
+        // Whoever finds the entry's place may take it from memory: from here on the index leads to it, and what a purge by tag
+        // must not uncover is out of it or behind it.
+        entry.set_location(location);
+        if entry.was_asked_for() {
+            shared.marks.set(location);
+        }
         shared.memory.admit(entry);
+        if verdict == Verdict::Tag {
+            shared.memory.remove_same(entry);
+        }
     }
 
     /// Makes an entry that was written anew findable at its new place, unless it has been purged or replaced since.

@@ -1,0 +1,158 @@
+//! Finding an entry: in memory, else where the index leads.
+//!
+//! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it, what it
+//! replaced is not looked for (`shared`, rule 4). Leaves to others: reading a record and deciding what it is (`shared`, `near`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::entry::{Entry, Piece};
+use crate::index::Location;
+use crate::key::{KeyHash, KeyRef, hash_fragment};
+use crate::planted::{Bug, planted};
+use crate::purges::Verdict;
+use crate::shared::{Found, Shared};
+use crate::stat::Counters;
+
+/// What memory has under a key.
+pub(crate) enum Resident {
+    /// The newest version, and no purge killed it.
+    Live(Arc<Entry>),
+    /// The newest version, which a purge killed: the key is a miss, whatever lies on disk.
+    Purged,
+    /// Nothing.
+    Absent,
+}
+
+impl Resident {
+    /// The entry that may be handed out.
+    pub fn live(self) -> Option<Arc<Entry>> {
+        match self {
+            Resident::Live(entry) => Some(entry),
+            Resident::Purged | Resident::Absent => None,
+        }
+    }
+}
+
+impl Shared {
+    /// Finds an object in memory.
+    pub fn find_resident(&self, key: KeyRef<'_>) -> Resident {
+        let (_, hash) = self.hash(key);
+        let Some(entry) = self.memory.get(hash, key) else { return Resident::Absent };
+        let verdict = self.verdict(&entry);
+        if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
+            Counters::add(&self.counters.hits_purged, 1);
+            let uncovers = planted(Bug::TagPurgeUncovers);
+            // Until it is in the index, nothing but its place in memory hides what it replaced.
+            if verdict == Verdict::Key || entry.location().is_some() || uncovers {
+                self.memory.remove_same(&entry);
+            }
+            return if uncovers { Resident::Absent } else { Resident::Purged };
+        }
+        if let Some(neighbour) = self.memory.promote(&entry) {
+            self.clusters.note_hit(neighbour);
+            Counters::add(&self.counters.neighbours_hit, 1);
+        }
+        if entry.ask()
+            && let Some(location) = entry.location()
+        {
+            self.marks.set(location);
+        }
+        Resident::Live(entry)
+    }
+
+    /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
+    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
+        let mut candidates = self.index.candidates(hash);
+        let head = self.head.load(Ordering::Acquire);
+        candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
+        for (position, &location) in candidates.iter().enumerate() {
+            let (found, window) = self.read_near(hash, key, location).await;
+            match found {
+                Found::Entry(entry) => {
+                    let fragment = matches!(entry.piece, Piece::Fragment { .. });
+                    let verdict = if fragment { Verdict::Live } else { self.verdict(&entry) };
+                    if verdict != Verdict::Live {
+                        Counters::add(&self.counters.hits_purged, 1);
+                    }
+                    if verdict == Verdict::Key || (verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers)) {
+                        self.index.remove(hash, location);
+                        continue;
+                    }
+                    if verdict == Verdict::Tag {
+                        // While the index leads to anything older, it hides that.
+                        if self.index.candidates(hash) == [location] {
+                            self.index.remove(hash, location);
+                        }
+                        return None;
+                    }
+                    Counters::add(&self.counters.hits_disk, 1);
+                    entry.ask();
+                    self.marks.set(location);
+                    let incarnation = self.incarnation_at(location, head);
+                    let in_memory = self.memory.put_read(&entry, || {
+                        self.index.contains(hash, location)
+                            && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
+                    });
+                    if let Some(window) = window {
+                        self.take_neighbours(&window, &entry);
+                    }
+                    return Some(
+                        in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key))).unwrap_or(entry),
+                    );
+                }
+                Found::Other | Found::Reclaimed => Counters::add(&self.counters.reads_wasted, 1),
+                Found::Failed => return None,
+                Found::Damaged => {
+                    // What is damaged may be the newest version of this very key: nothing older may be believed.
+                    for &older in &candidates[position..] {
+                        self.index.remove(hash, older);
+                    }
+                    Counters::add(&self.counters.damaged, 1);
+                    self.note_damage(location);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes everything under a hash out of the index.
+    pub fn forget(&self, hash: KeyHash) {
+        for location in self.index.candidates(hash) {
+            self.index.remove(hash, location);
+        }
+    }
+
+    /// Finds fragment `number` of a head.
+    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Option<Arc<Entry>> {
+        let hash = hash_fragment(key, generation, number);
+        let is_it = |entry: &Arc<Entry>| entry.piece == Piece::Fragment { generation, number };
+        if let Some(entry) = self.memory.get_hashed(hash).filter(is_it) {
+            return Some(entry);
+        }
+        self.find_on_disk(hash, None).await.filter(is_it)
+    }
+
+    /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.
+    ///
+    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and then
+    /// an error.
+    pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
+        let hash = hash_fragment(key, generation, number);
+        let mut candidates = self.index.candidates(hash);
+        if candidates.is_empty() {
+            if self.memory.contains(hash) {
+                return true;
+            }
+            // It may have been written, and have left memory, between the two looks.
+            candidates = self.index.candidates(hash);
+        }
+        let head = self.head.load(Ordering::Acquire);
+        let stays = |location: &Location| {
+            let incarnation = self.incarnation_at(*location, head);
+            self.layout.stays(incarnation, head) && self.pace.stays(&self.layout, incarnation, head)
+        };
+        candidates.iter().any(stays)
+    }
+}
