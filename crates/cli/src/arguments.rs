@@ -73,7 +73,9 @@ pub enum Command {
   One store on two disks, which goes on when one of them fails:
     nectary proxy --listen 127.0.0.1:8080 --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
   Purge a URL, all its variants (from this machine only):
-    curl -x http://127.0.0.1:8080 -X PURGE http://example.org/",
+    curl -x http://127.0.0.1:8080 -X PURGE http://example.org/
+  Purge all that came with one of two tags in Surrogate-Key or Cache-Tag:
+    curl -X PURGE -H 'Surrogate-Key: front-page news' http://127.0.0.1:8080/",
         after_help = exit::HELP
     )]
     Proxy(ProxyArguments),
@@ -149,15 +151,17 @@ pub enum StoreCommand {
     /// Store a file or the standard input under a key
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store put ./cache greeting hello.txt
+  nectary store put ./cache greeting hello.txt --tag news
   tar c . | nectary store put ./cache backup -", after_help = exit::HELP)]
     Put(PutArguments),
     /// Delete all variants of a key, durably
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store delete ./cache greeting", after_help = exit::HELP)]
     Delete(KeyArguments),
-    /// Delete everything in a store, or all keys that begin alike, durably and at once
+    /// Delete everything in a store, all keys that begin alike, or all that has a tag, durably and at once
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store purge ./cache --prefix http://example.org/images/
+  nectary store purge ./cache --tag front-page --tag news
   nectary store purge ./cache --all", after_help = exit::HELP)]
     Purge(PurgeArguments),
 }
@@ -248,10 +252,14 @@ pub struct PurgeArguments {
     #[command(flatten)]
     pub spans: SpanArguments,
     /// All keys that begin with this, and all their variants
-    #[arg(long, value_name = "TEXT", required_unless_present = "all", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["all", "tag"],
+        value_parser = NonEmptyStringValueParser::new())]
     pub prefix: Option<String>,
+    /// All objects that have this tag, or one of these where it is given more than once
+    #[arg(long, value_name = "TAG", conflicts_with = "prefix", value_parser = NonEmptyStringValueParser::new())]
+    pub tag: Vec<String>,
     /// Everything that is in the store
-    #[arg(long, conflicts_with = "prefix")]
+    #[arg(long, conflicts_with_all = ["prefix", "tag"])]
     pub all: bool,
 }
 
@@ -266,6 +274,9 @@ pub struct PutArguments {
     pub key: String,
     /// The file, or - for the standard input
     pub file: PathBuf,
+    /// A tag by which it can be purged; may be given more than once
+    #[arg(long, value_name = "TAG", value_parser = NonEmptyStringValueParser::new())]
+    pub tag: Vec<String>,
 }
 
 /// `status`.
@@ -294,6 +305,9 @@ pub struct ProxyArguments {
     /// Ports to which CONNECT may tunnel; may be given again
     #[arg(long, value_name = "PORT", default_values_t = [443])]
     pub connect_port: Vec<u16>,
+    /// Keep Surrogate-Key and Cache-Tag of responses from clients
+    #[arg(long)]
+    pub strip_tags: bool,
     /// Device of the store, made where it is absent: a path, `disk:/dev/sdb`, `memory:2G`
     #[arg(long, value_name = "SPEC")]
     pub store: String,

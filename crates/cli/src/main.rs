@@ -13,6 +13,7 @@ mod health;
 mod output;
 mod progress;
 mod proxy;
+mod purge;
 mod status;
 mod store;
 mod trace;

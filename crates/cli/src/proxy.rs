@@ -17,6 +17,7 @@ use crate::arguments::ProxyArguments;
 use crate::device::open_or_create_store;
 use crate::exit::{Failure, GOOD};
 use crate::health;
+use crate::purge::purge;
 
 /// What the store noticed is looked for this often.
 const NOTES_INTERVAL: Duration = Duration::from_secs(1);
@@ -82,6 +83,7 @@ fn options(arguments: &ProxyArguments) -> ProxyOptions {
         access_log: arguments.access_log.clone(),
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),
+        strip_tags: arguments.strip_tags,
         ..ProxyOptions::default()
     }
 }
@@ -110,6 +112,11 @@ fn start_control(
             store.sync().await.map_err(|error| failed(error.to_string()))?;
             serde_json::to_value(store.stat().sequences).map_err(|error| failed(error.to_string()))
         }
+    });
+    let of_purge = store.clone();
+    methods.register("purge", "purges a key, a prefix, tags, or all; durable when answered", move |params| {
+        let store = of_purge.clone();
+        async move { purge(&store, params).await }
     });
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
 }

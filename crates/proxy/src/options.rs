@@ -32,6 +32,8 @@ pub struct ProxyOptions {
     pub origin_ca: Option<PathBuf>,
     /// The ports to which `CONNECT` may tunnel.
     pub connect_ports: Vec<u16>,
+    /// Whether clients do not see `Surrogate-Key` and `Cache-Tag` of responses.
+    pub strip_tags: bool,
     /// Bounds on everything that peers decide.
     pub limits: Limits,
 }
@@ -47,6 +49,7 @@ impl Default for ProxyOptions {
             clients: Vec::new(),
             origin_ca: None,
             connect_ports: vec![443],
+            strip_tags: false,
             limits: Limits::default(),
         }
     }

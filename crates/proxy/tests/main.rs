@@ -15,6 +15,7 @@ mod origin_faults;
 mod purge_and_invalidation;
 mod shutdown;
 mod start_errors;
+mod tags;
 mod tunnels;
 mod validation;
 mod vary;

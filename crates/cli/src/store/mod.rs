@@ -12,6 +12,7 @@ use nectary_store::{CreateOptions, KeyRef, SpanDevice, Spans, Store};
 use crate::arguments::{CreateArguments, KeyArguments, PurgeArguments, ReadArguments, StoreCommand};
 use crate::device::{open_device, open_store, span_devices};
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::purge::purge_tags;
 use crate::{output, progress};
 
 /// Runs a command.
@@ -128,9 +129,10 @@ async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
 
 async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
     let store = open_store(&arguments.device, &arguments.spans).await?;
-    let purged = match &arguments.prefix {
-        Some(prefix) => store.purge_prefix(prefix.as_bytes()).await,
-        None => store.purge_all().await,
+    let purged = match (&arguments.prefix, &arguments.tag[..]) {
+        (Some(prefix), _) => store.purge_prefix(prefix.as_bytes()).await,
+        (None, []) => store.purge_all().await,
+        (None, tags) => purge_tags(&store, tags).await,
     };
     store.close().await?;
     purged?;

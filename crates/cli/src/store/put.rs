@@ -38,6 +38,7 @@ async fn put(
     let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref())? else {
         return Err(Failure::new(BUSY, "the key is being stored by somebody else", "try again"));
     };
+    fill.tag(arguments.tag.iter().map(String::as_bytes))?;
     if !fill.start(b"", Bytes::new(), length) {
         return Err(Failure::new(BUSY, "the store cannot take the object now", "try again, or make a larger store"));
     }

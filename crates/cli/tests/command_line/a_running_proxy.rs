@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use crate::common::{Ran, Scratch};
@@ -76,7 +77,7 @@ fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandl
         let mut lines = BufReader::new(&stream).lines();
         while lines.next().is_some_and(|line| !line.expect("text").is_empty()) {}
         let length = body.len();
-        write!(&stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\ncache-control: max-age=60\r\n\r\n{body}")
+        write!(&stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\ncache-control: max-age=60\r\nsurrogate-key: news\r\n\r\n{body}")
             .expect("sent");
     };
     (url, std::thread::spawn(serve))
@@ -125,6 +126,43 @@ fn a_running_proxy_is_healthy_and_has_its_store_to_itself() {
     assert_eq!(proxy.end().0, Some(0));
     assert_eq!(status(&scratch, 4), serde_json::json!([]));
     scratch.run("store stat ./s").exits(0);
+}
+
+/// Asks the one part that runs here over its control socket.
+fn ask_control(scratch: &Scratch, request: &str) -> Value {
+    let sockets = std::fs::read_dir(scratch.file("run")).expect("a runtime directory");
+    let mut paths = sockets.map(|entry| entry.expect("listed").path());
+    let path = paths.find(|path| path.extension().is_some_and(|ending| ending == "sock")).expect("a socket");
+    let mut stream = UnixStream::connect(path).expect("it listens");
+    writeln!(stream, "{request}").expect("sent");
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).expect("text");
+    serde_json::from_str(&answer).expect("JSON")
+}
+
+#[test]
+fn a_running_proxy_purges_what_its_control_socket_is_asked_to() {
+    let scratch = Scratch::new("control");
+    let proxy = Running::start(&scratch, "--store ./s");
+    let params = |url: &str| {
+        let tags = r#"{"tags":["news"]}"#.to_owned();
+        let (key, prefix) = (format!(r#"{{"key":"{url}"}}"#), format!(r#"{{"prefix":"{}"}}"#, &url[..url.len() - 1]));
+        [tags, key, prefix, r#"{"all":true}"#.to_owned()]
+    };
+    for which in 0..4 {
+        let (url, origin) = origin_for_one_request("hello");
+        assert!(proxy.ask("GET", &url).ends_with("hello"));
+        origin.join().expect("it answered");
+        assert!(proxy.ask("GET", &url).contains("nectary; hit"));
+        let answer = ask_control(&scratch, &format!(r#"{{"method":"purge","params":{}}}"#, params(&url)[which]));
+        assert_eq!(answer, serde_json::json!({"ok": {}}));
+        // Its origin is gone.
+        assert!(proxy.ask("GET", &url).starts_with("HTTP/1.1 502"), "{which}");
+    }
+    for wrong in ["{}", r#"{"tags":[]}"#, r#"{"all":false}"#, r#"{"tags":[""]}"#] {
+        let answer = ask_control(&scratch, &format!(r#"{{"method":"purge","params":{wrong}}}"#));
+        assert_eq!(answer["error"]["kind"], "invalid", "{wrong}: {answer}");
+    }
 }
 
 #[test]

@@ -53,6 +53,24 @@ fn what_was_purged_stays_purged_and_the_store_goes_on() {
 }
 
 #[test]
+fn what_has_a_purged_tag_is_gone_and_nothing_else() {
+    let scratch = Scratch::new("tag");
+    scratch.run("store create ./s --size 64M").exits(0);
+    scratch.run_with("store put ./s a - --tag news --tag sport", b"1").exits(0);
+    scratch.run_with("store put ./s b - --tag sport", b"2").exits(0);
+    scratch.run_with("store put ./s c -", b"3").exits(0);
+    scratch.run("store purge ./s --tag news --tag absent").exits(0);
+    scratch.run("store get ./s a").exits(4);
+    assert_eq!(scratch.run("store get ./s b").exits(0).output, b"2");
+    scratch.run("store purge ./s --tag sport").exits(0);
+    scratch.run("store get ./s b").exits(4);
+    assert_eq!(scratch.run("store get ./s c").exits(0).output, b"3");
+    for line in ["purge ./s", "purge ./s --tag a --all", "purge ./s --tag a --prefix b"] {
+        scratch.run(&format!("store {line}")).exits(2);
+    }
+}
+
+#[test]
 fn an_absent_store_says_how_to_make_one() {
     let scratch = Scratch::new("absent");
     for command in ["stat ./s", "get ./s a", "put ./s a -", "delete ./s a", "purge ./s --all"] {

@@ -84,7 +84,7 @@ fn without_dot_segments(path: &str) -> String {
 }
 
 /// `scheme://authority` of a key.
-fn origin_of(key: &[u8]) -> &[u8] {
+pub fn origin_of(key: &[u8]) -> &[u8] {
     let slash = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(2).map_or(key.len(), |(at, _)| at);
     &key[..slash]
 }

@@ -19,8 +19,10 @@ use crate::rules::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::rules::conditional::{set_validation, validates};
 use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
+use crate::rules::invalidate::origin_of;
 use crate::rules::key::Origin;
 use crate::rules::storable::{Storability, storability};
+use crate::rules::tags::{strip, tags_of};
 use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
 use crate::stored::metadata::encode_marker;
@@ -112,7 +114,7 @@ impl Plan {
 }
 
 /// Fetches. The fill ends with this task, whatever becomes of it.
-pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
+pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);
     let Some(to) = plan.to.clone() else {
@@ -141,9 +143,14 @@ pub(super) async fn run(plan: Plan, fill: Fill, tell: oneshot::Sender<Told>) {
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                let headers = merged(stored, &parts.headers);
+                // It gets the tags of the 304, and keeps those that it has.
+                let is_tagged = tag(&plan, &mut fill, &parts.headers);
+                let mut headers = merged(stored, &parts.headers);
+                if worker.options.strip_tags {
+                    strip(&mut headers);
+                }
                 // Its place in the store is the one of these names.
-                if Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
+                if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
                     refresh(&plan, fill, object, &headers, times, tell).await;
                     return;
                 }
@@ -229,8 +236,14 @@ async fn fetch_body(
     push_variant(&mut variant, &names, &plan.headers);
     let mut headers = response.headers().clone();
     headers.append(VIA, worker.via.clone());
-    let metadata =
-        (verdict.is_storable() && !is_close_delimited).then(|| to_metadata(status, &headers, times)).flatten();
+    // What cannot be found by its tags must not be stored.
+    let is_tagged = tag(plan, &mut fill, &headers);
+    if worker.options.strip_tags {
+        strip(&mut headers);
+    }
+    let metadata = (is_tagged && verdict.is_storable() && !is_close_delimited)
+        .then(|| to_metadata(status, &headers, times))
+        .flatten();
     let Some(metadata) = metadata else {
         // An origin in trouble may be well again for the next request.
         if !status.is_server_error() && plan.stale.is_none() {
@@ -270,6 +283,12 @@ async fn fetch_body(
         // Without its marker the variant is not found again: a miss, nothing worse.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
     }
+}
+
+/// Gives what is fetched the tags that headers name; false where they are out of bounds.
+fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
+    let tags = tags_of(headers, origin_of(&plan.key));
+    fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
 }
 
 fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {

@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::header::VIA;
 use http::{Method, Response};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::{Level, Throttle};
+use nectary_store::TAGS_MAX;
 
 use super::asked::Asked;
 use super::reply::{CACHE_STATUS, failed, finish};
@@ -18,8 +20,9 @@ use crate::rules::cache_control::ResponseDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
-use crate::rules::invalidate::{invalidated, is_unsafe};
+use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::storable::storability;
+use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
 /// Says that what an unsafe request changed is out of memory, but perhaps not off the device.
@@ -51,6 +54,9 @@ pub(super) fn forward(asked: Asked, response: Response<Incoming>, lease: Lease, 
     forget_if_storable(&asked, &response);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
+    if asked.worker.options.strip_tags {
+        strip(&mut parts.headers);
+    }
     parts.headers.append(VIA, asked.worker.via.clone());
     let status = Some(parts.status.as_u16());
     let cache_status = CacheStatus::Forwarded { why, status, stored: false, collapsed: false };
@@ -97,4 +103,11 @@ async fn invalidate(asked: &Asked, response: &Response<Incoming>) {
             PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
         }
     }
+    let groups = invalidated_groups_of(response.headers(), origin_of(&asked.key));
+    let purges = groups.iter().take(TAGS_MAX).map(|group| asked.worker.store.purge_tag(group));
+    for error in join_all(purges).await.into_iter().filter_map(Result::err) {
+        let url = String::from_utf8_lossy(&asked.key);
+        PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge a group of {url} durably: {error}"));
+    }
+    asked.worker.stats.invalidations.add(groups.len() as u64);
 }

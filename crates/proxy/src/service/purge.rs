@@ -1,15 +1,22 @@
-//! `PURGE`: a URL and all its variants out of the store, from this machine only.
+//! `PURGE`: a URL and all its variants out of the store, or all that has a tag, from this machine only.
+//!
+//! Owns: what a purge request means. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags, and its URL
+//! only says whose groups they are; without, about its URL.
 
+use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
 use http::uri::{Authority, Scheme};
 use http::{Response, StatusCode, Uri};
+use nectary_store::{TAG_BYTES_MAX, TAGS_MAX};
 
 use super::asked::Asked;
 use super::reply::{own, own_with};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::cache_status::CacheStatus;
+use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
+use crate::rules::tags::tags_of;
 
 /// Purges the request's URL. When the response is sent, the purge is durable.
 pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody> {
@@ -17,35 +24,61 @@ pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody
         let text = "PURGE is served to this machine's own addresses only.";
         return own(&asked, StatusCode::FORBIDDEN, "purge-not-admitted", text, true);
     }
-    if !has_key {
-        match key_of_host(&asked) {
-            Some(key) => asked.key = key,
-            None => {
-                let text = "PURGE needs a URL: a whole one, or a path with a Host header.";
-                return own(&asked, StatusCode::BAD_REQUEST, "no-url", text, false);
-            }
-        }
+    let key = if has_key { None } else { key_of_host(&asked) };
+    let has_key = has_key || key.is_some();
+    if let Some(key) = key {
+        asked.key = key;
     }
-    let wants_json = asked
-        .headers
-        .get(ACCEPT)
-        .is_some_and(|value| value.as_bytes().windows(16).any(|window| window == b"application/json"));
+    let tags = tags_of(&asked.headers, origin_of(&asked.key));
+    if !tags.is_empty() {
+        return purge_tags(&asked, &tags).await;
+    }
+    if !has_key {
+        let text =
+            "PURGE needs a URL (a whole one, or a path with a Host header), or tags in Surrogate-Key or Cache-Tag.";
+        return own(&asked, StatusCode::BAD_REQUEST, "no-url", text, false);
+    }
     let url = String::from_utf8_lossy(&asked.key).into_owned();
     match asked.worker.store.purge_key(&asked.key).await {
-        Ok(()) => {
-            let (kind, text) = if wants_json {
-                ("application/json", serde_json::json!({ "purged": url }).to_string())
-            } else {
-                ("text/plain; charset=utf-8", format!("purged {url}"))
-            };
-            let status = CacheStatus::Own { detail: "purged" };
-            own_with(&asked, StatusCode::OK, status, Outcome::Purged, kind, &text, false)
-        }
+        Ok(()) => purged(&asked, serde_json::json!({ "purged": url }), &format!("purged {url}")),
         Err(error) => {
             let text = format!("{url} is out of this process, but the purge is not on the device: {error}");
             own(&asked, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false)
         }
     }
+}
+
+/// Purges all that has one of these tags.
+async fn purge_tags(asked: &Asked, tags: &[Vec<u8>]) -> Response<ReplyBody> {
+    if tags.len() > TAGS_MAX || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
+        let text = format!("A purge names at most {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
+        return own(asked, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
+    }
+    // Together, so that they share a block of the log and a flush.
+    let purges = join_all(tags.iter().map(|tag| asked.worker.store.purge_tag(tag))).await;
+    if let Some(error) = purges.into_iter().find_map(Result::err) {
+        let text = format!("What has the tags is out of this process, but the purge is not on the device: {error}");
+        return own(asked, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false);
+    }
+    let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
+    let text = format!("purged what has a tag of: {}", names.join(", "));
+    purged(asked, serde_json::json!({ "purged_tags": names }), &text)
+}
+
+/// A tag as it was asked for: of a group, its name.
+fn name(tag: &[u8]) -> &[u8] {
+    tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
+}
+
+/// Says what was purged, in the form that was asked for.
+fn purged(asked: &Asked, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
+    let accept = asked.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
+    let status = CacheStatus::Own { detail: "purged" };
+    let (kind, text) = match accept.windows(16).any(|window| window == b"application/json") {
+        true => ("application/json", json.to_string()),
+        false => ("text/plain; charset=utf-8", text.to_owned()),
+    };
+    own_with(asked, StatusCode::OK, status, Outcome::Purged, kind, &text, false)
 }
 
 /// The key of a path and a `Host`.

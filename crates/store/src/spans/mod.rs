@@ -337,11 +337,22 @@ impl Spans {
 
     /// Puts a whole object, as [`Store::put`]; its sequence counts on its span.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+        self.put_tagged(key, &[], metadata, body).await
+    }
+
+    /// Puts a whole object under tags, as [`Store::put_tagged`].
+    pub async fn put_tagged(
+        &self,
+        key: KeyRef<'_>,
+        tags: &[&[u8]],
+        metadata: Bytes,
+        body: Bytes,
+    ) -> Result<Sequence, Error> {
         if self.sole().is_none() {
             self.notice_losses().await;
         }
         let (store, _) = self.place(key.primary).ok_or_else(all_lost)?;
-        store.put(key, metadata, body).await
+        store.put_tagged(key, tags, metadata, body).await
     }
 
     /// Says that objects of the primary key `object` will be wanted with those of `seed`, as [`Store::collocate`]. Where the two belong to
@@ -368,6 +379,11 @@ impl Spans {
     /// Purges every key that begins with `prefix`, as [`Store::purge_prefix`].
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         self.purge(|store| async move { store.purge_prefix(prefix).await }).await
+    }
+
+    /// Purges all that was put under a tag, as [`Store::purge_tag`].
+    pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
+        self.purge(|store| async move { store.purge_tag(tag).await }).await
     }
 
     /// Purges on every span that is there; one that fails has to be known to be away by all others before this returns.

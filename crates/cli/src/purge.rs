@@ -1,0 +1,67 @@
+//! Purges over the control socket of a running proxy.
+//!
+//! Owns: what the parameters of the method `purge` mean: exactly one of `{"key": URL}`, `{"prefix": TEXT}`, `{"tags": [TAG, …]}`
+//! and `{"all": true}`. Promises: what was answered with `ok` is durable. Leaves to others: the store.
+
+use nectary_host::{Fault, FaultKind};
+use nectary_store::{Error, ErrorKind, Spans};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The parameters.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Purge {
+    Key(String),
+    Prefix(String),
+    Tags(Vec<String>),
+    All(bool),
+}
+
+/// Purges what the parameters say.
+pub async fn purge(store: &Spans, params: Value) -> Result<Value, Fault> {
+    let wrong = |message: String| {
+        let remedy = r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}"#;
+        Fault::new(FaultKind::Invalid, message, remedy)
+    };
+    let purge: Purge = serde_json::from_value(params).map_err(|error| wrong(format!("not a purge: {error}")))?;
+    let purged = match &purge {
+        Purge::Key(key) => store.purge_key(key.as_bytes()).await,
+        Purge::Prefix(prefix) if !prefix.is_empty() => store.purge_prefix(prefix.as_bytes()).await,
+        Purge::Tags(tags) if !tags.is_empty() => purge_tags(store, tags).await,
+        Purge::All(true) => store.purge_all().await,
+        _ => return Err(wrong("a purge of nothing".to_owned())),
+    };
+    purged.map(|()| json!({})).map_err(|error| {
+        let kind = match error.kind {
+            ErrorKind::Invalid => FaultKind::Invalid,
+            ErrorKind::Busy => FaultKind::Busy,
+            _ => FaultKind::Failed,
+        };
+        Fault::new(kind, error.message, "see `nectary status`")
+    })
+}
+
+/// Purges all that has one of these tags.
+pub async fn purge_tags(store: &Spans, tags: &[String]) -> Result<(), Error> {
+    for tag in tags {
+        store.purge_tag(tag.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_says_one_thing() {
+        let read = |params: Value| serde_json::from_value::<Purge>(params).ok();
+        assert_eq!(read(json!({"key": "http://h/"})), Some(Purge::Key("http://h/".to_owned())));
+        assert_eq!(read(json!({"tags": ["a", "b"]})), Some(Purge::Tags(vec!["a".to_owned(), "b".to_owned()])));
+        assert_eq!(read(json!({"all": true})), Some(Purge::All(true)));
+        for wrong in [json!(null), json!({}), json!({"key": "a", "all": true}), json!({"tags": "a"}), json!("all")] {
+            assert_eq!(read(wrong.clone()), None, "{wrong}");
+        }
+    }
+}

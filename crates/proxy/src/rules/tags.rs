@@ -1,0 +1,106 @@
+//! Tags of responses: names by which an operator or an origin purges many at once.
+//!
+//! Owns: which header fields name tags, how they are read, and what a cache group is as a tag. `Surrogate-Key` (separated by
+//! spaces) and `Cache-Tag` (by commas) name the same kind of tag, whatever the origin; they compare byte by byte. A cache group
+//! is one of its origin alone: its tag begins with a byte that no header can hold, and that origin. *Source*: RFC 9875; RFC
+//! 9651, 4.2, for its lists of strings (one that does not parse, as a whole, is as if it were not there).
+
+use http::{HeaderMap, HeaderName};
+
+use super::list::members_of;
+
+/// Tags, separated by spaces.
+const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
+/// Tags, separated by commas.
+const CACHE_TAG: HeaderName = HeaderName::from_static("cache-tag");
+/// The groups of a response.
+const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
+/// The groups that a response to an unsafe request makes invalid.
+const CACHE_GROUP_INVALIDATION: HeaderName = HeaderName::from_static("cache-group-invalidation");
+
+/// The tags that headers name, groups among them where `origin` has them: `scheme://authority`.
+pub fn tags_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
+    let mut tags = plain_tags_of(headers);
+    tags.extend(groups_of(headers, &CACHE_GROUPS, origin));
+    tags
+}
+
+/// The groups that a response's headers make invalid, as tags.
+pub fn invalidated_groups_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
+    groups_of(headers, &CACHE_GROUP_INVALIDATION, origin)
+}
+
+/// Removes what names tags for caches like this one. Groups stay: they are for every cache on the way.
+pub fn strip(headers: &mut HeaderMap) {
+    headers.remove(SURROGATE_KEY);
+    headers.remove(CACHE_TAG);
+}
+
+fn plain_tags_of(headers: &HeaderMap) -> Vec<Vec<u8>> {
+    let lines = headers.get_all(SURROGATE_KEY);
+    let keys = lines.iter().flat_map(|value| value.as_bytes().split(|byte| matches!(byte, b' ' | b'\t')));
+    let members = headers.get_all(CACHE_TAG).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    keys.chain(members).map(<[u8]>::trim_ascii).filter(|tag| !tag.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+fn groups_of(headers: &HeaderMap, name: &HeaderName, origin: &[u8]) -> Vec<Vec<u8>> {
+    let names: Option<Vec<Vec<u8>>> = members_of(headers, name).map(string).collect();
+    names.unwrap_or_default().into_iter().map(|name| [b"\0", origin, b"\0", &name[..]].concat()).collect()
+}
+
+/// A String of structured fields; its parameters mean nothing here.
+fn string(member: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = member.strip_prefix(b"\"")?.iter();
+    let mut text = Vec::with_capacity(member.len());
+    loop {
+        match *bytes.next()? {
+            b'"' => break,
+            b'\\' => text.push(*bytes.next().filter(|byte| matches!(byte, b'"' | b'\\'))?),
+            byte @ b' '..=b'~' => text.push(byte),
+            _ => return None,
+        }
+    }
+    matches!(bytes.as_slice().first(), None | Some(b';')).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    fn texts(tags: Vec<Vec<u8>>) -> Vec<String> {
+        tags.into_iter().map(|tag| String::from_utf8(tag).expect("text")).collect()
+    }
+
+    #[test]
+    fn tags_are_read_from_each_field_in_its_own_way() {
+        type Lines<'a> = &'a [(&'a str, &'a str)];
+        let table: &[(Lines, &[&str])] = &[
+            (&[], &[]),
+            (&[("surrogate-key", "")], &[]),
+            (&[("surrogate-key", " a  b,c\t\"d ")], &["a", "b,c", "\"d"]),
+            (&[("surrogate-key", "a"), ("surrogate-key", "b")], &["a", "b"]),
+            (&[("cache-tag", "a, b c ,,d")], &["a", "b c", "d"]),
+            (&[("cache-tag", "a"), ("surrogate-key", "b")], &["b", "a"]),
+            (&[("cache-groups", "\"a\", \"b\\\"c,d\";x=1")], &["\0http://o\0a", "\0http://o\0b\"c,d"]),
+            (&[("cache-groups", "\"a\""), ("cache-groups", "\"b\"")], &["\0http://o\0a", "\0http://o\0b"]),
+            (&[("cache-groups", "\"a\", b"), ("cache-tag", "c")], &["c"]),
+            (&[("cache-groups", "\"a")], &[]),
+            (&[("cache-groups", "\"a\" x")], &[]),
+            (&[("cache-groups", "\"a\\x\"")], &[]),
+            (&[("cache-group-invalidation", "\"a\"")], &[]),
+        ];
+        for (lines, expected) in table {
+            assert_eq!(texts(tags_of(&headers(lines), b"http://o")), *expected, "{lines:?}");
+        }
+        let invalid = headers(&[("cache-group-invalidation", "\"a\"")]);
+        assert_eq!(texts(invalidated_groups_of(&invalid, b"http://o")), ["\0http://o\0a"]);
+    }
+
+    #[test]
+    fn tags_are_stripped_and_groups_are_not() {
+        let mut stripped = headers(&[("surrogate-key", "a"), ("cache-tag", "a"), ("cache-groups", "\"a\"")]);
+        strip(&mut stripped);
+        assert_eq!(stripped, headers(&[("cache-groups", "\"a\"")]));
+    }
+}
