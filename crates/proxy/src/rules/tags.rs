@@ -25,6 +25,11 @@ pub fn tags_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
     tags
 }
 
+/// Whether headers are about tags, also where they name none.
+pub fn are_about_tags(headers: &HeaderMap) -> bool {
+    [SURROGATE_KEY, CACHE_TAG, CACHE_GROUPS].iter().any(|name| headers.contains_key(name))
+}
+
 /// The groups that a response's headers make invalid, as tags.
 pub fn invalidated_groups_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
     groups_of(headers, &CACHE_GROUP_INVALIDATION, origin)

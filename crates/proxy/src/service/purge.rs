@@ -16,7 +16,7 @@ use crate::body::ReplyBody;
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
-use crate::rules::tags::tags_of;
+use crate::rules::tags::{are_about_tags, tags_of};
 
 /// Purges the request's URL. When the response is sent, the purge is durable.
 pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody> {
@@ -29,9 +29,8 @@ pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody
     if let Some(key) = key {
         asked.key = key;
     }
-    let tags = tags_of(&asked.headers, origin_of(&asked.key));
-    if !tags.is_empty() {
-        return purge_tags(&asked, &tags).await;
+    if are_about_tags(&asked.headers) {
+        return purge_tags(&asked, &tags_of(&asked.headers, origin_of(&asked.key))).await;
     }
     if !has_key {
         let text =
@@ -50,8 +49,8 @@ pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody
 
 /// Purges all that has one of these tags.
 async fn purge_tags(asked: &Asked, tags: &[Vec<u8>]) -> Response<ReplyBody> {
-    if tags.len() > TAGS_MAX || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
-        let text = format!("A purge names at most {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
+    if !(1..=TAGS_MAX).contains(&tags.len()) || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
+        let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(asked, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
     // Together, so that they share a block of the log and a flush.
