@@ -8,10 +8,14 @@
 //! Cost: 32 bytes an entry in the slab (40 with two chains) and 11 to 21 in the table (4 bytes of index and 4 of hash, side
 //! by side so that finding an entry takes one line of memory before the entry's own).
 
+use crate::memory::with_capacity;
 use crate::table::{self, Record, Table};
 
 /// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
+
+/// Entries of the smallest slab.
+const ENTRIES_MIN: usize = 4;
 
 /// Where an entry is.
 #[derive(Debug, Clone, Copy)]
@@ -160,6 +164,9 @@ impl<const CHAINS: usize> Arena<CHAINS> {
             self.entries[index as usize] = entry;
             index
         } else if self.entries.len() < NONE as usize {
+            if self.entries.len() == self.entries.capacity() {
+                self.grow();
+            }
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
         } else {
@@ -167,6 +174,13 @@ impl<const CHAINS: usize> Arena<CHAINS> {
         };
         self.table.insert(Index { hash: table::hash(id), index });
         Some(index)
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut entries = with_capacity((self.entries.len() * 2).max(ENTRIES_MIN));
+        entries.extend_from_slice(&self.entries);
+        self.entries = entries;
     }
 
     /// Forgets an entry, which must be in no queue any more.

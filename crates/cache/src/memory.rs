@@ -1,8 +1,50 @@
-//! What is asked of the machine's memory: to fetch a line before it is needed.
+//! What is asked of the machine's memory: to fetch a line before it is needed, and to be of large pages where there is much of it.
 //!
-//! Owns: the one instruction, and the only `unsafe` of this crate. Promises: changes nothing that a program can see. Leaves
-//! to others: what is worth fetching, and how long before it is needed.
+//! Owns: the one instruction, the one call of the system, and the only `unsafe` of this crate. Promises: changes nothing that a program can
+//! see. Leaves to others: what is worth fetching, and how long before it is needed; which memory is touched here and there.
+//!
+//! A line that may be anywhere costs not only itself but also where its page is, which a processor remembers of few pages; an
+//! instruction that asks for a line waits for that. Of pages of 2 MiB there are few.
 #![allow(unsafe_code)]
+
+/// What a large page holds; on machines whose large pages are of another size nothing is gained. *Units*: bytes.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+/// Less memory than this is left alone. *Units*: bytes.
+const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
+
+/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: what is then
+/// written of it counts by whole large pages.
+pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
+    let values = Vec::<T>::with_capacity(capacity);
+    #[cfg(target_os = "linux")]
+    {
+        let bytes = values.capacity() * size_of::<T>();
+        let start: *mut u8 = values.as_ptr().cast_mut().cast();
+        let skipped = start.align_offset(LARGE_PAGE_BYTES);
+        if bytes >= LARGE_BYTES_MIN && skipped < bytes {
+            let whole = (bytes - skipped) & !(LARGE_PAGE_BYTES - 1);
+            // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. That it is not followed is
+            // no error.
+            unsafe { libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE) };
+        }
+    }
+    values
+}
+
+/// `count` times `value`, in memory as of [`with_capacity`].
+pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Vec<T> {
+    let mut values = with_capacity(count);
+    values.resize(count, value);
+    values
+}
+
+/// The values of `old`, with `value` behind them up to `count`, in memory as of [`with_capacity`].
+pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
+    let mut values = with_capacity(count);
+    values.extend_from_slice(old);
+    values.resize(count, value);
+    values
+}
 
 /// Asks for the line in which `value` begins; on processors other than x86-64 it does nothing.
 #[inline]
@@ -19,10 +61,24 @@ pub(crate) fn prefetch<T>(value: &T) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_large_pages_is_memory() {
+        for count in [0, 1, 1000, LARGE_BYTES_MIN / 8 - 1, LARGE_BYTES_MIN / 8, LARGE_BYTES_MIN / 8 * 3 + 1] {
+            let mut values = filled(7_u64, count);
+            assert!(values.len() == count && values.iter().all(|value| *value == 7));
+            values.iter_mut().zip(0..).for_each(|(value, index)| *value = index);
+            let values = grown(&values, count + count / 2 + 1, u64::MAX);
+            assert!(values.iter().take(count).copied().eq(0..count as u64));
+            assert!(values.len() > count && values[count..].iter().all(|value| *value == u64::MAX));
+        }
+    }
+
     #[test]
     fn what_is_fetched_is_as_it_was() {
         let values: Vec<u64> = (0..1000).collect();
-        values.iter().for_each(super::prefetch);
+        values.iter().for_each(prefetch);
         assert_eq!(values.iter().sum::<u64>(), 499_500);
     }
 }

@@ -20,6 +20,8 @@
 //! G. Cormode, S. Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications", Journal of
 //! Algorithms 55(1), 2005; conservative update: C. Estan, G. Varghese, SIGCOMM 2002.
 
+use crate::memory::with_capacity;
+
 /// Words of 16 counters in a block.
 const BLOCK_WORDS: usize = 8;
 /// A block serves so many ids.
@@ -44,7 +46,10 @@ impl Sketch {
     /// Grows until it is large enough for `ids`.
     pub(crate) fn fit(&mut self, ids: usize) {
         while self.blocks.len() * BLOCK_IDS < ids {
-            self.blocks.extend_from_within(..);
+            let mut doubled = with_capacity(2 * self.blocks.len());
+            doubled.extend_from_slice(&self.blocks);
+            doubled.extend_from_slice(&self.blocks);
+            self.blocks = doubled;
         }
     }
 

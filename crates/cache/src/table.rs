@@ -10,7 +10,7 @@
 //!
 //! Cost: the record's size by 4/3 to 8/3 (at most three quarters of the places are taken, and the table doubles).
 
-use crate::memory::prefetch;
+use crate::memory::{filled, prefetch};
 
 /// Places of the smallest table.
 const PLACES_MIN: usize = 16;
@@ -135,7 +135,7 @@ impl<R: Record> Table<R> {
     #[cold]
     fn grow(&mut self) {
         let places = (self.places.len() * 2).max(PLACES_MIN);
-        let old = std::mem::replace(&mut self.places, vec![R::VACANT; places]);
+        let old = std::mem::replace(&mut self.places, filled(R::VACANT, places));
         old.into_iter().filter(|record| !record.is_vacant()).for_each(|record| {
             self.put(record);
         });

@@ -14,6 +14,8 @@
 //! Cost: 8 bytes and a bit a position, 8 bytes more from the first weight on that is not 1; a ring has at most 8 positions for
 //! each id of the most that it ever had, and fewer where few are taken out of the middle.
 
+use crate::memory::{filled, grown};
+
 /// Positions of the smallest ring; no fewer than the bits of a word.
 const POSITIONS_MIN: usize = 64;
 /// A full ring in which one in so many positions counts is doubled, else its gaps are closed.
@@ -207,12 +209,12 @@ impl Timeline {
             }
             // The oldest comes to the front, so that the ring ends where the old memory ends.
             self.ids.rotate_left(self.start);
-            self.ids.resize(doubled, 0);
+            self.ids = grown(&self.ids, doubled, 0);
             if !self.weights.is_empty() {
                 self.weights.rotate_left(self.start);
-                self.weights.resize(doubled, 1);
+                self.weights = grown(&self.weights, doubled, 1);
             }
-            let counting = std::mem::replace(&mut self.counting, vec![0; doubled / 64]);
+            let counting = std::mem::replace(&mut self.counting, filled(0, doubled / 64));
             let old_start = std::mem::take(&mut self.start);
             let counts = |step: usize| {
                 let place = (old_start + step) & (length - 1);
@@ -282,7 +284,7 @@ impl Timeline {
     #[inline(never)]
     fn put_weight(&mut self, place: usize, weight: u64) {
         if self.weights.is_empty() {
-            self.weights.resize(self.ids.len(), 1);
+            self.weights = filled(1, self.ids.len());
         }
         self.weights[place] = weight;
     }
