@@ -121,6 +121,13 @@ impl<R: Record> Table<R> {
         }
     }
 
+    /// Asks for the memory that a search for a record and its removal need.
+    #[inline]
+    pub(crate) fn prepare_removal(&self, hash: u32) {
+        self.prepare(hash);
+        self.prepare(hash.wrapping_add(1));
+    }
+
     #[inline]
     fn put(&mut self, record: R) -> usize {
         let last = self.places.len() - 1;

@@ -215,36 +215,30 @@ impl Timeline {
                 self.weights = grown(&self.weights, doubled, 1);
             }
             let counting = std::mem::replace(&mut self.counting, filled(0, doubled / 64));
-            let old_start = std::mem::take(&mut self.start);
-            let counts = |step: usize| {
-                let place = (old_start + step) & (length - 1);
-                counting[place / 64] >> (place % 64) & 1 == 1
-            };
-            self.close_gaps(counts, owner);
+            let start = std::mem::take(&mut self.start);
+            self.close_gaps(Steps::new(&counting, start, self.span), owner);
         } else {
             let counting = std::mem::take(&mut self.counting);
-            let (start, last) = (self.start, length - 1);
-            let counts = |step: usize| {
-                let place = (start + step) & last;
-                counting[place / 64] >> (place % 64) & 1 == 1
-            };
-            self.close_gaps(counts, owner);
+            self.close_gaps(Steps::new(&counting, self.start, self.span), owner);
             self.counting = counting;
+            self.counting.fill(0);
         }
-        self.counting.fill(0);
-        for step in 0..self.span {
+        let mut step = 0;
+        while step < self.span {
             let place = self.place_after(self.start, step);
-            self.counting[place / 64] |= 1 << (place % 64);
+            let bits = (64 - place % 64).min(self.span - step);
+            self.counting[place / 64] |= u64::MAX >> (64 - bits) << (place % 64);
+            step += bits;
         }
         true
     }
 
-    /// Moves what counts towards the oldest end, where `counts` tells by distance from it.
-    fn close_gaps(&mut self, counts: impl Fn(usize) -> bool, owner: &mut impl Owner) {
-        let mut next = 0;
-        for step in (0..self.span).filter(|&step| counts(step)) {
-            if step + AHEAD < self.span {
-                owner.prepare(self.ids[self.place_after(self.start, step + AHEAD)]);
+    /// Moves what counts towards the oldest end; `steps` are the distances from it.
+    fn close_gaps(&mut self, steps: Steps, owner: &mut impl Owner) {
+        let mut ahead = steps.clone().skip(AHEAD);
+        for (next, step) in steps.enumerate() {
+            if let Some(step) = ahead.next() {
+                owner.prepare(self.ids[self.place_after(self.start, step)]);
             }
             let (from, to) = (self.place_after(self.start, step), self.place_after(self.start, next));
             self.ids[to] = self.ids[from];
@@ -252,9 +246,8 @@ impl Timeline {
                 self.weights[to] = self.weights[from];
             }
             owner.moved(self.ids[to], to as u32);
-            next += 1;
         }
-        (self.span, self.ahead) = (next, 0);
+        (self.span, self.ahead) = (self.count, 0);
     }
 
     #[inline]
@@ -287,6 +280,41 @@ impl Timeline {
             self.weights = filled(1, self.ids.len());
         }
         self.weights[place] = weight;
+    }
+}
+
+/// The distances from the oldest end of the ids that count, rising.
+#[derive(Clone)]
+struct Steps<'a> {
+    counting: &'a [u64],
+    start: usize,
+    step: usize,
+    span: usize,
+}
+
+impl Steps<'_> {
+    /// Of a ring whose oldest end is at `start`.
+    fn new(counting: &[u64], start: usize, span: usize) -> Steps<'_> {
+        Steps { counting, start, step: 0, span }
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.step < self.span {
+            let place = (self.start + self.step) & (self.counting.len() * 64 - 1);
+            let word = self.counting[place / 64] >> (place % 64);
+            if word != 0 {
+                let step = self.step + word.trailing_zeros() as usize;
+                self.step = step + 1;
+                return (step < self.span).then_some(step);
+            }
+            self.step += 64 - place % 64;
+        }
+        None
     }
 }
 
