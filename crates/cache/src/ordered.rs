@@ -121,7 +121,7 @@ impl<D: Discipline> Evicts for Ordered<D> {
         }
         if !D::NEWEST_LEAVES {
             while let Some(soon) = self.order.next_ahead() {
-                self.residents.prepare_removal(hash(soon));
+                self.residents.prepare(hash(soon));
             }
         }
         Step::Done

@@ -113,19 +113,15 @@ impl<R: Record> Table<R> {
         self.places[hole] = R::VACANT;
     }
 
-    /// Asks for the memory that a search needs.
+    /// Asks for the memory that a search needs, or a removal: two lines where the record's neighbour is in the next.
     #[inline]
     pub(crate) fn prepare(&self, hash: u32) {
-        if let Some(record) = self.places.get(hash as usize & self.places.len().wrapping_sub(1)) {
-            prefetch(record);
+        let last = self.places.len().wrapping_sub(1);
+        for hash in [hash, hash.wrapping_add(1)] {
+            if let Some(record) = self.places.get(hash as usize & last) {
+                prefetch(record);
+            }
         }
-    }
-
-    /// Asks for the memory that a search for a record and its removal need.
-    #[inline]
-    pub(crate) fn prepare_removal(&self, hash: u32) {
-        self.prepare(hash);
-        self.prepare(hash.wrapping_add(1));
     }
 
     #[inline]

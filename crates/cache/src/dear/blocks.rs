@@ -166,12 +166,6 @@ impl Blocks {
         self.table.prepare(hash(id));
     }
 
-    /// Asks for the memory that it needs to find `id` and to forget it.
-    #[inline]
-    pub(super) fn prepare_to_forget(&self, id: u64) {
-        self.table.prepare_removal(hash(id));
-    }
-
     /// The block at a place that was found.
     #[inline]
     pub(super) fn get(&self, at: usize) -> &Block {

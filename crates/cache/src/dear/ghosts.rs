@@ -71,7 +71,7 @@ impl Ghosts {
             let (id, number) = self.row.pop_front()?;
             if self.outdated == 0 {
                 // The next batch is on its way while other things are done.
-                self.row.iter().take(batch).for_each(|(id, _)| blocks.prepare_to_forget(*id));
+                self.row.iter().take(batch).for_each(|(id, _)| blocks.prepare(*id));
             }
             let ghost = blocks.find(id).filter(|&at| {
                 let block = blocks.get(at);
