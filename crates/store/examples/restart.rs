@@ -138,6 +138,8 @@ fn measure(options: &Options) -> Result<bool, Failure> {
 }
 
 fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, Failure> {
+    // Sparse, so that it takes what is written and not what it has room for.
+    std::fs::File::create(path)?.set_len(span_bytes(objects, options.body_bytes))?;
     let mut server = Server::start(options, objects, path, true)?;
     server.wait_for("write")?;
     let mut restarts = Vec::new();
@@ -251,6 +253,11 @@ impl Server {
     }
 }
 
+/// A store has room for an entry in 128 of its bytes times 8; twice what the objects take leaves some.
+fn span_bytes(objects: u64, body_bytes: usize) -> u64 {
+    (objects * (body_bytes as u64 + 400).max(1100) * 2).max(64 << 20).next_multiple_of(1 << 20)
+}
+
 fn name(number: u64) -> String {
     format!("http://example.invalid/object/{number}")
 }
@@ -267,8 +274,7 @@ fn serve(words: &[String]) -> Result<(), Failure> {
         return Err("serve: five words are expected".into());
     };
     let (objects, body_bytes): (u64, usize) = (objects.parse()?, body_bytes.parse()?);
-    // A store has room for an entry in 128 of its bytes times 8; twice what the objects take leaves some.
-    let size = (objects * (body_bytes as u64 + 400).max(1100) * 2).max(64 << 20);
+    let size = span_bytes(objects, body_bytes);
     let options = OpenOptions { memory_bytes: memory_mib.parse::<u64>()? << 20, ..OpenOptions::default() };
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let device_options = DeviceOptions { create_bytes: Some(size), ..DeviceOptions::default() };

@@ -4,6 +4,7 @@
 //! was true at its log position (the index goes on changing while it is written), never less; what roll forward replays
 //! from that position on makes it right again.
 
+use futures_util::stream::{self, StreamExt};
 use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::IntoBytes;
 
@@ -20,6 +21,9 @@ use crate::stat::Counters;
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks in one read, and reads at the same time, while a checkpoint is loaded.
+const READ_CHUNKS: u64 = 16;
+const READS_AT_ONCE: usize = 4;
 
 /// A position in the log: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -183,17 +187,21 @@ pub(crate) async fn load(
     index: &Index,
     keep: impl Fn(Location) -> bool,
 ) -> bool {
-    const READ_CHUNKS: u64 = 16;
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
     let mut shard = 0;
     let mut pending: Vec<u8> = Vec::new();
-    let mut chunk = 0;
-    while chunk < header.chunk_count {
-        let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
-        let length = (CHUNK_BYTES as u64 * READ_CHUNKS.min(header.chunk_count - chunk))
-            .min(layout.checkpoint_bytes.saturating_sub(offset));
-        let Ok(bytes) = read(&**device, area + offset, length as usize).await else { return false };
-        for at in (0..length).step_by(CHUNK_BYTES) {
+    let mut reads = stream::iter((0..header.chunk_count).step_by(READ_CHUNKS as usize))
+        .map(|chunk| {
+            let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
+            let length = (CHUNK_BYTES as u64 * READ_CHUNKS.min(header.chunk_count - chunk))
+                .min(layout.checkpoint_bytes.saturating_sub(offset));
+            async move { (chunk, offset, read(&**device, area + offset, length as usize).await) }
+        })
+        .buffered(READS_AT_ONCE);
+    while let Some((first_chunk, offset, bytes)) = reads.next().await {
+        let Ok(bytes) = bytes else { return false };
+        let mut chunk = first_chunk;
+        for at in (0..bytes.len() as u64).step_by(CHUNK_BYTES) {
             let address = area + offset + at;
             let unit = &bytes[at as usize..(at as usize + CHUNK_BYTES).min(bytes.len())];
             let place = Place { identity: layout.identity, incarnation: header.number, address };

@@ -247,8 +247,10 @@ impl Index {
         }
         let mut shard = Shard::of(homes as usize);
         let mut dead = Vec::new();
+        let mut record_bytes = 0;
         // How far from home the entry in the slot before may stand at most, and one more.
         let mut distance_end = 1;
+        let first_unsure = self.first_unsure(&shard);
         for (slot, bytes) in bytes.chunks_exact(SLOT_BYTES).enumerate() {
             let entry = u64::from_le_bytes(bytes.try_into().expect("chunks are of eight bytes"));
             if entry == 0 {
@@ -258,19 +260,20 @@ impl Index {
             let bounded = distance_of(entry) <= slot
                 && slot - distance_of(entry) < shard.homes
                 && distance_of(entry) < distance_end
-                && self.is_hash(&shard, slot, entry);
+                && (slot - distance_of(entry) < first_unsure || self.is_hash(&shard, slot, entry));
             distance_end = distance_of(entry) + 2;
             if !bounded && !planted(Bug::CheckpointSlotUnchecked) {
                 return false;
             }
             shard.slots[slot] = entry;
             shard.entries += 1;
-            self.entries.fetch_add(1, Ordering::Relaxed);
-            self.record_bytes.fetch_add(location_of(entry).bytes_max(), Ordering::Relaxed);
+            record_bytes += location_of(entry).bytes_max();
             if !keep(location_of(entry)) {
                 dead.push(slot);
             }
         }
+        self.entries.fetch_add(shard.entries as u64, Ordering::Relaxed);
+        self.record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
         // From the end, so that what moves up has been looked at already.
         for slot in dead.into_iter().rev() {
             self.forget(shard.slots[slot]);
@@ -283,10 +286,14 @@ impl Index {
         true
     }
 
+    /// The first home of a shard whose entries need not be those of any hash.
+    fn first_unsure(&self, shard: &Shard) -> usize {
+        shard.homes.saturating_sub(shard.homes / self.homes_initial + 1)
+    }
+
     /// Whether an entry's place and tag are those of any hash: at the last homes they may be beyond all.
     fn is_hash(&self, shard: &Shard, slot: usize, entry: u64) -> bool {
-        let last = slot - distance_of(entry) + shard.homes / self.homes_initial + 1 >= shard.homes;
-        !last || shard.known(self.width, slot, entry) >> self.width == 0
+        shard.known(self.width, slot, entry) >> self.width == 0
     }
 
     /// The shard of a hash, and the bits of it that an entry's place and tag tell.

@@ -4,7 +4,7 @@
 //! sequences before it; so what an earlier life of the store wrote and lost is never taken for today's, and a record that
 //! is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a record.
 
-use nectary_block::{Buffer, SharedDevice, read};
+use nectary_block::{Buffer, Context, SharedDevice, read};
 
 use crate::format::{self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::Location;
@@ -15,6 +15,8 @@ use crate::purge_log::LogEnd;
 
 /// How much is read at once where appends are small, in bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
+/// How much is read at once while a store is opened, in bytes: requests wait for it.
+const WINDOW_BYTES_AHEAD: u64 = 4 << 20;
 /// How much is read at once where appends are large and only their headers are wanted, in bytes.
 const HEADER_WINDOW_BYTES: u64 = 16 << 10;
 /// Appends from this size on count as large, in bytes.
@@ -52,6 +54,10 @@ pub enum Care {
 pub struct Scanned {
     /// Appends read.
     pub appends: u64,
+    /// Their bytes.
+    pub append_bytes: u64,
+    /// The first sequence of the first of them.
+    pub first_sequence: Option<u64>,
     /// Records found one by one.
     pub salvaged: u64,
     /// Whether an append in the middle was not believed.
@@ -76,13 +82,21 @@ pub struct SegmentReader<'a> {
     start: u64,
     window: Option<(u64, Buffer)>,
     window_bytes: u64,
+    window_bytes_max: u64,
 }
 
 impl<'a> SegmentReader<'a> {
     /// Reads the segment that holds, or held, `incarnation`.
     pub fn new(device: &'a SharedDevice, layout: &'a Layout, incarnation: u64) -> SegmentReader<'a> {
         let start = layout.segment_start(incarnation);
-        SegmentReader { device, layout, incarnation, start, window: None, window_bytes: WINDOW_BYTES }
+        let window_bytes = WINDOW_BYTES;
+        SegmentReader { device, layout, incarnation, start, window: None, window_bytes, window_bytes_max: window_bytes }
+    }
+
+    /// The same, in larger reads.
+    pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, incarnation: u64) -> SegmentReader<'a> {
+        let window_bytes_max = WINDOW_BYTES_AHEAD;
+        SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, incarnation) }
     }
 
     /// Visits every record from `offset` on whose sequence is above `last_sequence`.
@@ -95,23 +109,30 @@ impl<'a> SegmentReader<'a> {
     ) -> Scanned {
         let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
         let mut position = offset;
+        self.window_bytes = if care == Care::Verify { self.window_bytes_max } else { WINDOW_BYTES };
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
                 if !self.visit_append(&append, position, care, &mut visit).await {
                     scanned.holes.push(scanned.last_sequence);
                 }
                 scanned.appends += 1;
+                scanned.append_bytes += u64::from(append.fields.append_bytes.get());
+                scanned.first_sequence.get_or_insert(append.fields.first_sequence.get());
                 scanned.flushed_sequence = scanned.flushed_sequence.max(append.fields.flushed_sequence.get());
                 scanned.last_sequence = append.fields.last_sequence.get();
                 let purge_end = LogEnd { lap: append.fields.purge_lap.get(), blocks: append.fields.purge_blocks.get() };
                 scanned.purge_end = scanned.purge_end.max(purge_end);
                 let bytes = u64::from(append.fields.append_bytes.get());
-                self.window_bytes = if bytes >= LARGE_APPEND_BYTES { HEADER_WINDOW_BYTES } else { WINDOW_BYTES };
+                self.window_bytes = match care {
+                    Care::Verify => self.window_bytes_max,
+                    Care::Search if bytes >= LARGE_APPEND_BYTES => HEADER_WINDOW_BYTES,
+                    Care::Search => WINDOW_BYTES,
+                };
                 position += bytes;
                 scanned.end = position;
                 continue;
             }
-            self.window_bytes = WINDOW_BYTES;
+            self.window_bytes = self.window_bytes_max;
             let next = self.next_append(position, scanned.last_sequence).await;
             let (stop, sequence_end) = next.unwrap_or((self.layout.segment_bytes, u64::MAX));
             let found = self.salvage(position..stop, scanned.last_sequence..sequence_end, &mut visit).await;
@@ -161,6 +182,8 @@ impl<'a> SegmentReader<'a> {
         let mut newest: Option<u64> = None;
         let mut blank = true;
         let mut position = 0;
+        // The first append tells it, in most cases.
+        self.window_bytes = HEADER_WINDOW_BYTES;
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             let room = self.layout.segment_bytes - position;
             let address = self.start + position;
@@ -189,6 +212,7 @@ impl<'a> SegmentReader<'a> {
             if blank && position >= 16 * BLOCK_BYTES {
                 return None;
             }
+            self.window_bytes = if blank { HEADER_WINDOW_BYTES } else { self.window_bytes_max };
             position += BLOCK_BYTES;
         }
         newest
@@ -331,6 +355,11 @@ impl<'a> SegmentReader<'a> {
         salvaged
     }
 
+    async fn read_into(&self, position: u64, buffer: Buffer) -> Result<Buffer, nectary_block::Error> {
+        let mut buffers = self.device.read_at(self.start + position, vec![buffer], Context::default()).await?;
+        Ok(buffers.pop().expect("a read gives its buffers back"))
+    }
+
     /// Bytes of the segment from `position` on, at least `length` of them where it has as many.
     async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
         let length = length.min(self.layout.segment_bytes - position);
@@ -342,7 +371,9 @@ impl<'a> SegmentReader<'a> {
             let start = position / BLOCK_BYTES * BLOCK_BYTES;
             let wanted = (position - start + length).max(self.window_bytes).next_multiple_of(BLOCK_BYTES);
             let bytes = wanted.min(self.layout.segment_bytes - start);
-            self.window = match read(&**self.device, self.start + start, bytes as usize).await {
+            let buffer = self.window.take().map(|(_, buffer)| buffer).filter(|buffer| buffer.len() as u64 == bytes);
+            let buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes as usize));
+            self.window = match self.read_into(start, buffer).await {
                 Ok(buffer) => Some((start, buffer)),
                 // One unreadable block must not hide its neighbours.
                 Err(_) => {
@@ -354,6 +385,41 @@ impl<'a> SegmentReader<'a> {
         }
         let (start, bytes) = self.window.as_ref()?;
         bytes.get((position - start) as usize..)
+    }
+}
+
+/// What a segment holds from an offset on, read before it is known what the segments before it hold.
+pub struct Ahead {
+    pub incarnation: u64,
+    pub offset: u64,
+    pub care: Care,
+    pub records: Vec<LoggedRecord>,
+    pub scanned: Scanned,
+}
+
+impl Ahead {
+    /// Reads what is there, `last_sequence` or more being the sequence before it.
+    pub async fn read(
+        device: &SharedDevice,
+        layout: &Layout,
+        incarnation: u64,
+        offset: u64,
+        last_sequence: u64,
+        care: Care,
+    ) -> Ahead {
+        let mut records = Vec::new();
+        let mut reader = SegmentReader::ahead(device, layout, incarnation);
+        let scanned = reader.scan(offset, last_sequence, care, |record| records.push(record)).await;
+        Ahead { incarnation, offset, care, records, scanned }
+    }
+
+    /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.
+    ///
+    /// The first append is judged by that sequence; each further one by the append before it. Where anything is missing or
+    /// not whole, that sequence says what else is believed.
+    pub fn holds_after(&self, last_sequence: u64) -> bool {
+        let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
+        clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)
     }
 }
 

@@ -5,8 +5,10 @@
 //! the objects that it touches.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
+use futures_util::stream::{self, StreamExt};
 use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::IntoBytes;
 
@@ -16,7 +18,7 @@ use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, Place, 
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, hash_fragment};
 use crate::layout::{Layout, STATE_OFFSET};
-use crate::log::{Care, LoggedRecord, Scanned, SegmentReader};
+use crate::log::{Ahead, Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
@@ -24,6 +26,8 @@ use crate::stat::Recovery;
 
 /// The clock of a life starts at the life times this.
 const LIFE_SHIFT: u32 = 40;
+/// Segments that are read at the same time.
+const SEGMENTS_AT_ONCE: usize = 4;
 
 /// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
 #[derive(Debug, Clone, Copy)]
@@ -223,14 +227,12 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     if purges_lost || purge.one_copy {
         purge_log.compact(&purges).await?;
     }
-    if !previous.is_clean {
-        wipe_future(device, layout, position).await?;
-    }
     let recovery = Recovery {
         life,
         clean: previous.is_clean && previous.life > 0,
         checkpoint: used.is_some(),
         appends: scanned.appends,
+        append_bytes: scanned.append_bytes,
         records,
         salvaged: scanned.salvaged,
         purges_lost,
@@ -261,16 +263,16 @@ fn care(incarnation: u64, newest: u64) -> Care {
     if incarnation + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
-/// Overwrites what begins like a unit of the log beyond its end.
+/// Overwrites what begins like a unit of the log beyond its end, before anything is written there.
 ///
 /// At most two segments are unflushed at a time, so what a lost write leaves behind lies in the rest of this segment or
 /// the next two.
-async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPosition) -> Result<(), Error> {
+pub async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPosition) -> Result<(), Error> {
     let mut wiped = false;
     for ahead in 0..3 {
         let incarnation = position.incarnation + ahead;
         let from = if ahead == 0 { position.offset } else { 0 };
-        let mut reader = SegmentReader::new(device, layout, incarnation);
+        let mut reader = SegmentReader::ahead(device, layout, incarnation);
         for address in reader.units_from(from).await {
             write(&**device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
             wiped = true;
@@ -282,14 +284,32 @@ async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPositi
     Ok(())
 }
 
+/// Hashes of keys are hashes already.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = hash as u64;
+    }
+}
+
 /// The state of a roll forward.
 struct Replay<'a> {
     device: &'a SharedDevice,
     layout: &'a Layout,
     purges: &'a PurgeTable,
     index: Index,
-    /// The newest record of each key that was replayed.
-    replayed: HashMap<KeyHash, (Location, u64)>,
+    /// The newest record of each key that was replayed: its place, packed, and its sequence.
+    replayed: HashMap<KeyHash, (u64, u64), BuildHasherDefault<KeyHasher>>,
     /// Versions that are not whole, with their sequences.
     lost: Vec<(KeyHash, u64)>,
     suspects: Vec<Suspect>,
@@ -305,7 +325,7 @@ impl<'a> Replay<'a> {
             layout,
             purges,
             index: new_index(layout, index_bytes_max),
-            replayed: HashMap::new(),
+            replayed: HashMap::default(),
             lost: Vec::new(),
             suspects: Vec::new(),
             position: LogPosition { incarnation: 1, offset: 0 },
@@ -334,12 +354,11 @@ impl<'a> Replay<'a> {
             return false;
         }
         let layout = self.layout;
-        let keep = |location: Location| {
-            let segment = location.unit * UNIT_BYTES / layout.segment_bytes;
-            segment < layout.segment_count
-                && (planted(Bug::FormerUnitAccepted)
-                    || layout.incarnation_of(segment, end) == layout.incarnation_of(segment, first))
-        };
+        let same_lap = |segment| layout.incarnation_of(segment, end) == layout.incarnation_of(segment, first);
+        let kept: Vec<bool> =
+            (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
+        let segment_units = layout.segment_bytes / UNIT_BYTES;
+        let keep = |location: Location| kept.get((location.unit / segment_units) as usize) == Some(&true);
         if !checkpoint::load(self.device, layout, header, &self.index, keep).await {
             return false;
         }
@@ -348,9 +367,16 @@ impl<'a> Replay<'a> {
         // Where more than a lap was written since, the oldest of it is gone.
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
-        for incarnation in oldest..=end {
-            let offset = if incarnation == first { header.position.offset } else { 0 };
-            self.segment(incarnation, offset, care(incarnation, end), layout.is_next(incarnation, end)).await;
+        let (device, floor) = (self.device, header.last_sequence);
+        let mut segments = stream::iter(oldest..=end)
+            .map(|incarnation| {
+                let offset = if incarnation == first { header.position.offset } else { 0 };
+                Ahead::read(device, layout, incarnation, offset, floor, care(incarnation, end))
+            })
+            .buffered(SEGMENTS_AT_ONCE);
+        while let Some(ahead) = segments.next().await {
+            let is_next = layout.is_next(ahead.incarnation, end);
+            self.segment(ahead, is_next).await;
         }
         true
     }
@@ -369,21 +395,28 @@ impl<'a> Replay<'a> {
         let newest = self.incarnation_found(newest + 1).await.map_or(newest, |found| found.max(newest));
         for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
             self.position = LogPosition { incarnation, offset: 0 };
-            let is_next = self.layout.is_next(incarnation, newest);
-            self.segment(incarnation, 0, care(incarnation, newest), is_next).await;
+            let care = care(incarnation, newest);
+            let last_sequence = self.scanned.last_sequence;
+            let ahead = Ahead::read(self.device, self.layout, incarnation, 0, last_sequence, care).await;
+            self.segment(ahead, self.layout.is_next(incarnation, newest)).await;
         }
     }
 
     /// The newest incarnation of which anything is in the segment of this one.
     async fn incarnation_found(&self, incarnation: u64) -> Option<u64> {
-        SegmentReader::new(self.device, self.layout, incarnation).find_incarnation().await
+        SegmentReader::ahead(self.device, self.layout, incarnation).find_incarnation().await
     }
 
     /// Replays a segment; `is_next` where it is the one that is overwritten next.
-    async fn segment(&mut self, incarnation: u64, offset: u64, care: Care, is_next: bool) {
-        let mut found: Vec<LoggedRecord> = Vec::new();
-        let mut reader = SegmentReader::new(self.device, self.layout, incarnation);
-        let scanned = reader.scan(offset, self.scanned.last_sequence, care, |record| found.push(record)).await;
+    async fn segment(&mut self, ahead: Ahead, is_next: bool) {
+        let last_sequence = self.scanned.last_sequence;
+        let ahead = if ahead.holds_after(last_sequence) {
+            ahead
+        } else {
+            let Ahead { incarnation, offset, care, .. } = ahead;
+            Ahead::read(self.device, self.layout, incarnation, offset, last_sequence, care).await
+        };
+        let Ahead { incarnation, records: mut found, scanned, .. } = ahead;
         // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have replaced
         // what is found beside it, so none of it is believed.
         if is_next && scanned.damaged {
@@ -393,6 +426,7 @@ impl<'a> Replay<'a> {
             self.record(record);
         }
         self.scanned.appends += scanned.appends;
+        self.scanned.append_bytes += scanned.append_bytes;
         self.scanned.salvaged += scanned.salvaged;
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
@@ -433,8 +467,8 @@ impl<'a> Replay<'a> {
             self.lost.push((record.hash, record.sequence));
             return;
         }
-        if let Some((older, _)) = self.replayed.insert(record.hash, (record.location, record.sequence)) {
-            self.index.remove(record.hash, older);
+        if let Some((older, _)) = self.replayed.insert(record.hash, (record.location.pack(), record.sequence)) {
+            self.index.remove(record.hash, Location::unpack(older));
         } else {
             let older = self.index.candidates(record.hash).into_iter().filter(|older| *older != record.location);
             self.suspects.extend(older.map(|older| Suspect { hash: record.hash, newer: record.location, older }));

@@ -141,6 +141,8 @@ pub struct Recovery {
     pub checkpoint: bool,
     /// Appends replayed.
     pub appends: u64,
+    /// Their bytes.
+    pub append_bytes: u64,
     /// Records replayed.
     pub records: u64,
     /// Records found one by one where an append's header was damaged.

@@ -219,6 +219,7 @@ impl Store {
                 memory_bytes: options.memory_bytes,
                 purge_log: recovered.purge_log,
                 suspects: recovered.suspects,
+                replayed: recovered.recovery,
                 write_delay: options.write_delay,
                 flush_interval: options.flush_interval,
             },

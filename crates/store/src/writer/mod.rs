@@ -27,9 +27,9 @@ use crate::index::Location;
 use crate::pack::{self, PackedAppend};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
-use crate::recovery::{Membership, State, Suspect, write_state};
+use crate::recovery::{Membership, State, Suspect, wipe_future, write_state};
 use crate::shared::Shared;
-use crate::stat::Counters;
+use crate::stat::{Counters, Recovery};
 
 /// Appends in flight at a time.
 const IN_FLIGHT_MAX: usize = 2;
@@ -39,6 +39,9 @@ const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
+/// … and after so many records, which a restart has to replay, where that writes no more than this share of what was appended.
+const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
+const CHECKPOINT_SHARE_MIN: u64 = 8;
 
 /// The memory tier makes room for the extents of groups in steps of so many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
@@ -76,6 +79,8 @@ pub(crate) struct Start {
     pub memory_bytes: u64,
     pub purge_log: PurgeLog,
     pub suspects: Vec<Suspect>,
+    /// What recovery replayed.
+    pub replayed: Recovery,
     pub write_delay: Duration,
     pub flush_interval: Option<Duration>,
 }
@@ -108,12 +113,14 @@ pub(crate) struct Writer {
     closing: Option<oneshot::Sender<Result<(), Error>>>,
     appended_bytes: u64,
     appended_count: u64,
+    appended_records: u64,
     /// The highest sequence in an append that was started.
     appended_sequence: u64,
     /// The number of the state slot that was written last, and what it says of the spans.
     life: u64,
     membership: Membership,
     membership_changes: Vec<MembershipChange>,
+    replayed: Recovery,
     memory_bytes: u64,
     /// The index's size for which the memory tier's capacity was set.
     index_bytes: u64,
@@ -140,12 +147,15 @@ impl Writer {
             checkpoint_number: start.checkpoint_number,
             checkpoint_replies: Vec::new(),
             closing: None,
-            appended_bytes: 0,
-            appended_count: 0,
+            // What was replayed counts: the next restart would replay it again.
+            appended_bytes: start.replayed.append_bytes,
+            appended_count: start.replayed.appends,
+            appended_records: start.replayed.records,
             appended_sequence: start.last_sequence,
             life: start.life,
             membership: start.membership,
             membership_changes: Vec::new(),
+            replayed: start.replayed,
             memory_bytes: start.memory_bytes,
             index_bytes: 0,
             write_delay: start.write_delay,
@@ -161,6 +171,13 @@ impl Writer {
 
     /// Runs until the store is closed or nobody holds it any more.
     pub async fn run(mut self) {
+        // What an earlier life wrote beyond the end of the log goes before anything is written there; gets and puts need not
+        // wait for that.
+        if !self.replayed.clean
+            && let Err(error) = wipe_future(&self.shared.device, &self.shared.layout, self.position).await
+        {
+            self.fail(&error);
+        }
         loop {
             if let Err(error) = self.write_due().await {
                 self.fail(&error);
@@ -273,6 +290,7 @@ impl Writer {
         let tags_bytes = items.iter().map(|(item, _)| item.entry.tags.record_bytes() as u64).sum();
         Counters::add(&shared.counters.tags_written_bytes, tags_bytes);
         self.appended_sequence = last_sequence;
+        self.appended_records += items.len() as u64;
         let bytes = buffer.len() as u64;
         let address = layout.segment_start(incarnation) + offset;
         let write = self.shared.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
@@ -365,6 +383,8 @@ impl Writer {
         let bytes_due = (index_bytes * CHECKPOINT_INDEX_FACTOR).clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX);
         let due = self.appended_bytes >= bytes_due
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
+            || (self.appended_records >= CHECKPOINT_RECORDS_MAX
+                && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
             || !self.checkpoint_replies.is_empty();
         if !due || self.checkpoint.is_some() || self.shared.stopped().is_some() {
             return;
@@ -379,6 +399,7 @@ impl Writer {
         let number = self.checkpoint_number;
         self.appended_bytes = 0;
         self.appended_count = 0;
+        self.appended_records = 0;
         self.checkpoint =
             Some(tokio::spawn(
                 async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await },
