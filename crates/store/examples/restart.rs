@@ -360,8 +360,21 @@ async fn load(store: Store, objects: u64, body: Bytes) -> Result<(), Failure> {
     local
         .run_until(async {
             let mut begun = Instant::now();
+            let (opened, mut was_warming) = (begun, true);
             loop {
                 tokio::time::sleep(TICK).await;
+                if was_warming && !store.stat().warming {
+                    was_warming = false;
+                    let stat = store.stat();
+                    eprintln!(
+                        "warm after {:.2} s: {} objects read of {} in memory, {} MiB of {}",
+                        opened.elapsed().as_secs_f64(),
+                        stat.counts.warmed,
+                        stat.memory_entries,
+                        stat.memory_used_bytes >> 20,
+                        stat.memory_capacity_bytes >> 20
+                    );
+                }
                 let mut list = times.take();
                 list.sort_unstable();
                 let p99 = list.get(list.len() * 99 / 100).copied().unwrap_or(0);

@@ -2,10 +2,11 @@
 //!
 //! Owns: writing a checkpoint beside a running store, and loading the newest whole one. A checkpoint may hold more than
 //! was true at its log position (the index goes on changing while it is written), never less; what roll forward replays
-//! from that position on makes it right again.
+//! from that position on makes it right again. With each goes the hot list, as far as the area has room: where that lies
+//! which is in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
 
-use futures_util::stream::{self, StreamExt};
-use nectary_block::{Buffer, SharedDevice, read, write};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use nectary_block::{Buffer, Context, SharedDevice, read, write};
 use zerocopy::IntoBytes;
 
 use crate::error::Error;
@@ -24,6 +25,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks in one read, and reads at the same time, while a checkpoint is loaded.
 const READ_CHUNKS: u64 = 16;
 const READS_AT_ONCE: usize = 4;
+/// Locations in a hot list at most, and the chunks that they take.
+const HOT_LOCATIONS_MAX: usize = 1 << 20;
+const HOT_CHUNKS_MAX: u64 = (HOT_LOCATIONS_MAX as u64).div_ceil(((CHUNK_BYTES - CHUNK_HEADER_BYTES) / 8) as u64);
 
 /// A position in the log: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -42,6 +46,7 @@ pub struct CheckpointHeader {
     pub last_sequence: u64,
     pub purge_end: LogEnd,
     chunk_count: u64,
+    hot_chunk_count: u64,
     homes: [u32; INDEX_SHARDS],
 }
 
@@ -57,7 +62,8 @@ pub(crate) async fn write_checkpoint(
 ) -> Result<bool, Error> {
     let layout = &shared.layout;
     let area = layout.checkpoint_offset[(number % 2) as usize];
-    let mut writer = ChunkWriter { shared, number, area, chunk: 0, payload: Vec::with_capacity(CHUNK_BYTES) };
+    let payload = Vec::with_capacity(CHUNK_BYTES);
+    let mut writer = ChunkWriter { shared, number, area, magic: Magic::CheckpointChunk, chunk: 0, payload };
     let mut homes = [0; INDEX_SHARDS];
     let entry_count = shared.index.len();
     for (shard, homes) in homes.iter_mut().enumerate() {
@@ -71,6 +77,14 @@ pub(crate) async fn write_checkpoint(
         return Ok(false);
     }
     let chunk_count = writer.chunk as u32;
+    writer.magic = Magic::HotChunk;
+    for locations in shared.memory.hot_locations(HOT_LOCATIONS_MAX).chunks((CHUNK_BYTES - CHUNK_HEADER_BYTES) / 8) {
+        writer.payload.extend(locations.iter().flat_map(|location| location.pack().to_le_bytes()));
+        if !writer.write_chunk().await? {
+            break;
+        }
+    }
+    let hot_chunk_count = writer.chunk as u32 - chunk_count;
     shared.flush().await?;
     let body = CheckpointBody {
         number: number.into(),
@@ -81,7 +95,7 @@ pub(crate) async fn write_checkpoint(
         last_sequence: last_sequence.into(),
         purge_lap: purge_end.lap.into(),
         purge_blocks: purge_end.blocks.into(),
-        reserved: 0.into(),
+        hot_chunk_count: hot_chunk_count.into(),
         homes: homes.map(Into::into),
     };
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
@@ -91,7 +105,8 @@ pub(crate) async fn write_checkpoint(
     write(&*shared.device, area, buffer).await?;
     shared.flush().await?;
     Counters::add(&shared.counters.checkpoints, 1);
-    Counters::add(&shared.counters.metadata_bytes, BLOCK_BYTES + u64::from(chunk_count) * CHUNK_BYTES as u64);
+    let chunks = u64::from(chunk_count) + u64::from(hot_chunk_count);
+    Counters::add(&shared.counters.metadata_bytes, BLOCK_BYTES + chunks * CHUNK_BYTES as u64);
     Ok(true)
 }
 
@@ -99,6 +114,7 @@ struct ChunkWriter<'a> {
     shared: &'a Shared,
     number: u64,
     area: u64,
+    magic: Magic,
     chunk: u64,
     payload: Vec<u8>,
 }
@@ -137,7 +153,7 @@ impl ChunkWriter<'_> {
         buffer[CHUNK_HEADER_BYTES..end].copy_from_slice(&self.payload);
         let address = self.area + offset;
         let place = Place { identity: self.shared.layout.identity, incarnation: self.number, address };
-        format::seal(&mut buffer, Magic::CheckpointChunk, place, end);
+        format::seal(&mut buffer, self.magic, place, end);
         write(&*self.shared.device, address, buffer).await?;
         self.payload.clear();
         self.chunk += 1;
@@ -158,6 +174,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
             continue;
         };
         let chunk_count = u64::from(body.chunk_count.get());
+        let hot_chunk_count = u64::from(body.hot_chunk_count.get());
         let offset = u64::from(body.position_offset.get());
         let bounded = body.number.get() == number
             && number % 2 == area as u64
@@ -171,6 +188,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
                 last_sequence: body.last_sequence.get(),
                 purge_end: LogEnd { lap: body.purge_lap.get(), blocks: body.purge_blocks.get() },
                 chunk_count,
+                hot_chunk_count: hot_chunk_count.min(HOT_CHUNKS_MAX),
                 homes: body.homes.map(|homes| homes.get()),
             });
         }
@@ -190,16 +208,24 @@ pub(crate) async fn load(
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
     let mut shard = 0;
     let mut pending: Vec<u8> = Vec::new();
-    let mut reads = stream::iter((0..header.chunk_count).step_by(READ_CHUNKS as usize))
-        .map(|chunk| {
+    let mut reads = FuturesOrdered::new();
+    let mut spare: Vec<Buffer> = Vec::new();
+    let mut first_chunks = (0..header.chunk_count).step_by(READ_CHUNKS as usize);
+    loop {
+        while reads.len() < READS_AT_ONCE
+            && let Some(chunk) = first_chunks.next()
+        {
             let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
             let length = (CHUNK_BYTES as u64 * READ_CHUNKS.min(header.chunk_count - chunk))
                 .min(layout.checkpoint_bytes.saturating_sub(offset));
-            async move { (chunk, offset, read(&**device, area + offset, length as usize).await) }
-        })
-        .buffered(READS_AT_ONCE);
-    while let Some((first_chunk, offset, bytes)) = reads.next().await {
-        let Ok(bytes) = bytes else { return false };
+            // Zeroing new memory costs more than reading into old.
+            let buffer = spare.pop().filter(|buffer| buffer.len() as u64 == length);
+            let buffer = buffer.unwrap_or_else(|| Buffer::zeroed(length as usize));
+            let read = device.read_at(area + offset, vec![buffer], Context::default());
+            reads.push_back(async move { (chunk, offset, read.await) });
+        }
+        let Some((first_chunk, offset, read)) = reads.next().await else { break };
+        let Some(bytes) = read.ok().and_then(|mut buffers| buffers.pop()) else { return false };
         let mut chunk = first_chunk;
         for at in (0..bytes.len() as u64).step_by(CHUNK_BYTES) {
             let address = area + offset + at;
@@ -226,6 +252,39 @@ pub(crate) async fn load(
                 shard += 1;
             }
         }
+        spare.push(bytes);
     }
     shard == INDEX_SHARDS
+}
+
+/// The hot list of a checkpoint, hottest first, and how many chunks of it are damaged.
+pub(crate) async fn load_hot(
+    device: &SharedDevice,
+    layout: &Layout,
+    header: &CheckpointHeader,
+) -> (Vec<Location>, u64) {
+    let area = layout.checkpoint_offset[(header.number % 2) as usize];
+    let (mut locations, mut damaged) = (Vec::new(), 0);
+    for chunk in header.chunk_count..header.chunk_count + header.hot_chunk_count {
+        let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
+        let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
+        let place = Place { identity: layout.identity, incarnation: header.number, address: area + offset };
+        let payload = match read(&**device, place.address, length as usize).await {
+            Ok(unit) => hot_payload(&unit, place, chunk).map(<[u8]>::to_vec),
+            Err(_) => None,
+        };
+        match payload {
+            Some(payload) => locations.extend(payload.chunks_exact(8).map(|packed| {
+                Location::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
+            })),
+            None => damaged += 1,
+        }
+    }
+    (locations, damaged)
+}
+
+fn hot_payload(unit: &[u8], place: Place, chunk: u64) -> Option<&[u8]> {
+    let body = format::open(unit, Magic::HotChunk, place).and(format::body::<ChunkBody>(unit)).ok()?;
+    let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
+    unit.get(payload).filter(|_| body.number.get() == chunk)
 }

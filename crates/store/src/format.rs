@@ -39,6 +39,8 @@ pub enum Magic {
     CheckpointHeader,
     /// A chunk of an index checkpoint.
     CheckpointChunk,
+    /// A chunk of the hot list behind it.
+    HotChunk,
     /// An append.
     Append,
     /// A record.
@@ -54,6 +56,7 @@ impl Magic {
             Magic::Purge => *b"NPRG",
             Magic::CheckpointHeader => *b"NCKH",
             Magic::CheckpointChunk => *b"NCKC",
+            Magic::HotChunk => *b"NHOT",
             Magic::Append => *b"NAPP",
             Magic::Record => *b"NREC",
         }
@@ -177,7 +180,7 @@ pub struct CheckpointBody {
     pub last_sequence: U64,
     pub purge_lap: U64,
     pub purge_blocks: U32,
-    pub reserved: U32,
+    pub hot_chunk_count: U32,
     pub homes: [U32; INDEX_SHARDS],
 }
 

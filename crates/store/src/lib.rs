@@ -52,6 +52,7 @@ mod spans;
 mod stat;
 mod store;
 mod tags;
+mod warm;
 mod writer;
 
 pub use arrange::PackEnd;

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nectary_cache::{Access, Policy, Stream};
 
-use crate::entry::{Entry, Neighbour};
+use crate::entry::{Entry, Neighbour, Piece};
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 
@@ -68,6 +68,17 @@ struct Neighbours {
     bytes: u64,
     /// The room that the policy has ceded.
     ceded: u64,
+}
+
+/// What came of an entry of the life before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Warmed {
+    /// It is in memory.
+    Taken,
+    /// It is not wanted any more, or there already.
+    No,
+    /// There is no room for it.
+    Full,
 }
 
 /// Entries in memory.
@@ -179,6 +190,38 @@ impl MemoryTier {
         pinned.insert(entry.id(), Arc::clone(entry));
         self.refer(&mut replacement, entry);
         Some(Arc::clone(entry))
+    }
+
+    /// Puts an entry that was in memory in the life before, where that pushes nothing out and `still_valid` says so under the
+    /// lock that orders replacement. Returns what came of it.
+    pub fn put_warm(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Warmed {
+        let mut replacement = self.lock();
+        let pinned = self.map.pin();
+        let used = replacement.policy.used() + replacement.neighbours.ceded;
+        if used + entry.weight() > replacement.capacity {
+            return Warmed::Full;
+        }
+        if pinned.contains_key(&entry.id()) || !still_valid() {
+            return Warmed::No;
+        }
+        pinned.insert(entry.id(), Arc::clone(entry));
+        self.refer(&mut replacement, entry);
+        Warmed::Taken
+    }
+
+    /// Where whole objects in memory lie, at most `most`: those that were asked for first, each sort in the order of the disk.
+    ///
+    /// *Cost*: looks at every entry.
+    pub fn hot_locations(&self, most: usize) -> Vec<Location> {
+        let mut found: Vec<(bool, Location)> = {
+            let pinned = self.map.pin();
+            let is_object = |entry: &&Arc<Entry>| entry.piece == Piece::Whole && !entry.is_neighbour();
+            let place = |entry: &Arc<Entry>| entry.location().map(|location| (!entry.was_asked_for(), location));
+            pinned.values().filter(is_object).filter_map(place).collect()
+        };
+        found.sort_unstable_by_key(|(idle, location)| (*idle, location.unit));
+        found.truncate(most);
+        found.into_iter().map(|(_, location)| location).collect()
     }
 
     /// Puts an entry that came with another's read, where there is none of its id and `still_valid` says so under the lock that

@@ -154,18 +154,40 @@ impl Shared {
         neighbour: Neighbour,
         left: &mut u64,
     ) {
-        let fields = &record.fields;
-        let hash = KeyHash(fields.key_hash.get());
+        let hash = KeyHash(record.fields.key_hash.get());
         if !self.is_only_version(hash, location) || self.memory.contains(hash) {
             return;
         }
+        let Some(entry) = self.unasked(bytes, record, location, Bug::NeighbourIgnoresPurge) else { return };
+        if entry.weight() > *left {
+            return;
+        }
+        entry.set_neighbour(neighbour);
+        let entry = Arc::new(entry);
+        let taken = self.memory.put_neighbour(&entry, || {
+            self.is_only_version(hash, location)
+                && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
+        });
+        if taken {
+            *left -= entry.weight();
+            self.clusters.note_taken(neighbour);
+            Counters::add(&self.counters.neighbours_taken, 1);
+            Counters::add(&self.counters.neighbours_taken_bytes, entry.body.len() as u64);
+        }
+    }
+
+    /// The entry of a whole object at a location that nobody asked for, unless it is purged or damaged. `bug` takes it though
+    /// it is purged.
+    pub fn unasked(&self, bytes: &[u8], record: &Record, location: Location, bug: Bug) -> Option<Entry> {
+        let fields = &record.fields;
+        let hash = KeyHash(fields.key_hash.get());
         let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
         let (primary_hash, key_hash) = self.hash(key);
         let tags = self.tags_of(record, bytes);
         let verdict = self.purges.verdict(primary_hash, fields.generation.get(), key.primary, tags.hashes());
         let purged = verdict != Verdict::Live;
-        if key_hash != hash || (purged && !planted(Bug::NeighbourIgnoresPurge)) || !record.body_is_whole(bytes) {
-            return;
+        if key_hash != hash || (purged && !planted(bug)) || !record.body_is_whole(bytes) {
+            return None;
         }
         let generation = match purged {
             // The bug: it is taken as if it had been put now.
@@ -186,22 +208,8 @@ impl Shared {
         };
         let mut entry = Entry::new(parts, fields.sequence.get());
         entry.cluster = fields.cluster.get();
-        if entry.weight() > *left {
-            return;
-        }
         entry.set_location(location);
-        entry.set_neighbour(neighbour);
-        let entry = Arc::new(entry);
-        let taken = self.memory.put_neighbour(&entry, || {
-            self.is_only_version(hash, location)
-                && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
-        });
-        if taken {
-            *left -= entry.weight();
-            self.clusters.note_taken(neighbour);
-            Counters::add(&self.counters.neighbours_taken, 1);
-            Counters::add(&self.counters.neighbours_taken_bytes, entry.body.len() as u64);
-        }
+        Some(entry)
     }
 
     /// Whether the index leads to this place for a hash, and to no other.

@@ -40,6 +40,10 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// Where a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
+    /// What was purged comes back into memory with the hot list, as if it had been put anew.
+    HotListIgnoresPurge = 20,
+    /// What was replaced comes back into memory with the hot list.
+    HotListIgnoresReplacement = 21,
     /// A span that was away is believed when it comes back.
     ReturningSpanTrusted = 28,
     /// What a span held for another in an earlier absence is believed in a later one.
@@ -54,7 +58,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that a crash or a flipped bit brings to light.
-    pub const ALL: [Bug; 16] = [
+    pub const ALL: [Bug; 18] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -71,6 +75,8 @@ impl Bug {
         Bug::ReinsertionIgnoresTagPurge,
         Bug::PurgeTagIgnored,
         Bug::TagPurgeUncovers,
+        Bug::HotListIgnoresPurge,
+        Bug::HotListIgnoresReplacement,
     ];
 
     /// What answers of a running store bring to light.
@@ -102,6 +108,8 @@ impl Bug {
             Bug::MemoryIgnoresTagPurge => "purge by tag not applied to memory",
             Bug::PurgeTagIgnored => "purge by tag ignored",
             Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
+            Bug::HotListIgnoresPurge => "hot list that ignores a purge",
+            Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",
             Bug::ReturningSpanTrusted => "returning span that is trusted",
             Bug::StandInTrusted => "stand-in of an earlier absence that is trusted",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",

@@ -28,6 +28,8 @@ use crate::stat::Recovery;
 const LIFE_SHIFT: u32 = 40;
 /// Segments that are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
+/// Of what was replayed, so much is told to be taken into memory at most.
+const NEWEST_MAX: usize = 1 << 18;
 
 /// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +54,10 @@ pub struct Recovered {
     /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
     pub suspects: Vec<Suspect>,
+    /// The checkpoint that was used.
+    pub checkpoint: Option<CheckpointHeader>,
+    /// The places of what was replayed, newest first, as far as their bound.
+    pub newest: Vec<Location>,
     pub recovery: Recovery,
 }
 
@@ -207,6 +213,7 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     let crash_hole = replay.scanned.holes.iter().copied().filter(|&before| before >= flushed_sequence).min();
     let recovered_sequence = crash_hole.unwrap_or(replay.scanned.last_sequence);
     replay.forget_replaced(recovered_sequence);
+    let newest = replay.newest();
     let Replay { index, suspects, position, scanned, records, .. } = replay;
 
     // Sequences of everything found bound the life from below where both state slots are damaged.
@@ -250,6 +257,8 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         last_sequence: scanned.last_sequence,
         recovered_sequence,
         suspects,
+        checkpoint: used,
+        newest,
         recovery,
     })
 }
@@ -358,7 +367,14 @@ impl<'a> Replay<'a> {
         let kept: Vec<bool> =
             (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
         let segment_units = layout.segment_bytes / UNIT_BYTES;
-        let keep = |location: Location| kept.get((location.unit / segment_units) as usize) == Some(&true);
+        let (all, units) = (kept.iter().all(|&kept| kept), layout.segment_count * segment_units);
+        // A division for each of millions of entries is felt.
+        let shift = segment_units.is_power_of_two().then(|| segment_units.trailing_zeros());
+        let keep = |location: Location| match shift {
+            _ if all => location.unit < units,
+            Some(shift) => kept.get((location.unit >> shift) as usize) == Some(&true),
+            None => kept.get((location.unit / segment_units) as usize) == Some(&true),
+        };
         if !checkpoint::load(self.device, layout, header, &self.index, keep).await {
             return false;
         }
@@ -448,6 +464,14 @@ impl<'a> Replay<'a> {
                 });
             }
         }
+    }
+
+    /// The places of what was replayed, newest first, as far as their bound.
+    fn newest(&self) -> Vec<Location> {
+        let mut newest: Vec<(u64, u64)> = self.replayed.values().map(|&(place, sequence)| (sequence, place)).collect();
+        newest.sort_unstable_by_key(|&(sequence, _)| std::cmp::Reverse(sequence));
+        newest.truncate(NEWEST_MAX);
+        newest.into_iter().map(|(_, place)| Location::unpack(place)).collect()
     }
 
     fn record(&mut self, record: LoggedRecord) {

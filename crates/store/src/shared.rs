@@ -9,7 +9,7 @@
 //! 4. The newest version of a key decides: where a purge by tag killed it, what it replaced is not found in its place. So it
 //!    stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nectary_block::{Buffer, Context, SharedDevice};
@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub damage: Mutex<Vec<String>>,
     /// What tags take in memory, in bytes.
     pub tag_ledger: TagLedger,
+    /// Whether what was in memory in the life before is still being read.
+    pub warming: AtomicBool,
     clock: AtomicU64,
     stopped: OnceLock<String>,
 }
@@ -143,6 +145,7 @@ impl Shared {
             since: AtomicU64::new(parts.since),
             damage: Mutex::default(),
             tag_ledger: TagLedger::default(),
+            warming: AtomicBool::new(true),
             clock: AtomicU64::new(parts.clock),
             stopped: OnceLock::new(),
         }

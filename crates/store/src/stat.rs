@@ -85,6 +85,12 @@ counters! {
     neighbours_taken_bytes,
     /// Of these, how many were asked for while they were in memory: each saved a read.
     neighbours_hit,
+    /// Objects that came back into memory after a restart without being asked for.
+    warmed,
+    /// Bytes of their bodies.
+    warmed_bytes,
+    /// Chunks of the hot list that were damaged.
+    hot_chunks_damaged,
     /// Hints that two objects belong together.
     hints,
     /// Objects that were written beside those that hints tie them to.
@@ -204,6 +210,8 @@ pub struct Stat {
     pub memory_tags_bytes: u64,
     /// Bytes that fills under way hold.
     pub fill_bytes: u64,
+    /// Whether what was in memory before the store was opened is still being read into it.
+    pub warming: bool,
     /// Live purge records.
     pub purge_records: u64,
     /// How far puts have come.

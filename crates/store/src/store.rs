@@ -33,6 +33,7 @@ use crate::recovery::{self, Membership};
 use crate::reinsert;
 use crate::shared::{Parts, Shared};
 use crate::stat::{Counters, Sequence, Sequences, Stat};
+use crate::warm::Warm;
 use crate::writer::{Command, MembershipChange, Start, Writer};
 
 /// Commands that wait for the writer at most; callers beyond wait for a place.
@@ -219,6 +220,7 @@ impl Store {
                 memory_bytes: options.memory_bytes,
                 purge_log: recovered.purge_log,
                 suspects: recovered.suspects,
+                warm: Warm { checkpoint: recovered.checkpoint, newest: recovered.newest },
                 replayed: recovered.recovery,
                 write_delay: options.write_delay,
                 flush_interval: options.flush_interval,
@@ -416,6 +418,7 @@ impl Store {
             memory_entries: entries,
             memory_tags_bytes: shared.tag_ledger.load(Ordering::Relaxed),
             fill_bytes: shared.fills.bytes(),
+            warming: shared.warming.load(Ordering::Acquire),
             purge_records: shared.purges.len() as u64,
             sequences: shared.sequences(),
             written_per_admitted: counts.written_per_admitted(),

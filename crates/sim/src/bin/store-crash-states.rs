@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     arguments.log(&serde_json::json!({
         "check": "store-crash-states", "seed": seed, "workloads": report.workloads, "states": report.states,
         "distinct": report.distinct, "live": report.live, "demanded": report.demanded, "reinserted": report.reinserted,
-        "tied": report.tied, "neighbours": report.neighbours, "tag_purges": report.tag_purges,
+        "tied": report.tied, "neighbours": report.neighbours, "tag_purges": report.tag_purges, "warmed": report.warmed,
         "violations": report.violation_count, "planted": caught.iter().map(|(name, after)| (*name, *after)).collect::<Vec<_>>(),
         "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
@@ -81,7 +81,7 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
     let live_percent = report.live * 100 / report.distinct.max(1);
     println!(
         "seed {seed}: {} workloads, {} states, {} distinct images (wanted {states}), {live_percent} % of them with live \
-         objects (wanted {LIVE_PERCENT_MIN}), {} objects re-inserted, {} tied by hints, {} read as neighbours, {} purges by tag (wanted some of each), {} hits demanded, {} broken promises",
+         objects (wanted {LIVE_PERCENT_MIN}), {} objects re-inserted, {} tied by hints, {} read as neighbours, {} purges by tag, {} warmed (wanted some of each), {} hits demanded, {} broken promises",
         report.workloads,
         report.states,
         report.distinct,
@@ -89,6 +89,7 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
         report.tied,
         report.neighbours,
         report.tag_purges,
+        report.warmed,
         report.demanded,
         report.violation_count
     );
@@ -98,6 +99,7 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
         && report.tied > 0
         && report.neighbours > 0
         && report.tag_purges > 0
+        && report.warmed > 0
         && report.workloads == workloads
         && live_percent >= LIVE_PERCENT_MIN
 }

@@ -36,6 +36,8 @@ pub struct CrashReport {
     pub tag_purges: u64,
     /// Objects that came into memory with a neighbour's read when images were checked.
     pub neighbours: u64,
+    /// Objects that came into memory with the hot list when images were checked.
+    pub warmed: u64,
     /// Answers compared that had to be hits.
     pub demanded: u64,
     /// Broken promises, counted.
@@ -110,6 +112,7 @@ async fn check_states(
         report.states += 1;
         report.demanded += u64::from(verdict.demanded);
         report.neighbours += verdict.neighbours;
+        report.warmed += verdict.warmed;
         if seen.insert(state.hash) {
             report.distinct += 1;
             report.live += u64::from(verdict.live > 0);

@@ -30,6 +30,7 @@ use crate::queue::Unwritten;
 use crate::recovery::{Membership, State, Suspect, wipe_future, write_state};
 use crate::shared::Shared;
 use crate::stat::{Counters, Recovery};
+use crate::warm::{Warm, warm_up};
 
 /// Appends in flight at a time.
 const IN_FLIGHT_MAX: usize = 2;
@@ -79,6 +80,8 @@ pub(crate) struct Start {
     pub memory_bytes: u64,
     pub purge_log: PurgeLog,
     pub suspects: Vec<Suspect>,
+    /// What is taken into memory again.
+    pub warm: Warm,
     /// What recovery replayed.
     pub replayed: Recovery,
     pub write_delay: Duration,
@@ -107,6 +110,9 @@ pub(crate) struct Writer {
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
     /// Re-insertion from the segment that is overwritten next.
     harvest: Option<JoinHandle<()>>,
+    /// What brings back into memory what was there in the life before.
+    warming: Option<JoinHandle<()>>,
+    warm: Option<Warm>,
     checkpoint: Option<JoinHandle<Result<bool, Error>>>,
     checkpoint_number: u64,
     checkpoint_replies: Vec<oneshot::Sender<Result<(), Error>>>,
@@ -143,6 +149,8 @@ impl Writer {
             purges_waiting: Vec::new(),
             syncs_waiting: Vec::new(),
             harvest: None,
+            warming: None,
+            warm: Some(start.warm),
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
             checkpoint_replies: Vec::new(),
@@ -178,6 +186,7 @@ impl Writer {
         {
             self.fail(&error);
         }
+        self.warming = self.warm.take().map(|warm| tokio::spawn(warm_up(Arc::clone(&self.shared), warm)));
         loop {
             if let Err(error) = self.write_due().await {
                 self.fail(&error);
@@ -197,7 +206,8 @@ impl Writer {
             self.checkpoint_if_due().await;
             let deadline = self.deadline();
             let shared = Arc::clone(&self.shared);
-            let idle = self.in_flight.is_empty() && !self.suspects.is_empty();
+            let warm = self.warming.as_ref().is_none_or(JoinHandle::is_finished);
+            let idle = self.in_flight.is_empty() && !self.suspects.is_empty() && warm;
             tokio::select! {
                 biased;
                 Some(written) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(written).await,
@@ -452,6 +462,10 @@ impl Writer {
     /// Writes everything that waits, a checkpoint and the clean mark.
     async fn close(&mut self) -> Result<(), Error> {
         self.end_harvest().await;
+        if let Some(task) = self.warming.take() {
+            task.abort();
+            let _ = task.await;
+        }
         while self.shared.stopped().is_none() {
             self.serve_purges().await?;
             if self.shared.queue.backlog().1.is_some() && self.in_flight.len() < IN_FLIGHT_MAX {

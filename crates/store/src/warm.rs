@@ -1,0 +1,150 @@
+//! Warming up: what was in memory comes back after a restart, from the disk, in the order of the disk.
+//!
+//! Owns: which objects are taken into memory without being asked for, and how gently. The list is the checkpoint's (its hot
+//! list) and, before it, what was replayed, newest first. Leaves to others: where the list is kept (`checkpoint`), what fits
+//! into memory (`memory`).
+//!
+//! # Invariants
+//! The list is advice: it says where to look and nothing of what is there.
+//! 1. What is taken is a whole object with its checksums, at its own address, in the incarnation that its segment had before
+//!    the read.
+//! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id. Both are
+//!    looked at under the lock under which entries enter memory, with the state of the segment.
+//! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
+//! 4. It pushes nothing out: where memory is full, warming ends.
+//!
+//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the writer's
+//! thread; a list of 8 bytes, and 16 while it is sorted, for each object.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::stream::{self, StreamExt};
+
+use crate::checkpoint::{CheckpointHeader, load_hot};
+use crate::entry::Entry;
+use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::index::Location;
+use crate::key::KeyHash;
+use crate::memory::Warmed;
+use crate::planted::{Bug, planted};
+use crate::shared::{Extent, Shared};
+use crate::stat::Counters;
+
+/// The longest read, in bytes.
+const RUN_BYTES_MAX: u64 = 512 << 10;
+/// Bytes that nobody wants are read where they are fewer than this between two that are wanted.
+const GAP_BYTES_MAX: u64 = 16 << 10;
+/// Reads at the same time.
+const READS_AT_ONCE: usize = 2;
+/// What an entry takes in memory beside its record, at least, in bytes: so many are not looked for in vain.
+const ENTRY_BYTES_MIN: u64 = 200;
+/// Objects that are decoded before others on the thread get their turn.
+const TURN: usize = 128;
+
+/// What to warm up with.
+pub(crate) struct Warm {
+    /// The checkpoint whose hot list is read.
+    pub checkpoint: Option<CheckpointHeader>,
+    /// Where that lies which was written since, newest first.
+    pub newest: Vec<Location>,
+}
+
+/// What is read at once, and where the wanted records in it begin.
+struct Run {
+    extent: Extent,
+    locations: Vec<Location>,
+}
+
+/// Takes into memory what was there, until it is full or the list ends.
+pub(crate) async fn warm_up(shared: Arc<Shared>, warm: Warm) {
+    read_list(&shared, warm).await;
+    shared.warming.store(false, Ordering::Release);
+}
+
+async fn read_list(shared: &Shared, warm: Warm) {
+    let Warm { checkpoint, newest: mut list } = warm;
+    if let Some(header) = checkpoint {
+        let (hot, damaged) = load_hot(&shared.device, &shared.layout, &header).await;
+        Counters::add(&shared.counters.hot_chunks_damaged, damaged);
+        list.extend(hot);
+    }
+    let mut room = shared.memory.capacity();
+    list.retain(|location| {
+        let taken = location.bytes_max() + ENTRY_BYTES_MIN;
+        let fits = taken <= room;
+        room = room.saturating_sub(taken);
+        fits
+    });
+    list.sort_unstable_by_key(|location| location.unit);
+    list.dedup_by_key(|location| location.unit);
+    let mut runs = stream::iter(Runs { shared, list: list.into_iter().peekable() })
+        .map(|run| async move { (shared.read_extent(run.extent).await, run) })
+        .buffered(READS_AT_ONCE);
+    while let Some((buffer, run)) = runs.next().await {
+        let Some(buffer) = buffer else { continue };
+        for locations in run.locations.chunks(TURN) {
+            for &location in locations {
+                if take(shared, &buffer, run.extent, location) == Warmed::Full {
+                    return;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Takes one object out of what was read, if it passes.
+fn take(shared: &Shared, buffer: &[u8], extent: Extent, location: Location) -> Warmed {
+    let address = shared.layout.segments_offset + location.unit * UNIT_BYTES;
+    let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return Warmed::No };
+    let place = Place { identity: shared.layout.identity, incarnation: extent.incarnation, address };
+    let Ok(record) = Record::decode(bytes, place) else { return Warmed::No };
+    let hash = KeyHash(record.fields.key_hash.get());
+    if record.kind != RecordKind::Whole || record.bytes() > bytes.len() || shared.memory.contains(hash) {
+        return Warmed::No;
+    }
+    let is_newest = || {
+        let head = shared.head.load(Ordering::Acquire);
+        let age = |location: &Location| (shared.incarnation_at(*location, head), location.unit);
+        let newest = shared.index.candidates(hash).into_iter().max_by_key(age);
+        let newest = newest.is_some_and(|newest| newest.unit == location.unit);
+        (newest || planted(Bug::HotListIgnoresReplacement)) && age(&location).0 == extent.incarnation
+    };
+    if !is_newest() {
+        return Warmed::No;
+    }
+    let entry: Option<Entry> = shared.unasked(bytes, &record, location, Bug::HotListIgnoresPurge);
+    let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
+    let warmed = shared.memory.put_warm(&entry, is_newest);
+    if warmed == Warmed::Taken {
+        Counters::add(&shared.counters.warmed, 1);
+        Counters::add(&shared.counters.warmed_bytes, entry.body.len() as u64);
+    }
+    warmed
+}
+
+/// Gathers locations in the order of the disk into runs.
+struct Runs<'a> {
+    shared: &'a Shared,
+    list: std::iter::Peekable<std::vec::IntoIter<Location>>,
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let (first, mut extent) =
+            std::iter::from_fn(|| self.list.next()).find_map(|first| Some((first, self.shared.extent(first)?)))?;
+        let mut locations = vec![first];
+        while let Some(next) = self.list.peek().and_then(|next| self.shared.extent(*next)) {
+            let close = next.start <= extent.end + GAP_BYTES_MAX && next.end <= extent.start + RUN_BYTES_MAX;
+            if !close || next.incarnation != extent.incarnation {
+                break;
+            }
+            extent.end = extent.end.max(next.end);
+            locations.extend(self.list.next());
+        }
+        Some(Run { extent, locations })
+    }
+}
