@@ -34,7 +34,13 @@ fn ways(memory_bytes: u64) -> Vec<Way> {
     let way = |name, hints, cluster_read, cluster_kib: u64| Way {
         name,
         hints,
-        options: OpenOptions { memory_bytes, cluster_read, cluster_bytes: cluster_kib << 10, ..OpenOptions::default() },
+        options: OpenOptions {
+            memory_bytes,
+            cluster_read,
+            cluster_bytes: cluster_kib << 10,
+            warm_up: false,
+            ..OpenOptions::default()
+        },
     };
     let mut ways = vec![
         way("objects alone", false, ClusterRead::Object, 0),

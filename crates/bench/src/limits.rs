@@ -163,7 +163,8 @@ impl Filled {
         let device = nectary_block::open(&format!("file:{}", path.display()), &open).await?;
         let create = CreateOptions { size_bytes: options.bytes, segment_bytes: None, force: true };
         Store::create(device.clone(), &create).await?;
-        let store = Store::open(device, OpenOptions { memory_bytes: MEMORY_BYTES, ..OpenOptions::default() }).await?;
+        let open = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
+        let store = Store::open(device, open).await?;
         Ok(Filled { store, object_bytes: options.object_bytes, next: 0, random: Random::new(1) })
     }
 

@@ -58,7 +58,7 @@ pub async fn span_devices(
 
 /// Opens the store of a command that uses it once.
 pub async fn open_store(arguments: &DeviceArguments, spans: &SpanArguments) -> Result<Spans, Failure> {
-    let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, ..OpenOptions::default() };
+    let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let spec = &arguments.spec;
     if !spans.spans.is_empty() {
         let count = 1 + spans.spans.len() as u64;

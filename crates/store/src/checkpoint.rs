@@ -14,7 +14,7 @@ use crate::format::{
     self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, Magic,
     Place,
 };
-use crate::index::{Index, Location};
+use crate::index::{Index, Location, slots_bytes};
 use crate::layout::Layout;
 use crate::purge_log::LogEnd;
 use crate::shared::Shared;
@@ -22,12 +22,14 @@ use crate::stat::Counters;
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
+/// What a chunk holds at most, in bytes.
+const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
 /// Chunks in one read, and reads at the same time, while a checkpoint is loaded.
 const READ_CHUNKS: u64 = 16;
 const READS_AT_ONCE: usize = 4;
 /// Locations in a hot list at most, and the chunks that they take.
 const HOT_LOCATIONS_MAX: usize = 1 << 20;
-const HOT_CHUNKS_MAX: u64 = (HOT_LOCATIONS_MAX as u64).div_ceil(((CHUNK_BYTES - CHUNK_HEADER_BYTES) / 8) as u64);
+const HOT_CHUNKS_MAX: u64 = (HOT_LOCATIONS_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
 
 /// A position in the log: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -63,7 +65,8 @@ pub(crate) async fn write_checkpoint(
     let layout = &shared.layout;
     let area = layout.checkpoint_offset[(number % 2) as usize];
     let payload = Vec::with_capacity(CHUNK_BYTES);
-    let mut writer = ChunkWriter { shared, number, area, magic: Magic::CheckpointChunk, chunk: 0, payload };
+    let mut writer =
+        ChunkWriter { shared, number, area, magic: Magic::CheckpointChunk, chunk: 0, offset: BLOCK_BYTES, payload };
     let mut homes = [0; INDEX_SHARDS];
     let entry_count = shared.index.len();
     for (shard, homes) in homes.iter_mut().enumerate() {
@@ -78,7 +81,7 @@ pub(crate) async fn write_checkpoint(
     }
     let chunk_count = writer.chunk as u32;
     writer.magic = Magic::HotChunk;
-    for locations in shared.memory.hot_locations(HOT_LOCATIONS_MAX).chunks((CHUNK_BYTES - CHUNK_HEADER_BYTES) / 8) {
+    for locations in shared.memory.hot_locations(HOT_LOCATIONS_MAX).chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
         writer.payload.extend(locations.iter().flat_map(|location| location.pack().to_le_bytes()));
         if !writer.write_chunk().await? {
             break;
@@ -116,6 +119,8 @@ struct ChunkWriter<'a> {
     area: u64,
     magic: Magic,
     chunk: u64,
+    /// Where the next chunk goes, in bytes from the start of the area.
+    offset: u64,
     payload: Vec<u8>,
 }
 
@@ -134,7 +139,7 @@ impl ChunkWriter<'_> {
 
     /// Writes what is gathered; false where the area has no room for it.
     async fn write_chunk(&mut self) -> Result<bool, Error> {
-        let offset = BLOCK_BYTES + self.chunk * CHUNK_BYTES as u64;
+        let offset = self.offset;
         let length = (CHUNK_HEADER_BYTES + self.payload.len()).next_multiple_of(BLOCK_BYTES as usize);
         if self.payload.is_empty() {
             return Ok(true);
@@ -157,6 +162,7 @@ impl ChunkWriter<'_> {
         write(&*self.shared.device, address, buffer).await?;
         self.payload.clear();
         self.chunk += 1;
+        self.offset += length as u64;
         Ok(true)
     }
 }
@@ -226,8 +232,7 @@ pub(crate) async fn load(
         }
         let Some((first_chunk, offset, read)) = reads.next().await else { break };
         let Some(bytes) = read.ok().and_then(|mut buffers| buffers.pop()) else { return false };
-        let mut chunk = first_chunk;
-        for at in (0..bytes.len() as u64).step_by(CHUNK_BYTES) {
+        for (chunk, at) in (first_chunk..).zip((0..bytes.len() as u64).step_by(CHUNK_BYTES)) {
             let address = area + offset + at;
             let unit = &bytes[at as usize..(at as usize + CHUNK_BYTES).min(bytes.len())];
             let place = Place { identity: layout.identity, incarnation: header.number, address };
@@ -238,7 +243,6 @@ pub(crate) async fn load(
             let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
             let Some(payload) = unit.get(payload).filter(|_| body.number.get() == chunk) else { return false };
             pending.extend_from_slice(payload);
-            chunk += 1;
             while shard < INDEX_SHARDS {
                 let homes = header.homes[shard];
                 let Some(size) = index.dump_bytes(homes) else { return false };
@@ -265,8 +269,15 @@ pub(crate) async fn load_hot(
 ) -> (Vec<Location>, u64) {
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
     let (mut locations, mut damaged) = (Vec::new(), 0);
-    for chunk in header.chunk_count..header.chunk_count + header.hot_chunk_count {
-        let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
+    // The last chunk of the index may be a short one.
+    let index_bytes: u64 = header.homes.iter().map(|&homes| slots_bytes(homes) as u64).sum();
+    let whole = index_bytes / PAYLOAD_BYTES_MAX;
+    let rest = Some(index_bytes % PAYLOAD_BYTES_MAX).filter(|&rest| rest > 0);
+    let rest_bytes = rest.map_or(0, |rest| (CHUNK_HEADER_BYTES as u64 + rest).next_multiple_of(BLOCK_BYTES));
+    let hot_offset = BLOCK_BYTES + whole * CHUNK_BYTES as u64 + rest_bytes;
+    for number in 0..header.hot_chunk_count {
+        let chunk = header.chunk_count + number;
+        let offset = hot_offset + number * CHUNK_BYTES as u64;
         let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
         let place = Place { identity: layout.identity, incarnation: header.number, address: area + offset };
         let payload = match read(&**device, place.address, length as usize).await {

@@ -81,6 +81,11 @@ fn size_class(bytes: u64) -> u8 {
     (0..64u8).find(|&class| class_units(class) >= units).unwrap_or(63)
 }
 
+/// How many bytes the slots of a shard of `homes` take.
+pub fn slots_bytes(homes: u32) -> usize {
+    (homes as usize + REACH) * SLOT_BYTES
+}
+
 /// The table of one shard.
 struct Shard {
     /// `homes` slots and the reach of the last of them.
@@ -237,7 +242,7 @@ impl Index {
 
     /// How many bytes the dump of a shard of `homes` has; `None` where this index cannot have such a shard.
     pub fn dump_bytes(&self, homes: u32) -> Option<usize> {
-        (homes as usize >= self.homes_initial).then(|| (homes as usize + REACH) * SLOT_BYTES)
+        (homes as usize >= self.homes_initial).then(|| slots_bytes(homes))
     }
 
     /// Fills a shard from a dump, but for entries of which `keep` says no. Returns false where the dump cannot be right.

@@ -50,6 +50,8 @@ pub struct OpenOptions {
     pub cluster_bytes: u64,
     /// What a read from disk takes.
     pub cluster_read: ClusterRead,
+    /// Whether what was in memory in the life before is read into it again, in the background, as far as it fits.
+    pub warm_up: bool,
     /// From which end of what waits clusters are packed.
     pub pack_end: PackEnd,
 }
@@ -63,6 +65,7 @@ impl Default for OpenOptions {
             reinsert_percent: REINSERT_PERCENT_DEFAULT,
             cluster_bytes: CLUSTER_BYTES_DEFAULT,
             cluster_read: ClusterRead::default(),
+            warm_up: true,
             pack_end: PackEnd::default(),
         }
     }

@@ -220,7 +220,10 @@ impl Store {
                 memory_bytes: options.memory_bytes,
                 purge_log: recovered.purge_log,
                 suspects: recovered.suspects,
-                warm: Warm { checkpoint: recovered.checkpoint, newest: recovered.newest },
+                warm: Warm {
+                    checkpoint: recovered.checkpoint.filter(|_| options.warm_up),
+                    newest: if options.warm_up { recovered.newest } else { Vec::new() },
+                },
                 replayed: recovered.recovery,
                 write_delay: options.write_delay,
                 flush_interval: options.flush_interval,

@@ -6,13 +6,17 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{body, open, read_all};
+use common::{body, options, read_all};
 use nectary_block::{MemoryDevice, SharedDevice, read, write};
-use nectary_store::{CreateOptions, KeyRef, Stat, Store};
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Stat, Store};
 
 const STORE_BYTES: u64 = 64 << 20;
 const OBJECTS: u64 = 300;
 const BODY_BYTES: usize = 2000;
+
+async fn open(device: SharedDevice) -> Store {
+    Store::open(device, OpenOptions { warm_up: true, ..options() }).await.unwrap()
+}
 
 fn name(number: u64) -> String {
     format!("http://example.invalid/object/{number}")
@@ -66,6 +70,17 @@ async fn what_was_in_memory_or_written_since_is_in_memory_after_a_crash() {
         assert_eq!(read_all(&store, KeyRef::new(name.as_bytes(), b"")).await.unwrap(), body(number, BODY_BYTES));
     }
     assert_eq!(store.stat().counts.hits_disk, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_warmed_where_that_is_not_wanted() {
+    let (device, store) = filled().await;
+    drop(store);
+    let store = Store::open(device, options()).await.unwrap();
+    while store.stat().warming {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!((store.stat().counts.warmed, store.stat().memory_entries), (0, 0));
 }
 
 #[tokio::test]

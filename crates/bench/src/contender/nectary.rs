@@ -76,7 +76,7 @@ pub struct Nectary {
 impl Nectary {
     /// Opens the store that was made there.
     pub fn open(place: &Place, memory_bytes: u64) -> Result<Nectary, Error> {
-        let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
+        let options = OpenOptions { memory_bytes, warm_up: false, ..OpenOptions::default() };
         let usual = options.write_delay;
         let write_delay = usual.div_f64(place.speed.max(1.0));
         let cluster_read = variable("NECTARY_BENCH_CLUSTER_READ").unwrap_or(options.cluster_read);

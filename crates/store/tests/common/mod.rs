@@ -8,10 +8,10 @@ use bytes::Bytes;
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 
-/// Options of a small budget.
+/// Options of a small budget; memory is empty when a store is opened.
 pub fn options() -> OpenOptions {
     let write_delay = Duration::from_millis(20);
-    OpenOptions { memory_bytes: 32 << 20, write_delay, ..OpenOptions::default() }
+    OpenOptions { memory_bytes: 32 << 20, write_delay, warm_up: false, ..OpenOptions::default() }
 }
 
 /// A new store in memory, open.
