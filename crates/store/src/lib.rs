@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod arrange;
+mod budget;
 mod check;
 mod checkpoint;
 mod clusters;

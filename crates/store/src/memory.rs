@@ -5,7 +5,8 @@
 //!
 //! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
 //! their first hit, which hands them to the policy like anything that was asked for. So they stay long enough to be
-//! wanted, and push out nothing that was. The room is the policy's again when they have left.
+//! wanted, and push out nothing that was. What waits to be written has its room from the policy too: both cede only what is
+//! used, and the room is the policy's again when they have left.
 //!
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
@@ -27,8 +28,10 @@ const NOTES_BATCH: usize = 64;
 const NEIGHBOURS_SHARE: u64 = 8;
 /// They leave when so large a share of the tier was taken in since they came.
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
-/// In steps of this share room goes to neighbours and back.
-const NEIGHBOURS_STEP_SHARE: u64 = 64;
+/// In steps of this share room goes to neighbours and to what is unwritten, and back.
+const CEDED_STEP_SHARE: u64 = 64;
+/// The policy keeps at least this share of the tier.
+const POLICY_SHARE_MIN: u64 = 4;
 
 /// Ids are hashes already.
 #[derive(Default)]
@@ -54,8 +57,10 @@ struct Replacement {
     policy: Box<dyn Policy>,
     /// Where the next note to be taken stands.
     taken: usize,
-    /// What policy and neighbours may hold together, in bytes.
+    /// What the policy, neighbours and what is unwritten may hold together, in bytes.
     capacity: u64,
+    /// Of that, what the policy has ceded.
+    ceded: u64,
     /// Bytes that the policy has taken in so far.
     inserted_bytes: u64,
     neighbours: Neighbours,
@@ -66,8 +71,6 @@ struct Replacement {
 struct Neighbours {
     queue: VecDeque<(Arc<Entry>, u64)>,
     bytes: u64,
-    /// The room that the policy has ceded.
-    ceded: u64,
 }
 
 /// What came of an entry of the life before.
@@ -96,6 +99,7 @@ impl MemoryTier {
         let replacement = Replacement {
             taken: 0,
             capacity: policy.capacity(),
+            ceded: 0,
             inserted_bytes: 0,
             neighbours: Neighbours::default(),
             policy,
@@ -156,13 +160,16 @@ impl MemoryTier {
         let mut replacement = self.lock();
         replacement.policy.remove(entry.id());
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        self.map.pin().insert(entry.id(), Arc::clone(entry)).cloned()
+        let previous = self.map.pin().insert(entry.id(), Arc::clone(entry)).cloned();
+        self.cede(&mut replacement);
+        previous
     }
 
     /// Hands an entry over to the policy once it is on disk.
     pub fn admit(&self, entry: &Arc<Entry>) {
         let mut replacement = self.lock();
         self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
+        self.cede(&mut replacement);
         let pinned = self.map.pin();
         if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
             self.refer(&mut replacement, entry);
@@ -283,11 +290,13 @@ impl MemoryTier {
         self.cede(replacement);
     }
 
-    /// Gives the policy the room that neighbours leave.
+    /// Gives the policy the room that neighbours and what is unwritten leave.
     fn cede(&self, replacement: &mut Replacement) {
-        let step = (replacement.capacity / NEIGHBOURS_STEP_SHARE).max(1);
-        let wanted = replacement.neighbours.bytes.next_multiple_of(step);
-        let ceded = &mut replacement.neighbours.ceded;
+        let step = (replacement.capacity / CEDED_STEP_SHARE).max(1);
+        let used = replacement.neighbours.bytes + self.unwritten_bytes.load(Ordering::Relaxed);
+        let most = replacement.capacity - replacement.capacity / POLICY_SHARE_MIN;
+        let wanted = used.next_multiple_of(step).min(most);
+        let ceded = &mut replacement.ceded;
         if wanted > *ceded || wanted + 2 * step <= *ceded {
             *ceded = wanted;
             self.enforce(replacement);
@@ -297,7 +306,7 @@ impl MemoryTier {
     /// Sets the policy's capacity and evicts down to it.
     fn enforce(&self, replacement: &mut Replacement) {
         let map = self.map.pin();
-        let bytes = replacement.capacity.saturating_sub(replacement.neighbours.ceded);
+        let bytes = replacement.capacity.saturating_sub(replacement.ceded);
         replacement.policy.set_capacity(bytes, &mut |id| {
             map.remove(&id);
             true
@@ -336,7 +345,7 @@ impl MemoryTier {
         found.iter().for_each(|entry| self.remove_same(entry));
     }
 
-    /// Sets the capacity in bytes and evicts down to it.
+    /// Sets the capacity in bytes, what is unwritten included, and evicts down to it.
     pub fn set_capacity(&self, bytes: u64) {
         let mut replacement = self.lock();
         replacement.capacity = bytes;

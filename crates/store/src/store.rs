@@ -12,6 +12,7 @@ use nectary_block::{Buffer, SharedDevice, read, write};
 use nectary_cache::S3Fifo;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::budget::Budget;
 use crate::check::{self, CheckReport};
 use crate::clusters::Clusters;
 use crate::entry::{EntryParts, Piece};
@@ -30,7 +31,6 @@ use crate::options::{CreateOptions, OpenOptions};
 use crate::purge_log::PurgeLog;
 use crate::queue::Queue;
 use crate::recovery::{self, Membership};
-use crate::reinsert;
 use crate::shared::{Parts, Shared};
 use crate::stat::{Counters, Sequence, Sequences, Stat};
 use crate::warm::Warm;
@@ -186,7 +186,7 @@ impl Store {
         let hints = Hints::new(options.memory_bytes);
         let groups = Groups::new(layout.segment_count, options.memory_bytes);
         let fixed = recovered.index.bytes() + marks.bytes() + hints.bytes();
-        let budget = Budget::of(options.memory_bytes, fixed, &layout);
+        let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared::new(Parts {
             device,
@@ -218,6 +218,8 @@ impl Store {
                 membership: recovered.membership,
                 last_sequence: recovered.last_sequence,
                 memory_bytes: options.memory_bytes,
+                append_bytes: budget.append_bytes,
+                buffers_bytes: budget.append_buffers_bytes,
                 purge_log: recovered.purge_log,
                 suspects: recovered.suspects,
                 warm: Warm {
@@ -469,36 +471,6 @@ impl Store {
         commands.send(command(reply)).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
-}
-
-/// How a memory budget is divided.
-struct Budget {
-    tier_bytes: u64,
-    unwritten_bytes: u64,
-    fill_bytes: u64,
-}
-
-impl Budget {
-    fn of(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> Budget {
-        // Two appends in flight and one being packed, two segment readers' windows, and what is read to be re-inserted.
-        let buffers = 3 * layout.append_bytes_max() + (2 << 20) + reinsert::buffer_bytes_max(layout);
-        let unwritten_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
-        let fill_bytes = (memory_bytes / 8).clamp(2 << 20, 256 << 20);
-        let fixed = index_bytes + buffers.min(memory_bytes / 4) + unwritten_bytes + fill_bytes / 2;
-        // Objects of all sizes come and go: an eighth is what the allocator loses between them.
-        let tier_bytes = memory_bytes.saturating_sub(fixed) / 8 * 7;
-        Budget { tier_bytes: tier_bytes.max(memory_bytes / 8), unwritten_bytes, fill_bytes }
-    }
-
-    /// What the tier may have once the index has grown to `index_bytes`.
-    pub fn tier_bytes(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> u64 {
-        Budget::of(memory_bytes, index_bytes, layout).tier_bytes
-    }
-}
-
-/// The capacity of the memory tier once the index has grown to `index_bytes`.
-pub(crate) fn tier_bytes(memory_bytes: u64, index_bytes: u64, layout: &Layout) -> u64 {
-    Budget::tier_bytes(memory_bytes, index_bytes, layout)
 }
 
 /// Random bits from the operating system, by way of the standard library's hasher keys.

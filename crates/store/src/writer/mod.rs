@@ -20,6 +20,7 @@ use nectary_block::{Buffer, Context, WriteFlags};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::budget::Budget;
 use crate::checkpoint::{LogPosition, write_checkpoint};
 use crate::error::Error;
 use crate::format::{BLOCK_BYTES, PurgeRecord};
@@ -78,6 +79,10 @@ pub(crate) struct Start {
     pub membership: Membership,
     pub last_sequence: u64,
     pub memory_bytes: u64,
+    /// An append of several records has at most so many bytes …
+    pub append_bytes: u64,
+    /// … and all in flight, where there are several.
+    pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
     pub suspects: Vec<Suspect>,
     /// What is taken into memory again.
@@ -94,6 +99,7 @@ struct Written {
     result: Result<Vec<Buffer>, nectary_block::Error>,
     items: Vec<(Unwritten, Location)>,
     last_sequence: u64,
+    bytes: u64,
 }
 
 /// The writer of a span.
@@ -128,6 +134,11 @@ pub(crate) struct Writer {
     membership_changes: Vec<MembershipChange>,
     replayed: Recovery,
     memory_bytes: u64,
+    append_bytes: u64,
+    buffers_bytes: u64,
+    in_flight_bytes: u64,
+    /// What waits has to wait for an append in flight.
+    waits_for_append: bool,
     /// The index's size for which the memory tier's capacity was set.
     index_bytes: u64,
     write_delay: Duration,
@@ -165,6 +176,10 @@ impl Writer {
             membership_changes: Vec::new(),
             replayed: start.replayed,
             memory_bytes: start.memory_bytes,
+            append_bytes: start.append_bytes,
+            buffers_bytes: start.buffers_bytes,
+            in_flight_bytes: 0,
+            waits_for_append: false,
             index_bytes: 0,
             write_delay: start.write_delay,
             flush_interval: start.flush_interval,
@@ -241,7 +256,8 @@ impl Writer {
     /// When there will be something to do without being asked.
     fn deadline(&self) -> Instant {
         let (_, oldest) = self.shared.queue.backlog();
-        let can_write = self.in_flight.len() < IN_FLIGHT_MAX && self.shared.stopped().is_none();
+        let can_write =
+            self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append && self.shared.stopped().is_none();
         let write = oldest.filter(|_| can_write).map(|oldest| oldest + self.write_delay);
         let flush = self.flush_interval.map(|interval| self.flushed_at + interval);
         let far = Instant::now() + Duration::from_secs(3600);
@@ -250,7 +266,7 @@ impl Writer {
 
     /// Starts appends while they are due and fewer than the maximum are in flight.
     async fn write_due(&mut self) -> Result<(), Error> {
-        while self.in_flight.len() < IN_FLIGHT_MAX && self.shared.stopped().is_none() {
+        while self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append && self.shared.stopped().is_none() {
             let (bytes, oldest) = self.shared.queue.backlog();
             let Some(oldest) = oldest else { return Ok(()) };
             let wanted =
@@ -259,29 +275,43 @@ impl Writer {
             if !due {
                 return Ok(());
             }
-            self.append().await?;
+            if !self.append().await? {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
-    /// Packs one append from the queue and starts writing it.
-    async fn append(&mut self) -> Result<(), Error> {
+    /// Packs one append from the queue and starts writing it; false where nothing waits, or it has to wait for those in flight.
+    async fn append(&mut self) -> Result<bool, Error> {
         // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one takes.
-        let bytes_max = self.shared.layout.append_bytes_max();
+        // A record that is longer than appends usually are goes alone.
+        let left = self.buffers_bytes.saturating_sub(self.in_flight_bytes);
         let room = self.shared.layout.segment_bytes - self.position.offset;
-        let (mut items, mut bytes) = pack::take(&self.shared.queue, bytes_max.min(room));
-        if items.is_empty() {
-            (items, bytes) = pack::take(&self.shared.queue, bytes_max);
+        let (usual, most) = (self.append_bytes, self.shared.layout.append_bytes_max());
+        let bounds = if self.in_flight.is_empty() {
+            [usual.min(room), usual, most.min(room), most]
+        } else {
+            [usual.min(left).min(room), usual.min(left), 0, 0]
+        };
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        for bound in bounds {
+            if items.is_empty() {
+                (items, bytes) = pack::take(&self.shared.queue, bound);
+            }
         }
         // What was purged while it waited is written all the same: until the purge is durable, it is what hides the
         // version that it replaced.
-        let Some(last_sequence) = items.last().map(|item| item.sequence) else { return Ok(()) };
+        let Some(last_sequence) = items.last().map(|item| item.sequence) else {
+            self.waits_for_append = !self.in_flight.is_empty();
+            return Ok(false);
+        };
         if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
             items.iter().for_each(|item| self.shared.give_up(item));
             return Err(error);
         }
         self.start(items, last_sequence);
-        Ok(())
+        Ok(true)
     }
 
     fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
@@ -304,8 +334,9 @@ impl Writer {
         let bytes = buffer.len() as u64;
         let address = layout.segment_start(incarnation) + offset;
         let write = self.shared.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
-        self.in_flight.push_back(Box::pin(async move { Written { result: write.await, items, last_sequence } }));
+        self.in_flight.push_back(Box::pin(async move { Written { result: write.await, items, last_sequence, bytes } }));
         self.position.offset += bytes;
+        self.in_flight_bytes += bytes;
         self.appended_bytes += bytes;
         self.appended_count += 1;
         Counters::add(&self.shared.counters.appends, 1);
@@ -314,9 +345,11 @@ impl Writer {
 
     /// Takes the result of the oldest append in flight.
     async fn complete(&mut self, written: Written) {
+        self.in_flight_bytes -= written.bytes;
+        self.waits_for_append = false;
         match written.result {
             Ok(mut buffers) => {
-                if self.spare.len() < IN_FLIGHT_MAX {
+                if self.spare.len() < IN_FLIGHT_MAX && written.bytes <= self.append_bytes {
                     self.spare.extend(buffers.pop());
                 }
                 for (item, location) in written.items {
@@ -338,8 +371,9 @@ impl Writer {
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
             let fixed = index_bytes + self.shared.marks.bytes() + self.shared.hints.bytes();
-            let capacity = crate::store::tier_bytes(self.memory_bytes, fixed, &self.shared.layout);
-            self.shared.memory.set_capacity(capacity);
+            let reinserts = self.shared.reinsert_percent > 0;
+            let budget = Budget::of(self.memory_bytes, fixed, &self.shared.layout, reinserts);
+            self.shared.memory.set_capacity(budget.tier_bytes);
         }
     }
 
@@ -468,7 +502,8 @@ impl Writer {
         }
         while self.shared.stopped().is_none() {
             self.serve_purges().await?;
-            if self.shared.queue.backlog().1.is_some() && self.in_flight.len() < IN_FLIGHT_MAX {
+            let may_append = self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append;
+            if self.shared.queue.backlog().1.is_some() && may_append {
                 if let Err(error) = self.append().await {
                     self.fail(&error);
                 }
