@@ -10,7 +10,7 @@ use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, Options, Plan, Preset, Programs};
 use nectary_bench::{guardian, worker};
 
-const USAGE: &str = "store-contenders limits FOLDER | table4 | table5; with a table: [--quick] [--scale F] [--trace F] \
+const USAGE: &str = "store-contenders limits FOLDER | table4 | table5; with a table: [--quick] [--ablations] [--scale F] [--trace F] \
                      [--pairs N] [--size GB] [--only NAME] [--speed N] [--json FILE]";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -41,6 +41,7 @@ fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
         preset,
         scale: None,
         quick: false,
+        ablations: false,
         seed: 1,
         pairs: None,
         only: Vec::new(),
@@ -51,8 +52,12 @@ fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let mut json = None;
     let mut left = arguments.iter();
     while let Some(name) = left.next() {
-        if name == "--quick" {
-            options.quick = true;
+        match name.as_str() {
+            "--quick" => options.quick = true,
+            "--ablations" => options.ablations = true,
+            _ => {}
+        }
+        if matches!(name.as_str(), "--quick" | "--ablations") {
             continue;
         }
         let value = left.next().ok_or(USAGE)?;

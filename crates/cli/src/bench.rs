@@ -35,6 +35,7 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         preset,
         scale: arguments.scale,
         quick: arguments.quick,
+        ablations: arguments.ablations,
         seed: arguments.random_seed,
         pairs: arguments.pairs,
         only: arguments.only.clone(),

@@ -6,19 +6,19 @@
 //! | use | reserved |
 //! |---|---|
 //! | index, groups, marks, hints | what they take |
-//! | appends being written | twice [`append_bytes`](Budget::append_bytes), or one record of the longest |
+//! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
 //! | reading to re-insert | where it is on: three extents and two windows of tables, at most a quarter of the budget |
 //! | fills under way | half of what they may hold |
-//! | objects | all the rest, less an eighth that the allocator loses between them |
+//! | objects | all the rest, less a tenth that the allocator loses between them |
 //!
-//! What waits to be written is part of the objects: it is in memory once, and found there. It may take half of their room.
+//! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under way,
+//! and what is cut costs a read each time it is asked for. What waits to be written is part of the objects: it is in memory once, and found there. It may take half of their room.
 
 use crate::layout::Layout;
 use crate::reinsert;
 
-/// An append has at most this share of the budget, and is split no further than to so many bytes.
-const APPEND_SHARE: u64 = 32;
-const APPEND_BYTES_MIN: u64 = 256 << 10;
+/// All appends in flight have at most this share of the budget.
+const APPENDS_SHARE: u64 = 8;
 /// Windows through which the tables of segments are read, in bytes, both.
 const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
 /// Bounds on what may be unwritten, in bytes.
@@ -26,7 +26,7 @@ const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
 /// Bounds on what fills may hold, in bytes.
 const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 /// The allocator loses this share between objects of all sizes that come and go.
-const LOST_SHARE: u64 = 8;
+const LOST_SHARE: u64 = 10;
 
 /// How a memory budget is divided, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct Budget {
     pub unwritten_bytes: u64,
     /// What fills may hold.
     pub fill_bytes: u64,
-    /// An append of several records.
+    /// An append of several records; as much wakes the writer.
     pub append_bytes: u64,
     /// All appends in flight, but for one that is longer alone.
     pub append_buffers_bytes: u64,
@@ -46,8 +46,8 @@ pub(crate) struct Budget {
 impl Budget {
     /// Divides `memory_bytes`, of which index and other tables take `tables_bytes`.
     pub fn of(memory_bytes: u64, tables_bytes: u64, layout: &Layout, reinserts: bool) -> Budget {
-        let append_bytes = (memory_bytes / APPEND_SHARE).max(APPEND_BYTES_MIN).min(layout.append_bytes_max());
-        let append_buffers_bytes = 2 * append_bytes;
+        let append_buffers_bytes = (memory_bytes / APPENDS_SHARE).min(2 * layout.append_bytes_max());
+        let append_bytes = append_buffers_bytes.min(layout.append_bytes_max());
         let longest = layout.fragment_bytes + 64 * 1024;
         let reading = if reinserts { TABLE_WINDOWS_BYTES + reinsert::buffer_bytes_max(layout) } else { 0 };
         let fill_bytes = (memory_bytes / 8).clamp(FILL_BYTES.0, FILL_BYTES.1);

@@ -204,7 +204,7 @@ impl MemoryTier {
     pub fn put_warm(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Warmed {
         let mut replacement = self.lock();
         let pinned = self.map.pin();
-        let used = replacement.policy.used() + replacement.neighbours.ceded;
+        let used = replacement.policy.used() + replacement.ceded;
         if used + entry.weight() > replacement.capacity {
             return Warmed::Full;
         }

@@ -194,7 +194,11 @@ impl Store {
             index: recovered.index,
             memory: MemoryTier::new(Box::new(S3Fifo::new(budget.tier_bytes))),
             purges: recovered.purges,
-            queue: Queue::new(budget.unwritten_bytes, layout.append_bytes_max() / 2, recovered.recovered_sequence),
+            queue: Queue::new(
+                budget.unwritten_bytes,
+                budget.append_bytes.min(budget.unwritten_bytes / 2),
+                recovered.recovered_sequence,
+            ),
             marks,
             reinsert_percent: options.reinsert_percent,
             hints,

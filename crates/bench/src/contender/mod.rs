@@ -18,7 +18,7 @@ use crate::workload::Request;
 
 pub use files::{FileSystem, Files, FilesOptions};
 pub use memory::Memory;
-pub use nectary::Nectary;
+pub use nectary::{Nectary, Settings};
 
 /// An object that was found.
 #[derive(Debug, Clone)]
@@ -62,6 +62,8 @@ pub enum Kind {
     Nectary {
         /// Its memory, in bytes.
         memory_bytes: u64,
+        /// How it is used.
+        settings: Settings,
     },
     /// One file an object on a file system, with a proxy's own cache before it: wg-Squid.
     Files {
@@ -97,9 +99,9 @@ pub struct Place {
 /// Prepares a contender: makes file systems or a store, nothing that is measured. What it returns is put into service by [`Prepared::start`].
 pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     Ok(match kind {
-        Kind::Nectary { memory_bytes } => {
+        Kind::Nectary { memory_bytes, settings } => {
             nectary::create(place)?;
-            Prepared::Nectary { memory_bytes: *memory_bytes, place: place.clone() }
+            Prepared::Nectary { memory_bytes: *memory_bytes, settings: settings.clone(), place: place.clone() }
         }
         Kind::Files { system, proxy_bytes, buffer_bytes } => {
             let (system, proxy_bytes, buffer_bytes) = (*system, *proxy_bytes, *buffer_bytes);
@@ -117,6 +119,8 @@ pub enum Prepared {
     Nectary {
         /// Its memory.
         memory_bytes: u64,
+        /// How it is used.
+        settings: Settings,
         /// Where it is.
         place: Place,
     },
@@ -130,7 +134,9 @@ impl Prepared {
     /// Puts it into service with cold caches.
     pub fn start(self) -> Result<Box<dyn Storage>, Error> {
         Ok(match self {
-            Prepared::Nectary { memory_bytes, place } => Box::new(Nectary::open(&place, memory_bytes)?),
+            Prepared::Nectary { memory_bytes, settings, place } => {
+                Box::new(Nectary::open(&place, memory_bytes, &settings)?)
+            }
             Prepared::Files(options) => Box::new(Files::start(options)?),
             Prepared::Memory(wrong) => Box::new(Memory::new(wrong)),
         })

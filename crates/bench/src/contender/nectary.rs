@@ -1,8 +1,8 @@
 //! The Nectary store as a contender, on its block devices without a file system.
 //!
-//! Several devices are striped: a store has one span today. The hints of what is put are passed to it, unless the
-//! environment's `NECTARY_BENCH_HINTS` is `off`. Everything else is as the store's defaults have it, but for what
-//! `NECTARY_BENCH_CLUSTER_READ` (`auto`, `cluster`, `object`) and `NECTARY_BENCH_CLUSTER_BYTES` say.
+//! Several devices are striped, in units so long that a read is one device's: a store has one span today. What is put may wait
+//! in memory for [`WRITE_DELAY_MS`], a sixth of the time that the kernel gives files. Everything else is as the store's defaults
+//! have it, but for what an ablation changes.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,15 +12,63 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_block::OpenOptions as DeviceOptions;
-use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Store};
+use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, PackEnd, Store};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Found, Place, Storage};
 use crate::Error;
 use crate::workload::Request;
 
+/// The unit of the stripe over several devices, as its SPEC has it: many clusters long.
+const STRIPE_UNIT: &str = "1M";
 /// How often a put that is refused because the disk is behind waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
+/// How long what is put may wait to be written, in milliseconds of the disk's time.
+const WRITE_DELAY_MS: u64 = 5_000;
+
+/// How the store is used: what ablations change, one thing at a time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Whether it is told the hints of what is put.
+    pub hints: bool,
+    /// What a read takes.
+    pub cluster_read: ClusterRead,
+    /// The size of a cluster, in bytes.
+    pub cluster_bytes: u64,
+    /// Whether clusters are packed from the end of what came last.
+    pub from_hot_end: bool,
+    /// The share of a segment that may be re-inserted, in percent.
+    pub reinsert_percent: u32,
+    /// How long what is put may wait to be written, in milliseconds.
+    pub write_delay_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let OpenOptions { cluster_read, cluster_bytes, reinsert_percent, .. } = OpenOptions::default();
+        let (hints, from_hot_end, write_delay_ms) = (true, false, WRITE_DELAY_MS);
+        Settings { hints, cluster_read, cluster_bytes, from_hot_end, reinsert_percent, write_delay_ms }
+    }
+}
+
+impl Settings {
+    /// The settings of every ablation, by name.
+    pub fn ablations() -> Vec<(&'static str, Settings)> {
+        let usual = Settings::default;
+        vec![
+            ("hints-off", Settings { hints: false, ..usual() }),
+            ("clusters-off", Settings { hints: false, cluster_read: ClusterRead::Object, ..usual() }),
+            ("read-object", Settings { cluster_read: ClusterRead::Object, ..usual() }),
+            ("read-cluster", Settings { cluster_read: ClusterRead::Cluster, ..usual() }),
+            ("cluster-16k", Settings { cluster_bytes: 16 << 10, ..usual() }),
+            ("cluster-256k", Settings { cluster_bytes: 256 << 10, ..usual() }),
+            ("hot-end", Settings { from_hot_end: true, ..usual() }),
+            ("reinsert-10", Settings { reinsert_percent: 10, ..usual() }),
+            ("delay-500ms", Settings { write_delay_ms: 500, ..usual() }),
+        ]
+    }
+}
 
 thread_local! {
     static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
@@ -45,13 +93,8 @@ fn spec(place: &Place) -> String {
     let devices: Vec<String> = place.devices.iter().map(|path| format!("disk:{}", path.display())).collect();
     match devices.as_slice() {
         [one] => one.clone(),
-        _ => format!("stripe({})", devices.join(",")),
+        _ => format!("stripe({},unit={STRIPE_UNIT})", devices.join(",")),
     }
-}
-
-/// What a variable of the environment says, where it says something that can be used.
-fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 /// Makes an empty store.
@@ -75,19 +118,23 @@ pub struct Nectary {
 
 impl Nectary {
     /// Opens the store that was made there.
-    pub fn open(place: &Place, memory_bytes: u64) -> Result<Nectary, Error> {
-        let options = OpenOptions { memory_bytes, warm_up: false, ..OpenOptions::default() };
-        let usual = options.write_delay;
-        let write_delay = usual.div_f64(place.speed.max(1.0));
-        let cluster_read = variable("NECTARY_BENCH_CLUSTER_READ").unwrap_or(options.cluster_read);
-        let cluster_bytes = variable("NECTARY_BENCH_CLUSTER_BYTES").unwrap_or(options.cluster_bytes);
-        let options = OpenOptions { write_delay, cluster_read, cluster_bytes, ..options };
+    pub fn open(place: &Place, memory_bytes: u64, settings: &Settings) -> Result<Nectary, Error> {
+        let usual = Duration::from_millis(settings.write_delay_ms);
+        let options = OpenOptions {
+            memory_bytes,
+            write_delay: usual.div_f64(place.speed.max(1.0)),
+            cluster_read: settings.cluster_read,
+            cluster_bytes: settings.cluster_bytes,
+            pack_end: if settings.from_hot_end { PackEnd::Hot } else { PackEnd::Cold },
+            reinsert_percent: settings.reinsert_percent,
+            warm_up: false,
+            ..OpenOptions::default()
+        };
         let store = block_on(async {
             let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
             Ok(Store::open(device, options).await?)
         })?;
-        let hints = std::env::var("NECTARY_BENCH_HINTS").as_deref() != Ok("off");
-        Ok(Nectary { store, hints, write_delay: place.is_virtual.then(|| (usual, Mutex::default())) })
+        Ok(Nectary { store, hints: settings.hints, write_delay: place.is_virtual.then(|| (usual, Mutex::default())) })
     }
 }
 

@@ -38,6 +38,14 @@ impl Preset {
         }
     }
 
+    /// Disks of a contender.
+    pub fn disks(self) -> usize {
+        match self {
+            Preset::Table4 => 1,
+            Preset::Table5 => 2,
+        }
+    }
+
     /// Threads of the workload.
     pub fn threads(self) -> usize {
         match self {
@@ -63,6 +71,8 @@ pub struct Options {
     pub trace: Option<f64>,
     /// A look that takes about a minute: the smallest disk, the beginning of the trace, fewer pairs.
     pub quick: bool,
+    /// Nectary beside itself with one thing changed at a time, on the smallest disk; peers where `only` names them.
+    pub ablations: bool,
     /// Chooses the requests.
     pub seed: u64,
     /// Pairs; ten where nothing is said.

@@ -1,7 +1,7 @@
 //! Which contenders run, on what disks, with how much memory: the presets as data, scaled.
 
 use super::{Options, Preset, SCALE, TRACE_SHARE};
-use crate::contender::{FileSystem, Kind};
+use crate::contender::{FileSystem, Kind, Settings};
 use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
@@ -119,7 +119,8 @@ impl Plan {
         let mut groups = Vec::new();
         for (seed_gb, lanes) in lanes(&options, memory_bytes) {
             let is_wanted = options.sizes.is_empty() || options.sizes.contains(&seed_gb);
-            if !is_wanted || (options.quick && options.sizes.is_empty() && !groups.is_empty()) {
+            let is_small = options.quick || options.ablations;
+            if !is_wanted || (is_small && options.sizes.is_empty() && !groups.is_empty()) {
                 continue;
             }
             let disk_bytes = ((seed_gb as f64 * GB * scale) as u64).next_multiple_of(1 << 20);
@@ -172,7 +173,10 @@ fn store_beyond_bytes(options: &Options) -> u64 {
 
 fn is_named(options: &Options, lane: &Lane) -> bool {
     let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
-    options.only.is_empty() || is_named || lane.name == "nectary" || lane.name == "nectary-again"
+    let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
+    let is_ablation = options.ablations && is_nectary && lane.disks == options.preset.disks();
+    let is_any = options.only.is_empty() && !options.ablations;
+    is_any || is_named || is_ablation || lane.name == "nectary" || lane.name == "nectary-again"
 }
 
 /// The lanes of each disk size of a preset.
@@ -180,9 +184,18 @@ fn lanes(options: &Options, memory_bytes: u64) -> Vec<(u64, Vec<Lane>)> {
     let nectary = |name: &str, disks| Lane {
         name: name.to_owned(),
         seed_name: "Hummingbird",
-        kind: Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options) },
+        kind: Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options), settings: Settings::default() },
         disks,
         memory: MEMORY_MB.to_string(),
+    };
+    let ablations = |disks| {
+        let all = if options.ablations { Settings::ablations() } else { Vec::new() };
+        let lane = move |(name, settings)| {
+            let mut lane = nectary(&format!("nectary-{name}"), disks);
+            lane.kind = Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options), settings };
+            lane
+        };
+        all.into_iter().map(lane)
     };
     let files = |system: FileSystem, seed_name, split: (u64, u64), disks| Lane {
         name: format!("{}.{}", system.name(), split.0),
@@ -203,6 +216,7 @@ fn lanes(options: &Options, memory_bytes: u64) -> Vec<(u64, Vec<Lane>)> {
     let of_size = |size: u64| match options.preset {
         Preset::Table4 => {
             let mut lanes = vec![nectary("nectary", 1), nectary("nectary-again", 1)];
+            lanes.extend(ablations(1));
             for split in [guideline, even] {
                 // The seeds' EFS supports no more than 8 GB.
                 if size <= 8 {
@@ -218,6 +232,7 @@ fn lanes(options: &Options, memory_bytes: u64) -> Vec<(u64, Vec<Lane>)> {
         }
         Preset::Table5 => {
             let mut lanes = vec![nectary("nectary", 2), nectary("nectary-again", 2)];
+            lanes.extend(ablations(2));
             lanes.push(files(FileSystem::Ext4Async, "UFS-async", guideline, 2));
             lanes.push(files(FileSystem::Ext4, "UFS-soft", guideline, 2));
             lanes.push(files(FileSystem::Ext4Dirsync, "UFS", guideline, 2));
@@ -240,6 +255,7 @@ mod tests {
             preset,
             scale: None,
             quick: false,
+            ablations: false,
             seed: 1,
             pairs: None,
             only: Vec::new(),
@@ -272,6 +288,20 @@ mod tests {
         let few = Options { pairs: Some(9), ..options(Preset::Table4) };
         assert_eq!(Plan::new(few.clone()).unwrap_err().kind, ErrorKind::Usage);
         assert_eq!(Plan::new(Options { quick: true, ..few }).unwrap().groups.len(), 1);
+    }
+
+    #[test]
+    fn ablations_change_one_thing_and_are_beside_nectary_alone() {
+        for (preset, disks) in [(Preset::Table4, 1), (Preset::Table5, 2)] {
+            let plan = Plan::new(Options { ablations: true, ..options(preset) }).unwrap();
+            let [group] = plan.groups.as_slice() else { panic!("{:?}", plan.groups) };
+            assert_eq!(group.lanes.len(), 2 + Settings::ablations().len());
+            for lane in &group.lanes[2..] {
+                assert_eq!(lane.disks, disks);
+                let Kind::Nectary { settings, .. } = &lane.kind else { panic!("{lane:?}") };
+                assert_ne!(*settings, Settings::default(), "{}", lane.name);
+            }
+        }
     }
 
     #[test]

@@ -274,6 +274,7 @@ mod tests {
             preset: super::super::Preset::Table4,
             scale: None,
             quick: true,
+            ablations: false,
             seed: 1,
             pairs: None,
             only: Vec::new(),
@@ -284,9 +285,10 @@ mod tests {
         let plan = Plan::new(options).unwrap();
         let expected = accepted(&kind, &serde_json::Value::Null, &plan, 100);
         assert_eq!((expected.low, expected.high), (100, 100));
-        let store = accepted(&Kind::Nectary { memory_bytes: 0 }, &serde_json::Value::Null, &plan, 1000);
+        let kind = Kind::Nectary { memory_bytes: 0, settings: Default::default() };
+        let store = accepted(&kind, &serde_json::Value::Null, &plan, 1000);
         assert!(store.low < 1000 && store.high > 1000 && store.high < 1000 + plan.requests / 50);
         let reinserted = serde_json::json!({ "counts": { "reinserted": 1 } });
-        assert_eq!(accepted(&Kind::Nectary { memory_bytes: 0 }, &reinserted, &plan, 1000).high, plan.requests);
+        assert_eq!(accepted(&kind, &reinserted, &plan, 1000).high, plan.requests);
     }
 }

@@ -57,6 +57,9 @@ pub struct BenchStoreArguments {
     /// The smallest disk and the beginning of the trace alone, in about a minute
     #[arg(long)]
     pub quick: bool,
+    /// Nectary beside itself with one thing changed at a time, on the smallest disk; peers only where --only names them
+    #[arg(long)]
+    pub ablations: bool,
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
