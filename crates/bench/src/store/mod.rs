@@ -57,8 +57,8 @@ impl Preset {
 
 /// The scale where none is asked for: the least with the memory that a store needs.
 pub const SCALE: f64 = 1.0 / 32.0;
-/// The share of the trace where none is asked for: enough to fill disks of 4 GB.
-pub const TRACE_SHARE: f64 = 1.0 / 3.0;
+/// The share of the trace where none is asked for: all of it, as in the seeds.
+pub const TRACE_SHARE: f64 = 1.0;
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]

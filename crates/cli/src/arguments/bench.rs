@@ -15,8 +15,8 @@ pub enum BenchCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   A look, in about a minute:
     nectary bench store --seed table4 --quick
-  The whole trace at a 16th of its size, disks of 4 GB alone, against XFS:
-    nectary bench store --seed table4 --scale 0.0625 --trace 1 --size 4 --only xfs.50 --json table4.json
+  At a 16th of the size, disks of 4 GB alone, against XFS:
+    nectary bench store --seed table4 --scale 0.0625 --size 4 --only xfs.50 --json table4.json
   Four threads and two disks:
     nectary bench store --seed table5", after_help = exit::HELP)]
     Store(BenchStoreArguments),
@@ -51,7 +51,7 @@ pub struct BenchStoreArguments {
     /// Share of the seeds' sizes, memory and trace; 1/32 where nothing is said, which is the least
     #[arg(long, value_name = "F")]
     pub scale: Option<f64>,
-    /// Share of the scaled trace that is replayed, from its beginning on; a third where nothing is said
+    /// Share of the scaled trace that is replayed, from its beginning on; all of it where nothing is said
     #[arg(long, value_name = "F")]
     pub trace: Option<f64>,
     /// The smallest disk and the beginning of the trace alone, in about a minute
