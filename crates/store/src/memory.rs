@@ -415,3 +415,48 @@ impl MemoryTier {
         self.replacement.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nectary_cache::S3Fifo;
+
+    use super::*;
+    use crate::entry::{EntryParts, Piece};
+    use crate::key::hash_key;
+
+    fn entry(number: u64) -> Arc<Entry> {
+        let name = number.to_string();
+        let key = KeyRef::new(name.as_bytes(), b"");
+        let (primary_hash, hash) = hash_key(7, key);
+        let body = bytes::Bytes::from(vec![0; 4000]);
+        let (metadata, object_bytes) = (bytes::Bytes::new(), body.len() as u64);
+        let (piece, generation) = (Piece::Whole, number);
+        let parts =
+            EntryParts { key: key.to_owned(), primary_hash, hash, piece, metadata, body, object_bytes, generation };
+        Arc::new(Entry::new(parts, number))
+    }
+
+    #[test]
+    fn what_is_unwritten_has_its_room_from_the_policy_and_gives_it_back() {
+        let capacity = 1 << 20;
+        let tier = MemoryTier::new(Box::new(S3Fifo::new(capacity)));
+        (0..1000).for_each(|number| drop(tier.put_read(&entry(number), || true)));
+        let (_, full, ..) = tier.usage();
+        assert!(full > capacity * 9 / 10, "{full}");
+        let waiting: Vec<_> = (1000..1100).map(entry).collect();
+        for entry in &waiting {
+            tier.put_unwritten(entry);
+            let (_, used, unwritten, _) = tier.usage();
+            assert!(used + unwritten <= capacity, "{used} + {unwritten}");
+        }
+        assert!(waiting.iter().all(|entry| tier.contains(entry.hash)), "what waits is found");
+        for entry in &waiting {
+            tier.admit(entry);
+            let (_, used, unwritten, _) = tier.usage();
+            assert!(used + unwritten <= capacity, "{used} + {unwritten}");
+        }
+        (2000..3000).for_each(|number| drop(tier.put_read(&entry(number), || true)));
+        let (_, used, unwritten, _) = tier.usage();
+        assert!(unwritten == 0 && used > capacity * 9 / 10, "{used}");
+    }
+}

@@ -198,7 +198,7 @@ pub struct Stat {
     pub index_evictions: u64,
     /// The replacement policy of the memory tier.
     pub memory_policy: String,
-    /// Capacity of the memory tier in bytes.
+    /// Capacity of the memory tier in bytes, what is not yet written included.
     pub memory_capacity_bytes: u64,
     /// Bytes of written entries in memory.
     pub memory_used_bytes: u64,
