@@ -423,6 +423,7 @@ mod tests {
     use super::*;
     use crate::entry::{EntryParts, Piece};
     use crate::key::hash_key;
+    use crate::tags::Tags;
 
     fn entry(number: u64) -> Arc<Entry> {
         let name = number.to_string();
@@ -431,8 +432,17 @@ mod tests {
         let body = bytes::Bytes::from(vec![0; 4000]);
         let (metadata, object_bytes) = (bytes::Bytes::new(), body.len() as u64);
         let (piece, generation) = (Piece::Whole, number);
-        let parts =
-            EntryParts { key: key.to_owned(), primary_hash, hash, piece, metadata, body, object_bytes, generation };
+        let parts = EntryParts {
+            key: key.to_owned(),
+            primary_hash,
+            hash,
+            piece,
+            metadata,
+            body,
+            object_bytes,
+            generation,
+            tags: Tags::default(),
+        };
         Arc::new(Entry::new(parts, number))
     }
 

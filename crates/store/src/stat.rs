@@ -265,15 +265,18 @@ impl Stat {
                 (&mut sum.memory_unwritten_bytes, stat.memory_unwritten_bytes),
                 (&mut sum.memory_entries, stat.memory_entries),
                 (&mut sum.fill_bytes, stat.fill_bytes),
+                (&mut sum.memory_tags_bytes, stat.memory_tags_bytes),
                 (&mut sum.purge_records, stat.purge_records),
             ] {
                 *total += part;
             }
+            sum.warming |= stat.warming;
             sum.counts.add(&stat.counts);
             let (all, one) = (&mut sum.recovery, &stat.recovery);
             all.clean &= one.clean;
             all.checkpoint &= one.checkpoint;
             all.purges_lost |= one.purges_lost;
+            all.append_bytes += one.append_bytes;
             all.appends += one.appends;
             all.records += one.records;
             all.salvaged += one.salvaged;
