@@ -48,6 +48,8 @@ pub enum Bug {
     ReturningSpanTrusted = 28,
     /// What a span held for another in an earlier absence is believed in a later one.
     StandInTrusted = 29,
+    /// A span that missed the change by which another came back believes what it holds for that one.
+    ReturnMissed = 30,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -83,7 +85,7 @@ impl Bug {
     pub const RUNNING: [Bug; 2] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers];
 
     /// What the loss and the return of spans bring to light.
-    pub const SPANS: [Bug; 2] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted];
+    pub const SPANS: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed];
 
     /// Bounds that decoders leave out: what fuzz targets must find.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
@@ -112,6 +114,7 @@ impl Bug {
             Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",
             Bug::ReturningSpanTrusted => "returning span that is trusted",
             Bug::StandInTrusted => "stand-in of an earlier absence that is trusted",
+            Bug::ReturnMissed => "return that a span missed",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",

@@ -109,7 +109,7 @@ pub struct Membership {
     pub number: u64,
     /// Random identity of the change, as two spans that do not see each other count alike.
     pub id: u64,
-    /// The identity of the change before.
+    /// The identity of the last change before it that was in force.
     pub before: u64,
     /// The span's clock at the last change by which a span came back.
     pub since: u64,

@@ -247,8 +247,8 @@ impl Store {
     }
 
     /// Remembers, durably, which spans of its store are there.
-    pub(crate) async fn set_membership(&self, membership: Membership, is_return: bool) -> Result<(), Error> {
-        self.ask(|reply| Command::Membership(MembershipChange { membership, is_return, reply })).await
+    pub(crate) async fn set_membership(&self, membership: Membership) -> Result<(), Error> {
+        self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
     }
 
     /// Writes everything that waits, an index checkpoint and a clean mark, and flushes. Later puts are refused, gets go on.

@@ -40,8 +40,14 @@ fn main() -> std::process::ExitCode {
     let [killed, stopped, failed] = report.ends;
     println!(
         "seed {}: {} stores, {} operations, {} spans lost while serving, {} came back, ends: {killed} killed, {stopped} clean, {failed} \
-         by a loss of power; {} opens refused",
-        options.seed, options.stores, report.operations, report.losses, report.returns, report.refused
+         by a loss of power; {} opens ended by a crash, {} refused",
+        options.seed,
+        options.stores,
+        report.operations,
+        report.losses,
+        report.returns,
+        report.torn_opens,
+        report.refused
     );
     println!(
         "{} hits, {} misses; after a loss {} hits demanded of other spans, {} missing; differences {}",

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, SharedDevice};
-use nectary_store::{CreateOptions, Error, ErrorKind, Fill, FillRole, KeyRef, Object, OpenOptions, SpanDevice, Spans};
+use nectary_store::{
+    CreateOptions, Error, ErrorKind, Fill, FillRole, KeyRef, Object, OpenOptions, SpanDevice, SpanStat, Spans,
+};
 
 use crate::disk::{Disk, DiskOptions};
 use crate::random::Random;
@@ -19,6 +21,8 @@ use crate::switch::{Off, Switch};
 const SPAN_BYTES: u64 = 4 << 20;
 /// Fills that are left open for a while, at most.
 const FILLS_MAX: usize = 4;
+/// Opens with other spans away after which there must have been one that succeeded.
+const OPENS_MAX: u32 = 500;
 /// Operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;
 
@@ -52,6 +56,8 @@ pub struct SpansReport {
     pub returns: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
+    /// Opens that a crash ended.
+    pub torn_opens: u64,
     /// Opens that were refused because spans were missing that may have gone on alone.
     pub refused: u64,
     /// Gets that had to hit, as their span was not the one that was lost.
@@ -69,6 +75,8 @@ struct Expected {
     newest: u32,
     /// What a crash cannot take `oldest` below.
     durable: u32,
+    /// Whether a purge failed since the last put: it may hold all the same.
+    is_shaken: bool,
 }
 
 struct Device {
@@ -196,6 +204,7 @@ impl Run {
         if put.is_ok() {
             let expected = &mut self.expected[key as usize];
             expected.oldest = expected.oldest.max(version);
+            expected.is_shaken = false;
         }
     }
 
@@ -228,11 +237,13 @@ impl Run {
         }
     }
 
-    /// A purge that returned holds for good.
-    fn purged(&mut self, keys: impl Fn(u32) -> bool) {
+    /// A purge that returned holds for good; one that failed may.
+    fn purged(&mut self, is_good: bool, keys: impl Fn(u32) -> bool) {
         self.version += 1;
         for (key, expected) in self.expected.iter_mut().enumerate() {
-            if keys(key as u32) {
+            if keys(key as u32) && !is_good {
+                expected.is_shaken = true;
+            } else if keys(key as u32) {
                 expected.oldest = self.version;
                 expected.durable = self.version;
             }
@@ -240,22 +251,19 @@ impl Run {
     }
 
     async fn purge_key(&mut self, key: u32) {
-        if self.store().purge_key(&primary(key)).await.is_ok() {
-            self.purged(|other| other == key);
-        }
+        let purge = self.store().purge_key(&primary(key)).await;
+        self.purged(purge.is_ok(), |other| other == key);
     }
 
     async fn purge_many(&mut self, is_all: bool) {
         if is_all {
-            if self.store().purge_all().await.is_ok() {
-                self.purged(|_| true);
-            }
+            let purge = self.store().purge_all().await;
+            self.purged(purge.is_ok(), |_| true);
             return;
         }
         let prefix = primary(self.random.below(10) as u32);
-        if self.store().purge_prefix(&prefix).await.is_ok() {
-            self.purged(|key| primary(key).starts_with(&prefix));
-        }
+        let purge = self.store().purge_prefix(&prefix).await;
+        self.purged(purge.is_ok(), |key| primary(key).starts_with(&prefix));
     }
 
     async fn sync(&mut self) {
@@ -285,6 +293,7 @@ impl Run {
         for key in 0..self.expected.len() as u32 {
             let span = store.span_of(&primary(key));
             if self.get(key).await {
+                self.expected[key as usize].is_shaken = false;
                 held.push((key, span));
             }
         }
@@ -303,8 +312,8 @@ impl Run {
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
         for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
             // What was purged meanwhile is not asked for.
-            let Expected { oldest, newest, .. } = self.expected[key as usize];
-            if oldest > newest {
+            let Expected { oldest, newest, is_shaken, .. } = self.expected[key as usize];
+            if oldest > newest || is_shaken {
                 continue;
             }
             self.report.demanded += 1;
@@ -334,9 +343,32 @@ impl Run {
         }
     }
 
-    /// Opens the store with some spans back and some away.
+    /// Opens the store, as a crash leaves it that came while it was opened: some disks as they were before.
     async fn reopen(&mut self) {
+        if self.version > 0 && self.random.chance(30) {
+            let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
+            self.open().await;
+            // What begins empty does so before anybody knows that it is there.
+            let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.life == 1);
+            let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
+            self.store = None;
+            self.report.torn_opens += 1;
+            for ((device, before), is_empty) in self.devices.iter_mut().zip(before).zip(empty) {
+                if !is_empty && self.random.chance(50) {
+                    device.disk = before;
+                }
+            }
+            self.expected.iter_mut().for_each(|expected| expected.oldest = expected.durable);
+        }
+        self.open().await;
+    }
+
+    /// Opens the store with some spans back and some away.
+    async fn open(&mut self) {
+        let mut tries = 0;
         loop {
+            tries += 1;
+            assert!(tries < OPENS_MAX, "seed {}: the store opens no more: {:?}", self.seed, self.report.differences);
             let is_new = self.version == 0;
             for span in 0..self.devices.len() {
                 let device = &mut self.devices[span];
@@ -362,7 +394,9 @@ impl Run {
                     self.store = Some(store);
                     return;
                 }
-                Err(error) if error.kind == ErrorKind::Absent => self.report.refused += 1,
+                Err(error) if error.kind == ErrorKind::Absent && self.devices.iter().any(|device| device.is_away) => {
+                    self.report.refused += 1;
+                }
                 Err(error) => {
                     self.differ(format!("the store does not open: {error}"));
                     // All are there next time, or nothing would ever end.

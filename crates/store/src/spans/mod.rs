@@ -42,7 +42,7 @@ use crate::recovery::{self, Membership};
 use crate::stat::{Sequence, SpanStat, Stat};
 use crate::store::{Store, random_u64};
 
-use membership::believed;
+use membership::{believed, last_in_force};
 use placement::Placement;
 
 /// A device of a store, or why it could not be opened.
@@ -74,8 +74,8 @@ struct Inner {
     present: AtomicU64,
     /// Whether it was closed: then nothing is lost that takes no more writes.
     is_closed: AtomicBool,
-    /// The last change; held while the next one is made.
-    membership: tokio::sync::Mutex<Membership>,
+    /// The number of the last change and the identity of the last that was in force; held while the next one is made.
+    membership: tokio::sync::Mutex<(u64, u64)>,
     notes: Mutex<Vec<String>>,
 }
 
@@ -157,8 +157,10 @@ impl Spans {
         }
         let known = match membership::latest(&memberships) {
             Some(known) => known,
-            // Nobody knows of any change: it was being made and never used.
+            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other after crashes in a
+            // row: then nothing can be behind, as all begin empty.
             None if begins_anew || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
+            None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
         };
         let is_new = known.number == 0;
@@ -171,7 +173,7 @@ impl Spans {
         let mut notes = Vec::new();
         for (((found, spec), number), size_bytes) in found.into_iter().zip(specs).zip(numbers).zip(sizes) {
             let member = Member { number, ..common };
-            let is_believed = memberships[number as usize].is_some_and(|own| believed(number, own, &known));
+            let is_believed = believed(number as usize, &memberships, &known);
             let opened = match found {
                 Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
                     Store::open_span(device, *layout, options.clone()).await
@@ -213,7 +215,7 @@ impl Spans {
             any,
             present: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
-            membership: tokio::sync::Mutex::new(known),
+            membership: tokio::sync::Mutex::new((known.number, last_in_force(&memberships, &known))),
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
@@ -507,12 +509,12 @@ impl Spans {
             if inner.present.load(Ordering::Acquire) == wanted {
                 return Ok(());
             }
-            let next =
-                Membership { number: last.number + 1, id: random_u64(), before: last.id, since: 0, present: wanted };
-            let is_return = wanted & !last.present != 0;
-            let told = join_all(there.iter().map(|(_, store)| store.set_membership(next, is_return))).await;
-            *last = next;
+            let (number, before) = *last;
+            let next = Membership { number: number + 1, id: random_u64(), before, since: 0, present: wanted };
+            let told = join_all(there.iter().map(|(_, store)| store.set_membership(next))).await;
+            last.0 = next.number;
             if told.iter().all(Result::is_ok) {
+                last.1 = next.id;
                 inner.present.store(wanted, Ordering::Release);
                 return Ok(());
             }
@@ -530,7 +532,7 @@ impl From<Store> for Spans {
             placement: Placement::new(&Member { weights: [1; SPANS_MAX as usize], ..Member::SOLE }),
             present: AtomicU64::new(1),
             is_closed: AtomicBool::new(false),
-            membership: tokio::sync::Mutex::new(Membership::default()),
+            membership: tokio::sync::Mutex::default(),
             notes: Mutex::default(),
         };
         Spans { inner: Arc::new(inner) }

@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::format::{BLOCK_BYTES, PurgeRecord};
 use crate::index::Location;
 use crate::pack::{self, PackedAppend};
+use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
 use crate::recovery::{Membership, State, Suspect, wipe_future, write_state};
@@ -66,8 +67,6 @@ pub(crate) enum Command {
 pub(crate) struct MembershipChange {
     /// Its `since` is found when it is written.
     pub membership: Membership,
-    /// Whether a span came back: what stood in for it is not believed any more.
-    pub is_return: bool,
     pub reply: oneshot::Sender<Result<(), Error>>,
 }
 
@@ -473,7 +472,11 @@ impl Writer {
 
     /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that one.
     async fn change_membership(&mut self, change: MembershipChange) {
-        let since = if change.is_return { self.shared.draw() } else { self.membership.since };
+        // By what this span knows itself: the change by which another came back may have ended before it came here.
+        let has_missed = change.membership.number > self.membership.number + 1;
+        let is_return =
+            change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
+        let since = if is_return { self.shared.draw() } else { self.membership.since };
         let membership = Membership { since, ..change.membership };
         let state = State { life: self.life + 1, is_clean: false, membership };
         let result = match self.shared.stopped() {
