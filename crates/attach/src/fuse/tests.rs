@@ -83,7 +83,8 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
     let mut reader =
         Command::new("cat").stdin(served.file().try_clone().unwrap()).stdout(Stdio::null()).spawn().unwrap();
     // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
-    let interrupt = || unsafe { libc::kill(reader.id() as i32, libc::SIGINT) };
+    // Not SIGINT: what another shell runs in the background ignores it.
+    let interrupt = || unsafe { libc::kill(reader.id() as i32, libc::SIGTERM) };
     // A read that the device does not have yet ends with its process, and nobody hears of an interrupt.
     while served.device.snapshot().reads.begun == 0 {
         assert!(began.elapsed() < Duration::from_secs(20), "cat does not read");
