@@ -1,0 +1,302 @@
+//! Opening and making a store of several spans.
+//!
+//! Owns: what is on each device, which number it has, and whether it is believed. Promises: nothing that may be behind is
+//! served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean (`membership`), and
+//! serving (`mod`).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nectary_block::SharedDevice;
+
+use super::membership::{self, believed, last_in_force};
+use super::placement::Placement;
+use super::{Inner, Span, SpanDevice, Spans};
+use crate::error::{Error, ErrorKind};
+use crate::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
+use crate::options::{CreateOptions, OpenOptions};
+use crate::planted::{Bug, planted};
+use crate::recovery::{self, Membership};
+use crate::store::{Store, random_u64};
+
+/// What was found on a device.
+enum Found {
+    /// A span of a store.
+    Span(SharedDevice, Box<Layout>, Membership),
+    /// Nothing yet.
+    Blank(SharedDevice),
+    /// It cannot be used, and is not touched.
+    Lost(String),
+}
+
+impl Spans {
+    /// Opens the store whose spans are on `devices`, in any order; makes it where all of them are blank.
+    ///
+    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one is
+    /// there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are not the
+    /// spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there is
+    /// flushed on every span when this returns.
+    pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
+        Spans::open_with(devices, options, false).await
+    }
+
+    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins anew: what is on
+    /// the others is forgotten, and whatever comes back is of another store.
+    pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
+        Spans::open_with(devices, options, true).await
+    }
+
+    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_anew: bool) -> Result<Spans, Error> {
+        if let [_] = &devices[..] {
+            let only = devices.into_iter().next().ok_or_else(|| Error::invalid("no device is named"))?;
+            return Spans::open_sole(only, options).await;
+        }
+        let count = devices.len() as u32;
+        if !(1..=SPANS_MAX).contains(&count) {
+            return Err(Error::invalid(format!("a store has 1 to {SPANS_MAX} spans, {count} devices were named")));
+        }
+        let sizes: Vec<u64> = devices.iter().map(|named| named.size_bytes).collect();
+        let mut found = Vec::new();
+        let mut specs = Vec::new();
+        for SpanDevice { spec, device, .. } in devices {
+            found.push(look(device).await?);
+            specs.push(spec);
+        }
+        let common = common(&specs, &found, &sizes)?;
+        let numbers = number(&specs, &found, count)?;
+
+        let mut memberships = vec![None; count as usize];
+        for (found, &number) in found.iter().zip(&numbers) {
+            if let Found::Span(_, _, membership) = found {
+                memberships[number as usize] = Some(*membership);
+            }
+        }
+        let known = match membership::latest(&memberships) {
+            Some(known) => known,
+            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other after crashes in a
+            // row: then nothing can be behind, as all begin empty.
+            None if begins_anew || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
+            None if memberships.iter().all(Option::is_some) => Membership::default(),
+            None => return Err(unknown(&specs, &found, &numbers)),
+        };
+        let is_new = known.number == 0;
+        let common = if is_new { Member { set: new_set(), ..common } } else { common };
+        let options = OpenOptions { memory_bytes: options.memory_bytes / u64::from(count), ..options };
+        options.check().map_err(|error| {
+            Error::new(error.kind, format!("{} (the memory of {count} spans is divided between them)", error.message))
+        })?;
+        let mut spans: Vec<Option<Span>> = (0..count).map(|_| None).collect();
+        let mut notes = Vec::new();
+        for (((found, spec), number), size_bytes) in found.into_iter().zip(specs).zip(numbers).zip(sizes) {
+            let member = Member { number, ..common };
+            let is_believed = believed(number as usize, &memberships, &known);
+            let opened = match found {
+                Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
+                    Store::open_span(device, *layout, options.clone()).await
+                }
+                Found::Span(device, layout, own) => {
+                    if own.number > 0 {
+                        notes.push(format!("{spec}: span {number} was away, or others may have been; it begins empty"));
+                    }
+                    begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options).await
+                }
+                Found::Blank(device) => {
+                    if !is_new {
+                        notes.push(format!("{spec}: it was blank and takes the place of span {number}"));
+                    }
+                    begin_anew(device, size_bytes, None, member, &options).await
+                }
+                Found::Lost(reason) => Err(Error::new(ErrorKind::Io, reason)),
+            };
+            let (store, lost) = match opened {
+                Ok(store) => (Some(store), None),
+                // Too little memory, or too small a size, is the caller's fault and not the device's.
+                Err(error) if error.kind == ErrorKind::Invalid => return Err(error),
+                Err(error) => (None, Some(error.message)),
+            };
+            if let Some(reason) = &lost {
+                notes.push(format!("span {number} is lost: {reason}"));
+            }
+            spans[number as usize] = Some(Span { spec, store, lost: Mutex::new(lost) });
+        }
+        let spans: Vec<Span> = spans.into_iter().flatten().collect();
+        let present = spans.iter().enumerate().filter(|(_, span)| span.store.is_some());
+        let present = present.fold(0, |mask, (number, _)| mask | 1 << number);
+        let any = spans.iter().find_map(|span| span.store.clone()).ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("no span of the store can be used: {}", notes.join("; ")))
+        })?;
+        let inner = Inner {
+            placement: Placement::new(&common),
+            spans,
+            any,
+            present: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            membership: tokio::sync::Mutex::new((known.number, last_in_force(&memberships, &known))),
+            notes: Mutex::new(notes),
+        };
+        let store = Spans { inner: Arc::new(inner) };
+        let all_know = memberships
+            .iter()
+            .enumerate()
+            .all(|(number, own)| present >> number & 1 == 0 || own.is_some_and(|own| own.id == known.id));
+        if all_know && known.number > 0 && known.present == present {
+            store.inner.present.store(present, Ordering::Release);
+        } else {
+            store.settle(present).await?;
+        }
+        Ok(store)
+    }
+
+    /// Makes an empty store on devices, one or several; see [`Store::create`]. Opened, they are one.
+    ///
+    /// *Errors*: those of [`Store::create`], and of a device that cannot be opened.
+    pub async fn create(devices: Vec<SpanDevice>, options: &CreateOptions) -> Result<(), Error> {
+        let mut opened = Vec::new();
+        let mut weights = [0; SPANS_MAX as usize];
+        if devices.is_empty() || devices.len() > weights.len() {
+            return Err(Error::invalid(format!("a store has 1 to {SPANS_MAX} spans, {} were named", devices.len())));
+        }
+        for (SpanDevice { spec, device, size_bytes }, weight) in devices.into_iter().zip(&mut weights) {
+            let device = device?;
+            if !options.force && Store::probe(&device).await? {
+                let message = format!("{spec}: there is a store already; open it, or force its replacement");
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            *weight = weight_of(size_bytes, &device);
+            opened.push((device, size_bytes));
+        }
+        let count = opened.len() as u32;
+        let common = if count == 1 { Member::SOLE } else { Member { set: new_set(), number: 0, count, weights } };
+        for ((device, size_bytes), number) in opened.into_iter().zip(0..) {
+            let create = CreateOptions { size_bytes, ..options.clone() };
+            Store::create_span(device, &create, Member { number, ..common }).await?;
+        }
+        Ok(())
+    }
+
+    /// A store of one span, as [`Store`] has it.
+    async fn open_sole(only: SpanDevice, options: OpenOptions) -> Result<Spans, Error> {
+        let device = only.device?;
+        if !Store::probe(&device).await? {
+            let create = CreateOptions { size_bytes: only.size_bytes, ..CreateOptions::default() };
+            Store::create(device.clone(), &create).await?;
+        }
+        Ok(Spans::from(Store::open(device, options).await?))
+    }
+}
+
+/// Looks what is on a device. *Errors*: where it is something else than a store, which may be a mistake in the name.
+async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
+    let device = match device {
+        Ok(device) => device,
+        Err(error) => return Ok(Found::Lost(error.message)),
+    };
+    match Store::probe(&device).await {
+        Ok(false) => return Ok(Found::Blank(device)),
+        Ok(true) => {}
+        Err(error) => return Ok(Found::Lost(error.message)),
+    }
+    let layout = match recovery::read_superblock(&device).await {
+        Ok(layout) => layout,
+        Err(error) => return Ok(Found::Lost(error.message)),
+    };
+    let membership = recovery::read_state(&device, &layout).await.membership;
+    Ok(Found::Span(device, Box::new(layout), membership))
+}
+
+/// What all spans have in common: as those say that are there, or for a store that is to be made.
+fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Error> {
+    let count = specs.len() as u32;
+    let mut common: Option<Member> = None;
+    for (spec, found) in specs.iter().zip(found) {
+        let Found::Span(_, layout, _) = found else { continue };
+        let member = layout.member;
+        if member.count != count {
+            return Err(Error::invalid(format!(
+                "{spec}: this is one of {} spans of a store, and {count} devices were named; name all of its spans and no \
+                 other",
+                member.count
+            )));
+        }
+        let first = *common.get_or_insert(member);
+        if (Member { number: first.number, ..member }) != first {
+            return Err(Error::invalid(format!("{spec}: this is a span of another store than those named before it")));
+        }
+    }
+    if let Some(common) = common {
+        return Ok(common);
+    }
+    let mut weights = [0; SPANS_MAX as usize];
+    for (((spec, found), size), weight) in specs.iter().zip(found).zip(sizes).zip(&mut weights) {
+        *weight = match found {
+            Found::Lost(reason) => {
+                return Err(Error::new(ErrorKind::Io, format!("{spec}: no store can be made: {reason}")));
+            }
+            Found::Blank(device) | Found::Span(device, ..) => weight_of(*size, device),
+        };
+    }
+    Ok(Member { set: new_set(), number: 0, count, weights })
+}
+
+/// A span's share of the keys, by its size; `size_bytes` of 0 stands for all of the device.
+fn weight_of(size_bytes: u64, device: &SharedDevice) -> u32 {
+    let bytes = if size_bytes == 0 { device.geometry().size_bytes } else { size_bytes };
+    (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32
+}
+
+fn new_set() -> u128 {
+    (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1)
+}
+
+/// Why a store is not opened of which some spans are missing.
+fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
+    let missing = specs.iter().zip(found).zip(numbers).filter_map(|((spec, found), number)| match found {
+        Found::Span(..) => None,
+        Found::Blank(_) => Some(format!("{spec} is blank (span {number}?)")),
+        Found::Lost(reason) => Some(format!("span {number}? is lost ({reason})")),
+    });
+    Error::new(
+        ErrorKind::Absent,
+        format!(
+            "the store was last used with spans that are not here: {}. They may have served without the others since, so \
+             that what these hold may have been purged; bring them back, or forget what is stored",
+            missing.collect::<Vec<_>>().join("; ")
+        ),
+    )
+}
+
+/// Each device's number: its own, or a free one for those without.
+fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Error> {
+    let mut taken = vec![false; count as usize];
+    for (spec, found) in specs.iter().zip(found) {
+        if let Found::Span(_, layout, _) = found
+            && std::mem::replace(&mut taken[layout.member.number as usize], true)
+        {
+            return Err(Error::invalid(format!(
+                "{spec}: span {} was named before; did another device take its place? Then \
+                 blank the one that is out of date",
+                layout.member.number
+            )));
+        }
+    }
+    let mut free = (0..count).filter(|number| !taken[*number as usize]);
+    let number = |found: &Found| match found {
+        Found::Span(_, layout, _) => layout.member.number,
+        Found::Blank(_) | Found::Lost(_) => free.next().unwrap_or(0),
+    };
+    Ok(found.iter().map(number).collect())
+}
+
+/// Makes an empty span in the place of whatever was there, and opens it.
+async fn begin_anew(
+    device: SharedDevice,
+    size_bytes: u64,
+    segment_bytes: Option<u64>,
+    member: Member,
+    options: &OpenOptions,
+) -> Result<Store, Error> {
+    let create = CreateOptions { size_bytes, segment_bytes, force: true };
+    Store::create_span(device.clone(), &create, member).await?;
+    let layout = recovery::read_superblock(&device).await?;
+    Store::open_span(device, layout, options.clone()).await
+}
