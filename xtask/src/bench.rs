@@ -31,7 +31,7 @@ pub fn command(arguments: &[String]) -> Result<bool> {
         println!("== {name}");
         let mut command = binaries.command(program, &workspace);
         command.args(arguments.get(1..).unwrap_or_default());
-        let ended = process::run(&mut command, LIMIT, true)?;
+        let ended = process::run(&mut command, LIMIT, process::shown)?;
         println!("== {name}: {}, {:.1} s", ended.how, ended.taken.as_secs_f64());
         good &= ended.success;
     }

@@ -46,7 +46,7 @@ impl Binaries {
             let mut command = cargo();
             command.current_dir(&workspace.root).args(["build", "--release", "--locked"]).args(arguments);
             command.args(["--message-format", "json-render-diagnostics"]);
-            let ended = process::run(&mut command, BUILD_LIMIT, false)?;
+            let ended = process::run(&mut command, BUILD_LIMIT, process::silent)?;
             if !ended.success {
                 bail!("the build failed: {}", ended.how);
             }
@@ -90,7 +90,7 @@ pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {
     let mut command = cargo();
     command.current_dir(&workspace.root).args(["build", "--release", "--locked", "--package", "nectary-fuzz"]);
     command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("crates/fuzz/coverage-rustc"));
-    let ended = process::run(&mut command, BUILD_LIMIT, false)?;
+    let ended = process::run(&mut command, BUILD_LIMIT, process::silent)?;
     if !ended.success {
         bail!("the build with coverage failed: {}", ended.how);
     }

@@ -49,7 +49,7 @@ fn listed(report: &mut Report, name: &str, problems: &[String]) {
 
 fn executed(report: &mut Report, name: &str, command: &mut Command) {
     println!("== {name}");
-    match process::run(command, LIMIT, true) {
+    match process::run(command, LIMIT, process::shown) {
         Ok(ended) if ended.success => {
             println!("== {name}: good, {:.1} s", ended.taken.as_secs_f64());
             report.passed(1);

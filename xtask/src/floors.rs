@@ -9,6 +9,7 @@ use crate::metadata::Package;
 const FLOORS: &[(&str, u8)] = &[
     ("nectary", 6),
     ("nectary-capi", 6),
+    ("nectary-foyer", 6),
     ("nectary-proxy", 5),
     ("nectary-bench", 5),
     ("nectary-attach", 4),
@@ -23,8 +24,13 @@ const FLOORS: &[(&str, u8)] = &[
 const BESIDE: &[&str] = &["nectary-sim", "nectary-fuzz", "nectary-e2e", "xtask"];
 
 /// Heavy frameworks, and the one floor's crate that may name each, so that nobody pays for them who does not use them.
-const FRAMEWORKS: &[(&str, &str)] =
-    &[("hyper", "nectary-proxy"), ("rustls", "nectary-proxy"), ("clap", "nectary"), ("io-uring", "nectary-block")];
+const FRAMEWORKS: &[(&str, &str)] = &[
+    ("hyper", "nectary-proxy"),
+    ("rustls", "nectary-proxy"),
+    ("clap", "nectary"),
+    ("io-uring", "nectary-block"),
+    ("foyer", "nectary-foyer"),
+];
 
 /// What is wrong with the members' dependencies, one line each.
 pub fn problems(members: &[&Package]) -> Vec<String> {

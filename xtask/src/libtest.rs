@@ -1,17 +1,28 @@
 //! Reading what Rust's test runner prints.
 //!
-//! Owns: the counts of the `test result:` lines, the names of failed tests, and `NOT RUN: reason` lines with the tests
-//! that printed them. The runner must be started with `--show-output`, or tests that passed keep their output.
+//! Owns: the counts of the `test result:` lines, the names of failed tests with what they printed, `NOT RUN: reason` lines
+//! with the tests that printed them, and which lines are worth showing. The runner must be started with `--show-output`, or
+//! tests that passed keep their output.
 
 use crate::report::Report;
+
+/// So many of the last lines that a failed test printed are repeated in the summary.
+const FAILURE_LINES_MAX: usize = 30;
+
+/// Whether a line is worth showing as it comes: what tests print and what fails, not the names of all that passed.
+pub fn is_told(line: &str) -> bool {
+    let is_name = line.starts_with("    ") && !line.trim().contains(' ');
+    let is_passed = line.starts_with("test ") && line.ends_with(" ... ok");
+    !(is_name || is_passed || line.is_empty() || line == "successes:" || line.starts_with("running "))
+}
 
 /// What one or more test programs said.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed, by name.
-    pub failed: Vec<String>,
+    /// Tests that failed, by name, with the end of what each printed.
+    pub failed: Vec<(String, String)>,
     /// How many failed by the runner's own count.
     pub failed_count: u64,
     /// Tests marked `#[ignore]`.
@@ -27,14 +38,16 @@ impl Counts {
     pub fn parse(output: &str) -> Counts {
         let mut counts = Counts::default();
         let mut section = String::new();
+        let mut printed: Vec<(&str, Vec<&str>)> = Vec::new();
         for line in output.lines() {
             let line = line.trim_end();
             if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
                 section = name.to_owned();
+                printed.push((name, Vec::new()));
             } else if matches!(line, "successes:" | "failures:") {
                 section.clear();
             } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
-                counts.failed.push(name.to_owned());
+                counts.failed.push((name.to_owned(), String::new()));
             } else if let Some(result) = line.strip_prefix("test result: ") {
                 counts.results += 1;
                 counts.passed += number_before(result, " passed");
@@ -43,7 +56,16 @@ impl Counts {
                 section.clear();
             } else if let Some((_, reason)) = line.split_once("NOT RUN: ") {
                 counts.not_run.push((section.clone(), reason.to_owned()));
+            } else if !section.is_empty()
+                && let Some((_, lines)) = printed.last_mut()
+            {
+                lines.push(line);
             }
+        }
+        for (name, text) in &mut counts.failed {
+            let Some((_, lines)) = printed.iter().find(|(section, _)| section == name) else { continue };
+            let first = lines.len().saturating_sub(FAILURE_LINES_MAX);
+            *text = lines[first..].iter().filter(|line| !line.is_empty()).map(|line| format!("\n    {line}")).collect();
         }
         counts
     }
@@ -54,7 +76,8 @@ impl Counts {
         let mut counted: Vec<&str> = Vec::new();
         for (test, reason) in &self.not_run {
             let place = if test.is_empty() { name.to_owned() } else { format!("{name}: {test}") };
-            if test.is_empty() || counted.contains(&test.as_str()) || self.failed.contains(test) {
+            if test.is_empty() || counted.contains(&test.as_str()) || self.failed.iter().any(|failed| failed.0 == *test)
+            {
                 report.not_run_also(format!("{place}: {reason}"));
             } else {
                 counted.push(test);
@@ -64,8 +87,8 @@ impl Counts {
         }
         report.passed(passed);
         report.skipped(self.ignored);
-        for test in &self.failed {
-            report.failed(format!("{name}: {test}"));
+        for (test, printed) in &self.failed {
+            report.failed(format!("{name}: {test}{printed}"));
         }
         for _ in self.failed.len() as u64..self.failed_count {
             report.failed(format!("{name}: a test whose name was not printed"));
@@ -114,11 +137,31 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     fn counts_failures_and_reasons_are_found() {
         let counts = Counts::parse(OUTPUT);
         assert_eq!((counts.passed, counts.failed_count, counts.ignored, counts.results), (2, 1, 1, 1));
-        assert_eq!(counts.failed, ["b::c"]);
+        assert_eq!(counts.failed, [("b::c".to_owned(), "\n    thread 'b::c' panicked".to_owned())]);
         assert_eq!(counts.not_run[0], ("e".to_owned(), "loop device: not root".to_owned()));
         let mut report = Report::default();
         counts.add_to(&mut report, "x");
         assert!(report.summary().ends_with("\n1 passed, 1 failed, 2 skipped\n"), "{}", report.summary());
         assert!(report.summary().contains("NOT RUN 2\n"));
+    }
+
+    #[test]
+    fn names_of_what_passed_are_left_out_and_what_tests_print_is_not() {
+        let told: Vec<&str> = OUTPUT.lines().filter(|line| is_told(line)).collect();
+        let expected = [
+            "test b::c ... FAILED",
+            "test d ... ignored",
+            "---- e stdout ----",
+            "NOT RUN: loop device: not root",
+            "NOT RUN: FUSE: no /dev/fuse",
+            "---- a stdout ----",
+            "seed 7",
+            "failures:",
+            "---- b::c stdout ----",
+            "thread 'b::c' panicked",
+            "failures:",
+            "test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ];
+        assert_eq!(told, expected);
     }
 }

@@ -26,8 +26,8 @@ use anyhow::Result;
 const USAGE: &str = "\
 cargo xtask check                 formatting, lints, floors, licences, files and documents
 cargo xtask test [CRATE]...       the checks, then every test, crate by crate, within its time budget
-cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--log FILE]
-                                  long campaigns; a round that FILE already has is not run again
+cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--sample] [--log FILE]
+                                  long campaigns, or samples of them; a round that FILE already has is not run again
 cargo xtask bench [NAME [ARGUMENT]...]
                                   the benchmarks (memory, pressure), beside the peers that are installed
 

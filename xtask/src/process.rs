@@ -18,6 +18,16 @@ const REST: Duration = Duration::from_secs(5);
 /// The exit code of a program that cannot run here, as other test runners have it too.
 const NOT_RUN: i32 = 77;
 
+/// Shows every line.
+pub fn shown(_: &str) -> bool {
+    true
+}
+
+/// Shows none.
+pub fn silent(_: &str) -> bool {
+    false
+}
+
 /// How a child ended.
 #[derive(Debug)]
 pub struct Ended {
@@ -35,8 +45,8 @@ pub struct Ended {
     pub taken: Duration,
 }
 
-/// Runs `command` for `limit` at most; its standard output is shown line by line where `show` is set.
-pub fn run(command: &mut Command, limit: Duration, show: bool) -> Result<Ended> {
+/// Runs `command` for `limit` at most; lines of its standard output are shown as they come where `is_told` says so.
+pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -55,7 +65,7 @@ pub fn run(command: &mut Command, limit: Duration, show: bool) -> Result<Ended> 
     loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                if show {
+                if is_told(&line) {
                     let _ = writeln!(std::io::stdout().lock(), "{line}");
                 }
                 output += &line;
@@ -110,7 +120,7 @@ mod tests {
     fn a_child_that_hangs_is_killed_with_what_it_started() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo before; wait"]);
-        let ended = run(&mut command, Duration::from_secs(1), false).expect("starts");
+        let ended = run(&mut command, Duration::from_secs(1), silent).expect("starts");
         assert!(ended.killed && !ended.success);
         assert_eq!(ended.output, "before\n");
         // The grandchild has the pipe too: had it lived on, the rest of the output would have been waited for.
@@ -121,7 +131,7 @@ mod tests {
     fn a_failure_keeps_the_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "printf 'a\\nb'; exit 3"]);
-        let ended = run(&mut command, Duration::from_secs(100), false).expect("starts");
+        let ended = run(&mut command, Duration::from_secs(100), silent).expect("starts");
         assert!(!ended.success && !ended.killed && ended.how.contains('3'), "{}", ended.how);
         assert_eq!(ended.output, "a\nb\n");
         assert!(!ended.not_run);

@@ -43,6 +43,8 @@ struct Campaign {
     arguments: &'static [&'static str],
     /// Its environment; `{seed}` stands for the round's seed.
     environment: &'static [(&'static str, &'static str)],
+    /// How much a round does: what stands for it in both, how much that is, and how much in a sample.
+    extents: &'static [(&'static str, &'static str, &'static str)],
 }
 
 const CAMPAIGNS: &[Campaign] = &[
@@ -50,49 +52,57 @@ const CAMPAIGNS: &[Campaign] = &[
         name: "policies",
         program: Program::Tests { package: "nectary-cache", prefix: "policies_agree" },
         arguments: &["--show-output"],
-        environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "20000")],
+        environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "{cases}")],
+        extents: &[("{cases}", "20000", "2000")],
     },
     Campaign {
         name: "policies-outside",
         program: Program::Binary("policies-outside"),
         arguments: &["--seed", "{seed}"],
         environment: &[],
+        extents: &[],
     },
     Campaign {
         name: "store-model",
         program: Program::Binary("store-model"),
-        arguments: &["--seed", "{seed}"],
+        arguments: &["--seed", "{seed}", "--operations", "{operations}"],
         environment: &[],
+        extents: &[("{operations}", "1000000", "200000")],
     },
     Campaign {
         name: "store-crash-states",
         program: Program::Binary("store-crash-states"),
-        arguments: &["--seed", "{seed}"],
+        arguments: &["--seed", "{seed}", "--workloads", "{workloads}", "--states", "{states}"],
         environment: &[],
+        extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
     Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],
         environment: &[],
+        extents: &[],
     },
     Campaign {
         name: "sigkill",
         program: Program::Binary("sigkill"),
-        arguments: &["--rounds", "20", "--seed", "{seed}", "--first-hit", "median"],
+        arguments: &["--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
+        extents: &[("{kills}", "20", "5")],
     },
     Campaign {
         name: "attach-filesystems",
         program: Program::Binary("attach-filesystems"),
-        arguments: &["--seconds", "60", "--seed", "{seed}"],
+        arguments: &["--seconds", "{load}", "--seed", "{seed}"],
         environment: &[],
+        extents: &[("{load}", "60", "20")],
     },
     Campaign {
         name: "fuzz",
         program: Program::Fuzz,
         arguments: &["--seed", "{seed}", "--seconds", "{seconds}"],
         environment: &[NO_PROFILE],
+        extents: &[],
     },
 ];
 
@@ -114,6 +124,8 @@ pub struct Options {
     only: Vec<String>,
     /// How long each fuzz target runs.
     fuzz_seconds: u64,
+    /// Rounds are samples: a fraction of each.
+    sample: bool,
     log: PathBuf,
 }
 
@@ -127,10 +139,15 @@ impl Options {
             shard_count: 1,
             only: Vec::new(),
             fuzz_seconds: FUZZ_SECONDS,
+            sample: false,
             log: PathBuf::from("target/soak.jsonl"),
         };
         let mut rest = arguments.iter();
         while let Some(name) = rest.next() {
+            if name == "--sample" {
+                options.sample = true;
+                continue;
+            }
             let value = rest.next().with_context(|| format!("{name} needs a value"))?;
             let number = || value.parse::<u64>().with_context(|| format!("{name} {value}: expected a number"));
             match name.as_str() {
@@ -176,9 +193,11 @@ pub fn command(options: &Options) -> Result<bool> {
     let items = items(options, &binaries, &workspace)?;
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     let mut not_run = Vec::new();
+    // A sample does not stand for the whole when the log is read.
+    let name = |item: &Item| if options.sample { format!("{} (sample)", item.name) } else { item.name.clone() };
     for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
         for item in &items {
-            if is_done(&done, &item.name, seed, round, &commit) {
+            if is_done(&done, &name(item), seed, round, &commit) {
                 skipped += 1;
                 continue;
             }
@@ -190,7 +209,7 @@ pub fn command(options: &Options) -> Result<bool> {
                 Outcome::Failed => failed += 1,
                 Outcome::NotRun(reason) => not_run.push(format!("{} round {round}: {reason}", item.name)),
             }
-            append(&path, &entry(&item.name, seed, round, round_seed, &commit, &runs))?;
+            append(&path, &entry(&name(item), seed, round, round_seed, &commit, &runs))?;
         }
     }
     if !not_run.is_empty() {
@@ -268,7 +287,13 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
         }
     };
     let seconds = options.fuzz_seconds.to_string();
-    let filled = |text: &str| text.replace("{seed}", &seed.to_string()).replace("{seconds}", &seconds);
+    let filled = |text: &str| {
+        let text = text.replace("{seed}", &seed.to_string()).replace("{seconds}", &seconds);
+        campaign
+            .extents
+            .iter()
+            .fold(text, |text, (place, whole, sample)| text.replace(place, if options.sample { sample } else { whole }))
+    };
     programs
         .into_iter()
         .map(|program| {
@@ -278,7 +303,7 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
             }
             command.args(campaign.arguments.iter().map(|argument| filled(argument)));
             command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
-            process::run(&mut command, ROUND_LIMIT, true)
+            process::run(&mut command, ROUND_LIMIT, process::shown)
         })
         .collect()
 }
@@ -360,6 +385,7 @@ mod tests {
         let fuzz = parse("--only fuzz-store-state --fuzz-seconds 5").expect("good");
         assert_eq!((fuzz.fuzz_seconds, &fuzz.only[..]), (5, &["fuzz-store-state".to_owned()][..]));
         assert_eq!(parse("--only policies,sigkill").expect("good").only, ["policies", "sigkill"]);
+        assert!(parse("--sample --rounds 1").expect("good").sample);
         let options = parse("--seed 7 --rounds 3 --shard 1/4 --only policies").expect("good");
         assert_eq!((options.seed, options.rounds), (Some(7), 3));
         assert_eq!((options.shard_index, options.shard_count), (1, 4));
@@ -384,10 +410,24 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_for_an_extent_is_used_and_nothing_is_left_to_fill_in() {
+        for campaign in CAMPAIGNS {
+            let environment = campaign.environment.iter().map(|(_, value)| *value);
+            let mut text = campaign.arguments.iter().copied().chain(environment).collect::<Vec<_>>().join(" ");
+            for place in campaign.extents.iter().map(|extent| extent.0).chain(["{seed}", "{seconds}"]) {
+                assert!(text.contains(place) || place.starts_with("{se"), "{}: {place}", campaign.name);
+                text = text.replace(place, "1");
+            }
+            assert!(!text.contains('{'), "{}: {text}", campaign.name);
+        }
+    }
+
+    #[test]
     fn what_cannot_run_here_is_told_from_what_fails() {
         let ended = |code: &str| {
             let script = format!("echo 'NOT RUN: no index'; exit {code}");
-            process::run(Command::new("sh").args(["-c", &script]), Duration::from_secs(100), false).expect("starts")
+            process::run(Command::new("sh").args(["-c", &script]), Duration::from_secs(100), process::silent)
+                .expect("starts")
         };
         assert!(matches!(Outcome::of(&[ended("0")]), Outcome::Passed));
         assert!(matches!(Outcome::of(&[ended("1")]), Outcome::Failed));

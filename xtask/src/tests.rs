@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::binaries::Binaries;
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
-use crate::libtest::Counts;
+use crate::libtest::{Counts, is_told};
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
 use crate::report::Report;
@@ -53,6 +53,7 @@ pub fn command(crates: &[String]) -> Result<bool> {
         }
         Err(error) => report.failed(format!("{error:#}")),
     }
+    report.judge_time();
     print!("{}", report.summary());
     Ok(report.is_good())
 }
@@ -65,10 +66,11 @@ fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &m
         println!("== {} {}", member.name, binary.name);
         let mut command = binaries.command(binary, workspace);
         command.arg("--show-output");
-        let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), true);
+        let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), is_told);
         count(&format!("{} {}", member.name, binary.name), ended, report);
     }
     if !tests.is_empty() {
+        println!("== {}: {:.1} s of {budget_seconds} s", member.name, started.elapsed().as_secs_f64());
         report.timed(&member.name, started.elapsed(), budget_seconds);
     }
 }
@@ -80,7 +82,7 @@ fn doctests(workspace: &Workspace, report: &mut Report) {
     command.args(["--", "--show-output"]);
     let budget_seconds = budgets::seconds(DOCTESTS);
     let started = Instant::now();
-    let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), true);
+    let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), is_told);
     count(DOCTESTS, ended, report);
     report.timed(DOCTESTS, started.elapsed(), budget_seconds);
 }
