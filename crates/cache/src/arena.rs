@@ -1,14 +1,13 @@
 //! Entries found by id and linked into queues: what every policy here is made of.
 //!
-//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab. A queue
-//! runs over one of the arena's *chains*: an entry has a pair of links for each chain and is in at most one queue of each.
-//! Promises: a queue knows the sum of its weights; nothing is allocated once slab and table have grown to the largest
-//! number of entries ever held. Leaves to others: which queue means what.
+//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab; an entry is in
+//! at most one queue. Promises: a queue knows the sum of its weights; nothing is allocated once slab and table have grown to
+//! the largest number of entries ever held. Leaves to others: which queue means what.
 //!
-//! Cost: 32 bytes an entry in the slab (40 with two chains) and 11 to 21 in the table (4 bytes of index and 4 of hash, side
+//! Cost: 32 bytes an entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side
 //! by side so that finding an entry takes one line of memory before the entry's own).
 
-use crate::memory::with_capacity;
+use crate::memory::{Told, prefetch, with_capacity};
 use crate::table::{self, Record, Table};
 
 /// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
@@ -44,7 +43,7 @@ impl Record for Index {
 struct Links {
     /// Towards the newest of its queue.
     newer: u32,
-    /// Towards the oldest of its queue; in the first chain the next free entry while it is free.
+    /// Towards the oldest of its queue; the next free entry while it is free.
     older: u32,
 }
 
@@ -54,13 +53,13 @@ impl Links {
 
 /// One id and what a policy remembers of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry<const CHAINS: usize = 1> {
+pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) weight: u64,
-    links: [Links; CHAINS],
+    links: Links,
     /// Free for the policy: a place in a heap, a number of a group.
     pub(crate) place: u32,
-    /// The queue of the first chain that it was put into last; the policy's own numbering.
+    /// The queue that it was put into last; the policy's own numbering.
     pub(crate) queue: u8,
     /// How often it was hit, as far as the policy counts.
     pub(crate) hits: u8,
@@ -70,7 +69,6 @@ pub(crate) struct Entry<const CHAINS: usize = 1> {
 #[derive(Debug)]
 pub(crate) struct Queue {
     number: u8,
-    chain: u8,
     newest: u32,
     oldest: u32,
     /// The sum of the weights of its entries.
@@ -80,14 +78,9 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue over the first chain whose entries carry `number`.
+    /// An empty queue whose entries carry `number`.
     pub(crate) fn new(number: u8) -> Queue {
-        Queue { number, chain: 0, newest: NONE, oldest: NONE, weight: 0, count: 0 }
-    }
-
-    /// An empty queue over the second chain.
-    pub(crate) fn over_second_chain() -> Queue {
-        Queue { chain: 1, ..Queue::new(0) }
+        Queue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
     }
 
     /// The slab index of its oldest entry.
@@ -98,27 +91,19 @@ impl Queue {
 
 /// The slab and the table.
 #[derive(Debug)]
-pub(crate) struct Arena<const CHAINS: usize = 1> {
-    entries: Vec<Entry<CHAINS>>,
+pub(crate) struct Arena {
+    entries: Vec<Entry>,
     free: u32,
     table: Table<Index>,
+    told: Told,
 }
 
 impl Arena {
-    /// An empty arena of one chain; it allocates nothing before the first entry.
+    /// An empty arena; it allocates nothing before the first entry.
     pub(crate) fn new() -> Arena {
-        Arena { entries: Vec::new(), free: NONE, table: Table::new() }
+        Arena { entries: Vec::new(), free: NONE, table: Table::new(), told: Told::default() }
     }
-}
 
-impl Arena<2> {
-    /// An empty arena of two chains; it allocates nothing before the first entry.
-    pub(crate) fn with_two_chains() -> Arena<2> {
-        Arena { entries: Vec::new(), free: NONE, table: Table::new() }
-    }
-}
-
-impl<const CHAINS: usize> Arena<CHAINS> {
     /// The slab index of `id`.
     #[inline]
     pub(crate) fn find(&self, id: u64) -> Option<u32> {
@@ -131,36 +116,41 @@ impl<const CHAINS: usize> Arena<CHAINS> {
         self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
     }
 
-    /// Asks for the memory that a search for `id` begins with.
+    /// Asks for the memory that a search for `id` begins with, and for the entry of an id that was told some time before; to be told of
+    /// each id that comes.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(table::hash(id));
+        let guess = self.table.guess(table::hash(self.told.exchange(id)));
+        if let Some(entry) = guess.and_then(|guess| self.entries.get(guess.index as usize)) {
+            prefetch(entry);
+        }
     }
 
     /// The entry at a slab index that this arena gave out.
     #[inline]
-    pub(crate) fn entry(&self, index: u32) -> &Entry<CHAINS> {
+    pub(crate) fn entry(&self, index: u32) -> &Entry {
         &self.entries[index as usize]
     }
 
     /// The entry at a slab index that this arena gave out, to change what the policy remembers of it.
     #[inline]
-    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry<CHAINS> {
+    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.entries[index as usize]
     }
 
-    /// The neighbour of an entry of `queue` towards its newest.
-    pub(crate) fn newer(&self, queue: &Queue, index: u32) -> Option<u32> {
-        let newer = self.entries[index as usize].links[usize::from(queue.chain)].newer;
+    /// The neighbour of an entry towards the newest of its queue.
+    pub(crate) fn newer(&self, index: u32) -> Option<u32> {
+        let newer = self.entries[index as usize].links.newer;
         (newer != NONE).then_some(newer)
     }
 
     /// Adds `id`, which must not be there, to no queue; `None` where the slab is at its limit.
     pub(crate) fn add(&mut self, id: u64, weight: u64) -> Option<u32> {
-        let entry = Entry { id, weight, links: [Links::NONE; CHAINS], place: 0, queue: 0, hits: 0 };
+        let entry = Entry { id, weight, links: Links::NONE, place: 0, queue: 0, hits: 0 };
         let index = if self.free != NONE {
             let index = self.free;
-            self.free = self.entries[index as usize].links[0].older;
+            self.free = self.entries[index as usize].links.older;
             self.entries[index as usize] = entry;
             index
         } else if self.entries.len() < NONE as usize {
@@ -189,7 +179,7 @@ impl<const CHAINS: usize> Arena<CHAINS> {
         if let Some(place) = self.table.find(table::hash(id), |found| found.index == index) {
             self.table.remove(place);
         }
-        self.entries[index as usize].links[0].older = self.free;
+        self.entries[index as usize].links.older = self.free;
         self.free = index;
     }
 
@@ -221,36 +211,31 @@ impl<const CHAINS: usize> Arena<CHAINS> {
         self.link(to, index);
     }
 
-    /// Makes an entry, which must be in no queue of its chain, the newest of `queue`.
+    /// Makes an entry, which must be in no queue, the newest of `queue`.
     pub(crate) fn link(&mut self, queue: &mut Queue, index: u32) {
-        let chain = usize::from(queue.chain);
         let entry = &mut self.entries[index as usize];
-        if chain == 0 {
-            entry.queue = queue.number;
-        }
-        entry.links[chain] = Links { newer: NONE, older: queue.newest };
+        entry.queue = queue.number;
+        entry.links = Links { newer: NONE, older: queue.newest };
         queue.weight += entry.weight;
         queue.count += 1;
         match queue.newest {
             NONE => queue.oldest = index,
-            newest => self.entries[newest as usize].links[chain].newer = index,
+            newest => self.entries[newest as usize].links.newer = index,
         }
         queue.newest = index;
     }
 
-    /// Makes all entries of `newer`, a queue over the same chain, newer than those of `queue`; `place` and `queue` in the
+    /// Makes all entries of `newer`, newer than those of `queue`; `place` and `queue` in the
     /// entries stay as they are.
     pub(crate) fn append(&mut self, queue: &mut Queue, newer: Queue) {
-        debug_assert_eq!(queue.chain, newer.chain);
-        let chain = usize::from(queue.chain);
         if newer.count == 0 {
             return;
         }
         match queue.newest {
             NONE => queue.oldest = newer.oldest,
             newest => {
-                self.entries[newest as usize].links[chain].newer = newer.oldest;
-                self.entries[newer.oldest as usize].links[chain].older = newest;
+                self.entries[newest as usize].links.newer = newer.oldest;
+                self.entries[newer.oldest as usize].links.older = newest;
             }
         }
         queue.newest = newer.newest;
@@ -259,25 +244,24 @@ impl<const CHAINS: usize> Arena<CHAINS> {
     }
 
     /// All entries in the order of the slab, forgotten ones among them.
-    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry<CHAINS>> {
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.entries.iter_mut()
     }
 
     /// Takes an entry out of `queue`, in which it must be.
     pub(crate) fn unlink(&mut self, queue: &mut Queue, index: u32) {
-        let chain = usize::from(queue.chain);
         let Entry { links, weight, queue: number, .. } = self.entries[index as usize];
-        let Links { newer, older } = links[chain];
-        debug_assert!(chain > 0 || number == queue.number);
+        let Links { newer, older } = links;
+        debug_assert_eq!(number, queue.number);
         queue.weight -= weight;
         queue.count -= 1;
         match newer {
             NONE => queue.newest = older,
-            newer => self.entries[newer as usize].links[chain].older = older,
+            newer => self.entries[newer as usize].links.older = older,
         }
         match older {
             NONE => queue.oldest = newer,
-            older => self.entries[older as usize].links[chain].newer = newer,
+            older => self.entries[older as usize].links.newer = newer,
         }
     }
 }

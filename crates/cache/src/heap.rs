@@ -3,7 +3,7 @@
 //! Owns: the order, and `place` in the entries. Promises: nothing is allocated once it has grown. Each node has four
 //! children: half the levels of a binary heap, and the children of a node share a line of the processor's cache.
 //!
-//! Cost: O(log n) an operation; 8 bytes an entry.
+//! Cost: O(log n) an operation; 8 bytes an entry with keys of 32 bits.
 
 use crate::arena::Arena;
 
@@ -11,36 +11,36 @@ use crate::arena::Arena;
 const CHILDREN: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
-    key: u32,
+struct Node<K> {
+    key: K,
     entry: u32,
 }
 
 /// The entries, highest key first.
 #[derive(Debug)]
-pub(crate) struct Heap {
-    nodes: Vec<Node>,
+pub(crate) struct Heap<K = u32> {
+    nodes: Vec<Node<K>>,
 }
 
-impl Heap {
+impl<K: Copy + Ord> Heap<K> {
     /// An empty heap.
-    pub(crate) fn new() -> Heap {
+    pub(crate) fn new() -> Heap<K> {
         Heap { nodes: Vec::new() }
     }
 
     /// The key and the slab index of an entry with the highest key.
-    pub(crate) fn highest(&self) -> Option<(u32, u32)> {
+    pub(crate) fn highest(&self) -> Option<(K, u32)> {
         self.nodes.first().map(|node| (node.key, node.entry))
     }
 
     /// Adds an entry.
-    pub(crate) fn push(&mut self, arena: &mut Arena, entry: u32, key: u32) {
+    pub(crate) fn push(&mut self, arena: &mut Arena, entry: u32, key: K) {
         self.nodes.push(Node { key, entry });
         self.rise(arena, self.nodes.len() - 1);
     }
 
     /// Gives an entry of the heap another key.
-    pub(crate) fn change(&mut self, arena: &mut Arena, entry: u32, key: u32) {
+    pub(crate) fn change(&mut self, arena: &mut Arena, entry: u32, key: K) {
         let place = arena.entry(entry).place as usize;
         self.nodes[place].key = key;
         self.rise(arena, place);
@@ -88,7 +88,7 @@ impl Heap {
         self.set(arena, place, node);
     }
 
-    fn set(&mut self, arena: &mut Arena, place: usize, node: Node) {
+    fn set(&mut self, arena: &mut Arena, place: usize, node: Node<K>) {
         self.nodes[place] = node;
         arena.entry_mut(node.entry).place = place as u32;
     }

@@ -1,11 +1,13 @@
 //! What is asked of the machine's memory: to fetch a line before it is needed, and to be of large pages where there is much of it.
 //!
-//! Owns: the one instruction, the one call of the system, and the only `unsafe` of this crate. Promises: changes nothing that a program can
+//! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are between their two steps. Promises: changes nothing that a program can
 //! see. Leaves to others: what is worth fetching, and how long before it is needed; which memory is touched here and there.
 //!
 //! A line that may be anywhere costs not only itself but also where its page is, which a processor remembers of few pages; an
 //! instruction that asks for a line waits for that. Of pages of 2 MiB there are few.
 #![allow(unsafe_code)]
+
+use std::cell::Cell;
 
 /// What a large page holds; on machines whose large pages are of another size nothing is gained. *Units*: bytes.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
@@ -59,6 +61,26 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
+/// How many ids are told between an id and the use of [`Told::exchange`] that gives it back.
+const TOLD: usize = 8;
+
+/// The ids that were told to come, until their own lines have arrived and it can be asked for what those point to.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    ids: [Cell<u64>; TOLD],
+    next: Cell<usize>,
+}
+
+impl Told {
+    /// Takes in an id. *Returns* the one that was told so many times before; any id where there was none.
+    #[inline]
+    pub(crate) fn exchange(&self, id: u64) -> u64 {
+        let next = self.next.get();
+        self.next.set((next + 1) % TOLD);
+        self.ids[next % TOLD].replace(id)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +95,13 @@ mod tests {
             assert!(values.iter().take(count).copied().eq(0..count as u64));
             assert!(values.len() > count && values[count..].iter().all(|value| *value == u64::MAX));
         }
+    }
+
+    #[test]
+    fn an_id_is_given_back_when_so_many_others_were_told() {
+        let told = Told::default();
+        let given: Vec<u64> = (1..=3 * TOLD as u64).map(|id| told.exchange(id)).collect();
+        assert!(given[TOLD..].iter().copied().eq(1..=2 * TOLD as u64));
     }
 
     #[test]

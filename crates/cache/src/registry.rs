@@ -2,12 +2,12 @@
 //!
 //! Owns: the list of names. Leaves to others: parsing of the options around them.
 
-use crate::{Adaptive, Arc, Clock, Dear, Fifo, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
+use crate::{Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
 pub const NAMES: &[&str] = &[
-    "fifo", "lru", "mru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "dear",
-    "adaptive",
+    "fifo", "lru", "mru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "gdsf",
+    "dear", "adaptive",
 ];
 
 /// Makes the policy called `name`; `None` where there is none of that name.
@@ -27,6 +27,7 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
         "s3fifo" => Box::new(S3Fifo::new(capacity)),
         "sieve" => Box::new(Sieve::new(capacity)),
         "wtinylfu" => Box::new(WTinyLfu::new(capacity)),
+        "gdsf" => Box::new(Gdsf::new(capacity)),
         "dear" => Box::new(Dear::new(capacity)),
         "adaptive" => Box::new(Adaptive::new(capacity)),
         _ => return None,

@@ -50,7 +50,7 @@ impl Sieve {
 impl Evicts for Sieve {
     fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         let Some(victim) = self.hand.or(self.queue.oldest()) else { return Step::Nothing };
-        self.hand = self.arena.newer(&self.queue, victim);
+        self.hand = self.arena.newer(victim);
         let entry = self.arena.entry_mut(victim);
         if entry.hits > 0 {
             entry.hits = 0;
@@ -88,7 +88,7 @@ impl Policy for Sieve {
     fn remove(&mut self, id: u64) -> bool {
         let Some(index) = self.arena.find(id) else { return false };
         if self.hand == Some(index) {
-            self.hand = self.arena.newer(&self.queue, index);
+            self.hand = self.arena.newer(index);
         }
         self.arena.remove(&mut self.queue, index);
         true

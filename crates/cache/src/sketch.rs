@@ -20,7 +20,7 @@
 //! G. Cormode, S. Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications", Journal of
 //! Algorithms 55(1), 2005; conservative update: C. Estan, G. Varghese, SIGCOMM 2002.
 
-use crate::memory::with_capacity;
+use crate::memory::{prefetch, with_capacity};
 
 /// Words of 16 counters in a block.
 const BLOCK_WORDS: usize = 8;
@@ -73,6 +73,12 @@ impl Sketch {
     /// About how often an id was counted lately.
     pub(crate) fn estimate(&self, hash: u64) -> u64 {
         lowest(&self.blocks[self.block(hash)], &places(hash))
+    }
+
+    /// Asks for the memory that counting or estimating needs.
+    #[inline]
+    pub(crate) fn prepare(&self, hash: u64) {
+        prefetch(&self.blocks[self.block(hash)]);
     }
 
     /// Halves all counts.

@@ -203,6 +203,7 @@ fn the_model_of_another_policy_is_told_apart() {
         ("arc", "2q"),
         ("lirs", "lru"),
         ("s3fifo", "2q"),
+        ("gdsf", "lfu-aged"),
     ];
     let mut runner = TestRunner::new(config());
     for (name, other) in relatives {

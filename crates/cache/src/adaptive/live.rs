@@ -148,7 +148,7 @@ impl Live {
             while let Some(index) = next {
                 let entry = self.arena.entry(index);
                 residents.push((entry.id, entry.weight));
-                next = self.arena.newer(class, index);
+                next = self.arena.newer(index);
             }
         }
         residents

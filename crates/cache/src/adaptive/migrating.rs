@@ -120,6 +120,7 @@ impl Policy for Migrating {
 
     fn prepare(&self, id: u64) {
         self.current.policy().prepare(id);
+        self.leaving.iter().for_each(|old| old.policy().prepare(id));
     }
 
     fn remove(&mut self, id: u64) -> bool {

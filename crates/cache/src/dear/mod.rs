@@ -281,10 +281,15 @@ impl Dear {
     fn count_hits(&mut self) {
         for place in 0..std::mem::take(&mut self.hit_count) {
             let (position, at) = self.hits[place];
-            self.observe(position, at);
             let application = &mut self.applications[usize::from(position)];
             application.uncounted = 0;
+            application.last = self.now;
+            self.now += 1;
+            let is_end = application.detector.observe_known(&mut self.blocks.get_mut(at).history);
             application.keep_filed(&mut self.blocks, at);
+            if is_end {
+                self.act(position);
+            }
         }
     }
 

@@ -208,6 +208,20 @@ impl Detector {
         self.count(history)
     }
 
+    /// As [`Detector::observe`] of a block that is known. *Returns* whether the reference ended a period.
+    #[inline]
+    pub(crate) fn observe_known(&mut self, history: &mut History) -> bool {
+        if self.left == self.parameters.period {
+            self.begin();
+        }
+        let forward = self.now - self.start;
+        let age = u64::from((self.now as u32).wrapping_sub(history.last));
+        self.by_backward[self.samples] = age.saturating_sub(forward) << FORWARD_BITS | forward;
+        self.by_frequency[self.samples] = u64::from(history.frequency) << FORWARD_BITS | forward;
+        self.samples += usize::from(age > forward);
+        self.count(history).is_some()
+    }
+
     /// Counts a reference to a block whose history is in the time of another stream, and brings the history into this
     /// one's. Such a block is known, so the period is not sequential, but its distances say nothing here.
     pub fn observe_foreign(&mut self, history: &mut History) -> Option<&PeriodReport> {

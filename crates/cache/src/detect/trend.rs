@@ -6,10 +6,10 @@
 //! most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
 //! others: what a trend means.
 //!
-//! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted in
-//! buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to it, and only the
-//! samples of the few buckets in which a cut falls are sorted. For the same reason only a value on both sides of a cut
-//! needs its common average.
+//! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted and summed in one pass by
+//! buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to it, and so does, in parts, a bucket of
+//! one value. Only the samples of the few other buckets in which a cut falls are gathered and sorted. For the same reason only a value on
+//! both sides of a cut needs its common average.
 
 use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
@@ -19,8 +19,13 @@ const FRACTION_BITS: u32 = 31;
 const STEP_BITS: u32 = 4;
 /// One more than the bucket of the largest attribute value that a sample's word can hold.
 const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
-/// Stands for a sublist at buckets in which a cut falls.
-const CUT: usize = SUBLISTS_MAX;
+/// The first so many buckets have one value each.
+const EXACT_BUCKETS: usize = 2 << STEP_BITS;
+/// The word of a bucket has the sum of the forward distances in its low bits, and the count of samples above: there are at most 2^16
+/// samples, and each is below 2^16.
+const SUM_BITS: u32 = 32;
+/// The word of a bucket whose samples are to be gathered.
+const CUT: u64 = u64::MAX;
 
 /// The averages of the sublists by one attribute, and their trend.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +58,7 @@ impl Trend {
     }
 }
 
-/// The bucket of a sample, by its attribute value above the smallest: that itself below 32, and 16 buckets from each
+/// The bucket of a sample, by its attribute value above the smallest: that itself below [`EXACT_BUCKETS`], and 16 buckets from each
 /// power of two to the next.
 #[inline]
 fn bucket_of(word: u64, smallest: u64) -> usize {
@@ -65,64 +70,107 @@ fn bucket_of(word: u64, smallest: u64) -> usize {
 /// The sums of the sublists' forward distances, fixed-point, where the sublists end at `ends`.
 fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_MAX] {
     let smallest = samples.iter().min().map_or(0, |word| word >> FORWARD_BITS);
-    let mut positions = [0_u32; BUCKETS];
+    let mut buckets = [0_u64; BUCKETS];
     let mut last = 0;
     for &word in samples {
         let bucket = bucket_of(word, smallest);
-        positions[bucket] += 1;
+        buckets[bucket] += 1 << SUM_BITS | unpack(word).1;
         last = last.max(bucket);
     }
-    // From counts to positions, and the sublist of each bucket; CUT for those in which a cut falls.
-    let mut sublist_of = [0_u8; BUCKETS];
-    let (mut sublist, mut position) = (0, 0);
-    for (bucket_position, bucket_sublist) in positions[..=last].iter_mut().zip(&mut sublist_of) {
-        let count = *bucket_position as usize;
-        if count == 0 {
+    let mut sums = Sums { ends, sublist: 0, room: ends[0], whole: 0, sums: [0; SUBLISTS_MAX] };
+    // A bucket of several values in which a cut falls has to be gathered first.
+    let mut cut = [(0, 0); SUBLISTS_MAX];
+    let mut cut_count = 0;
+    for (bucket, word) in buckets[..=last].iter_mut().enumerate() {
+        let (count, sum) = ((*word >> SUM_BITS) as usize, *word & ((1 << SUM_BITS) - 1));
+        // Most buckets are like this, the empty ones too.
+        if sums.add_whole(count, sum) {
             continue;
         }
-        while position >= ends[sublist] {
-            sublist += 1;
+        if bucket >= EXACT_BUCKETS {
+            *word = CUT;
+            cut[cut_count] = (sums.sublist, sums.room);
+            cut_count += 1;
         }
-        *bucket_sublist = if position + count <= ends[sublist] { sublist as u8 } else { CUT as u8 };
-        *bucket_position = position as u32;
-        position += count;
+        sums.add_cut(count, if bucket < EXACT_BUCKETS { (sum << FRACTION_BITS) / count as u64 } else { 0 });
     }
-    let mut whole = [0_u64; CUT + 1];
-    let mut cut = 0;
+    sums.settle();
+    if cut_count == 0 {
+        return sums.sums;
+    }
+    let mut gathered = 0;
     for &word in samples {
-        let sublist = usize::from(sublist_of[bucket_of(word, smallest)]);
-        whole[sublist] += unpack(word).1;
-        scratch[cut] = word;
-        cut += usize::from(sublist == CUT);
+        scratch[gathered] = word;
+        gathered += usize::from(buckets[bucket_of(word, smallest)] == CUT);
     }
-    let mut sums = [0; SUBLISTS_MAX];
-    for (sum, whole) in sums.iter_mut().zip(whole) {
-        *sum = whole << FRACTION_BITS;
+    let gathered = &mut scratch[..gathered];
+    // By value alone: the order of equal ones is of no consequence. Buckets ascend with values.
+    gathered.sort_unstable_by_key(|word| word >> FORWARD_BITS);
+    let mut cut = cut[..cut_count].iter();
+    for bucket in gathered.chunk_by(|left, right| bucket_of(*left, smallest) == bucket_of(*right, smallest)) {
+        let Some(&(sublist, room)) = cut.next() else { break };
+        (sums.sublist, sums.room) = (sublist, room);
+        for value in bucket.chunk_by(|left, right| left >> FORWARD_BITS == right >> FORWARD_BITS) {
+            let sum = value.iter().map(|&word| unpack(word).1).sum();
+            if !sums.add_whole(value.len(), sum) {
+                sums.add_cut(value.len(), (sum << FRACTION_BITS) / value.len() as u64);
+            }
+        }
+        sums.settle();
     }
-    let cut = &mut scratch[..cut];
-    // By value alone: often most are of one value, and their order is of no consequence.
-    cut.sort_unstable_by_key(|word| word >> FORWARD_BITS);
-    for bucket in cut.chunk_by(|left, right| bucket_of(*left, smallest) == bucket_of(*right, smallest)) {
-        add_bucket(bucket, positions[bucket_of(bucket[0], smallest)] as usize, ends, &mut sums);
-    }
-    sums
+    sums.sums
 }
 
-/// Adds the samples of one bucket, sorted, the first at `position` of all, to the sums of the sublists in which they are.
-fn add_bucket(bucket: &[u64], mut position: usize, ends: &[usize], sums: &mut [u64; SUBLISTS_MAX]) {
-    let mut sublist = ends.iter().position(|&end| position < end).unwrap_or(0);
-    for value in bucket.chunk_by(|left, right| left >> FORWARD_BITS == right >> FORWARD_BITS) {
-        let sum: u64 = value.iter().map(|&word| unpack(word).1).sum();
-        let average = (sum << FRACTION_BITS) / value.len() as u64;
-        let value_end = position + value.len();
-        while position < value_end {
-            if position == ends[sublist] {
-                sublist += 1;
-            }
-            let taken = value_end.min(ends[sublist]) - position;
-            sums[sublist] += if taken == value.len() { sum << FRACTION_BITS } else { average * taken as u64 };
-            position += taken;
+/// The sums of the sublists while samples are added in the order of their attribute.
+struct Sums<'a> {
+    /// Where the sublists end.
+    ends: &'a [usize],
+    /// The sublist that is being filled, and how many samples more it takes.
+    sublist: usize,
+    room: usize,
+    /// The sum of what was added to it whole and is not in `sums` yet, no fixed-point number.
+    whole: u64,
+    sums: [u64; SUBLISTS_MAX],
+}
+
+impl Sums<'_> {
+    /// Adds samples by their sum where they are in one sublist; `false`, with nothing added, where they are not.
+    #[inline]
+    fn add_whole(&mut self, count: usize, sum: u64) -> bool {
+        if self.room == 0 && count > 0 {
+            self.advance();
         }
+        let is_whole = count <= self.room;
+        if is_whole {
+            self.room -= count;
+            self.whole += sum;
+        }
+        is_whole
+    }
+
+    /// Adds samples that all count as `average`, to as many sublists as they are in.
+    fn add_cut(&mut self, mut count: usize, average: u64) {
+        while count > 0 {
+            if self.room == 0 {
+                self.advance();
+            }
+            let taken = count.min(self.room);
+            self.sums[self.sublist] += average * taken as u64;
+            self.room -= taken;
+            count -= taken;
+        }
+    }
+
+    /// Goes on to the next sublist; samples that are to be added stand in one.
+    #[cold]
+    fn advance(&mut self) {
+        self.settle();
+        self.sublist += 1;
+        self.room = self.ends[self.sublist] - self.ends[self.sublist - 1];
+    }
+
+    fn settle(&mut self) {
+        self.sums[self.sublist] += std::mem::take(&mut self.whole) << FRACTION_BITS;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every policy again, as naive as possible: deques that are searched from end to end, sums that are taken anew each time.
 
 mod arc;
+mod gdsf;
 mod lfu;
 mod lirs;
 mod plain;
@@ -92,6 +93,7 @@ pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
         "2q" => Box::new(two_q::TwoQ::new(capacity)),
         "arc" => Box::new(arc::Arc::new(capacity)),
         "lirs" => Box::new(lirs::Lirs::new(capacity)),
+        "gdsf" => Box::new(gdsf::Gdsf::new(capacity)),
         "s3fifo" => Box::new(s3fifo::S3Fifo::new(capacity)),
         _ => return None,
     })

@@ -24,8 +24,8 @@ Usage: memory-tier [--seeds N] [--requests N]
 Printed are the shares of requests and of bytes that memory answers, in percent, means over the seeds.";
 
 /// Those that need no streams and do not keep for ever what was popular once, and LFU to show why.
-const POLICIES: [&str; 11] =
-    ["fifo", "lru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu"];
+const POLICIES: [&str; 12] =
+    ["fifo", "lru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "gdsf"];
 const MIN: &str = "min";
 /// Memory, as a share of the bytes of all distinct objects. *Units*: percent.
 const PERCENT: [f64; 4] = [0.5, 2.0, 6.0, 20.0];

@@ -40,16 +40,19 @@
 //! 4. The ghosts weigh at most the ghost factor times the capacity.
 //!
 //! # Cost
-//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. 51 to 61 bytes a resident
-//! id and a ghost, so 184 bytes for each id that fits.
+//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. A hit touches one line of
+//! memory that may be anywhere, that of the id's record. 21 to 43 bytes a resident id and a ghost, and for each order that it is in (`ids.rs`) 8 to 65
+//! more.
 //!
 //! # Source
 //! S. Jiang, X. Zhang, "LIRS: an efficient low inter-reference recency set replacement policy to improve buffer cache
 //! performance", SIGMETRICS 2002. Refusals, weights and the bound on ghosts are not in the paper.
 
-use crate::arena::{Arena, Queue};
+mod ids;
+
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use ids::{Ids, Kind};
 
 /// The HIR share is the capacity divided by this.
 const HIR_DIVISOR: u64 = 100;
@@ -58,25 +61,11 @@ const HIR_MIN: u64 = 2;
 /// Ghosts weigh at most so many times the capacity, unless told otherwise.
 const GHOST_FACTOR: u64 = 3;
 
-/// What an id is; kept in the entry's `place`.
-const LIR: u32 = 0;
-const HIR: u32 = 1;
-const GHOST: u32 = 2;
-
-/// What is in the stack has this in the entry's `hits`.
-const IN_STACK: u8 = 1;
-
 /// The low inter-reference recency set, over weighted ids.
 #[derive(Debug)]
 pub struct Lirs {
     capacity: u64,
-    arena: Arena<2>,
-    /// By recency: LIR ids, ghosts, and those HIR ids that came after the oldest LIR.
-    stack: Queue,
-    /// The resident HIR ids, victims first.
-    queue: Queue,
-    /// The ghosts by eviction.
-    ghosts: Queue,
+    ids: Ids,
     lir_weight: u64,
     lir_count: usize,
     last: Option<u64>,
@@ -91,135 +80,101 @@ impl Lirs {
 
     /// An empty policy of `capacity` units of weight that remembers so many times that weight of evicted ids.
     pub fn with_ghost_factor(capacity: u64, ghost_factor: u64) -> Lirs {
-        Lirs {
-            capacity,
-            ghost_factor,
-            arena: Arena::with_two_chains(),
-            stack: Queue::new(0),
-            queue: Queue::over_second_chain(),
-            ghosts: Queue::over_second_chain(),
-            lir_weight: 0,
-            lir_count: 0,
-            last: None,
-        }
+        Lirs { capacity, ghost_factor, ids: Ids::new(), lir_weight: 0, lir_count: 0, last: None }
     }
 
     fn lir_share(&self) -> u64 {
         self.capacity - (self.capacity / HIR_DIVISOR).max(HIR_MIN).min(self.capacity)
     }
 
-    fn is_in_stack(&self, index: u32) -> bool {
-        self.arena.entry(index).hits == IN_STACK
-    }
-
-    /// Makes an id the newest of the stack, whether it was in it or not.
-    fn push(&mut self, index: u32) {
-        if self.is_in_stack(index) {
-            self.arena.refresh(&mut self.stack, index);
-        } else {
-            self.arena.link(&mut self.stack, index);
-            self.arena.entry_mut(index).hits = IN_STACK;
-        }
-    }
-
     /// Drops what is older than the oldest LIR id from the stack.
     fn prune(&mut self) {
-        while let Some(oldest) = self.stack.oldest() {
-            match self.arena.entry(oldest).place {
-                LIR => return,
-                HIR => self.drop_from_stack(oldest),
-                _ => self.forget_ghost(oldest),
+        while let Some(oldest) = self.ids.oldest_of_stack() {
+            match self.ids.kind(oldest) {
+                Kind::Lir => return,
+                Kind::Hir => self.ids.drop_from_stack(oldest),
+                Kind::Ghost => self.ids.forget(oldest),
             }
         }
     }
 
-    fn drop_from_stack(&mut self, index: u32) {
-        self.arena.unlink(&mut self.stack, index);
-        self.arena.entry_mut(index).hits = 0;
-    }
-
-    fn forget_ghost(&mut self, index: u32) {
-        self.arena.unlink(&mut self.ghosts, index);
-        self.arena.remove(&mut self.stack, index);
-    }
-
     fn trim_ghosts(&mut self) {
-        while self.ghosts.weight > self.capacity.saturating_mul(self.ghost_factor) {
-            let Some(oldest) = self.ghosts.oldest() else { return };
-            self.forget_ghost(oldest);
+        while self.ids.ghosts_weight() > self.capacity.saturating_mul(self.ghost_factor) {
+            let Some(oldest) = self.ids.oldest_of_ghosts() else { return };
+            self.ids.forget(oldest);
         }
     }
 
-    /// Makes an id that is in neither queue nor ghosts LIR.
-    fn make_lir(&mut self, index: u32) {
-        let entry = self.arena.entry_mut(index);
-        entry.place = LIR;
-        self.lir_weight += entry.weight;
+    /// Counts an id that became LIR.
+    fn count_lir(&mut self, weight: u64) {
+        self.lir_weight += weight;
         self.lir_count += 1;
-        self.push(index);
-        self.enforce_share();
+        while self.lir_weight > self.lir_share() && self.demote() {}
     }
 
     /// Makes the oldest LIR id HIR; `false` where there is none.
     fn demote(&mut self) -> bool {
-        let Some(oldest) = self.stack.oldest() else { return false };
-        self.drop_from_stack(oldest);
-        self.stop_lir(oldest);
-        self.arena.entry_mut(oldest).place = HIR;
-        self.arena.link(&mut self.queue, oldest);
+        let Some(oldest) = self.ids.oldest_of_stack() else { return false };
+        let weight = self.ids.weight(oldest);
+        self.stop_lir(weight);
+        self.ids.enqueue(oldest, weight);
+        self.ids.drop_from_stack(oldest);
         self.prune();
         true
     }
 
-    fn stop_lir(&mut self, index: u32) {
-        self.lir_weight -= self.arena.entry(index).weight;
+    fn stop_lir(&mut self, weight: u64) {
+        self.lir_weight -= weight;
         self.lir_count -= 1;
     }
 
-    fn enforce_share(&mut self) {
-        while self.lir_weight > self.lir_share() && self.demote() {}
-    }
-
     /// A reference to a resident id.
-    fn hit(&mut self, index: u32) {
-        let entry = self.arena.entry(index);
-        if entry.place == LIR {
-            self.push(index);
-            self.prune();
-        } else if self.is_in_stack(index) && entry.weight <= self.lir_share() {
-            self.arena.unlink(&mut self.queue, index);
-            self.make_lir(index);
+    #[inline]
+    fn hit(&mut self, at: usize) {
+        let weight = self.ids.weight(at);
+        if self.ids.kind(at) == Kind::Lir {
+            let was_oldest = self.ids.is_oldest_of_stack(at);
+            self.ids.push(at, weight);
+            if was_oldest {
+                self.prune();
+            }
+        } else if self.ids.is_in_stack(at) && weight <= self.lir_share() {
+            self.ids.push(at, weight);
+            self.ids.make_lir(at);
+            self.count_lir(weight);
         } else {
-            self.push_hir(index);
-            self.arena.refresh(&mut self.queue, index);
+            self.push_hir(at, weight);
+            self.ids.enqueue(at, weight);
         }
     }
 
     /// Puts a HIR id onto the stack, unless that is empty: its oldest has to be LIR.
-    fn push_hir(&mut self, index: u32) {
+    fn push_hir(&mut self, at: usize, weight: u64) {
         if self.lir_count > 0 {
-            self.push(index);
+            self.ids.push(at, weight);
         }
     }
 }
 
 impl Evicts for Lirs {
     fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        let Some(victim) = self.queue.oldest() else {
+        let Some(victim) = self.ids.oldest_of_queue() else {
             return if self.demote() { Step::Done } else { Step::Nothing };
         };
-        if !evict(self.arena.entry(victim).id) {
+        let id = self.ids.id(victim);
+        if !evict(id) {
             self.demote();
-            self.arena.refresh(&mut self.queue, victim);
+            // Ghosts that were forgotten have moved it in the table.
+            if let Some(victim) = self.ids.find(id) {
+                self.ids.enqueue(victim, self.ids.weight(victim));
+            }
             return Step::Refused;
         }
-        if self.is_in_stack(victim) {
-            self.arena.unlink(&mut self.queue, victim);
-            self.arena.link(&mut self.ghosts, victim);
-            self.arena.entry_mut(victim).place = GHOST;
+        if self.ids.is_in_stack(victim) {
+            self.ids.make_ghost(victim);
             self.trim_ghosts();
         } else {
-            self.arena.remove(&mut self.queue, victim);
+            self.ids.forget(victim);
         }
         Step::Done
     }
@@ -232,10 +187,10 @@ impl Policy for Lirs {
 
     fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let is_repeated = self.last.replace(id) == Some(id);
-        let known = self.arena.find(id);
-        if let Some(index) = known.filter(|&index| self.arena.entry(index).place != GHOST) {
+        let known = self.ids.find(id);
+        if let Some(at) = known.filter(|&at| self.ids.kind(at) != Kind::Ghost) {
             if !is_repeated {
-                self.hit(index);
+                self.hit(at);
             }
             return Access::Hit;
         }
@@ -243,62 +198,56 @@ impl Policy for Lirs {
         if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
             return Access::Bypassed;
         }
-        // Making room may have forgotten the ghost.
-        let ghost = known.and_then(|_| self.arena.find(id));
-        if let Some(index) = ghost {
-            self.arena.unlink(&mut self.ghosts, index);
-        }
-        let (index, is_close) = match ghost {
-            Some(index) if self.arena.entry(index).weight == weight => (index, true),
-            Some(index) => {
-                // It has another weight now.
-                self.arena.remove(&mut self.stack, index);
-                let Some(index) = self.arena.add(id, weight) else { return Access::Bypassed };
-                (index, true)
+        // Making room may have forgotten the ghost, or moved it in the table.
+        let ghost = known.and_then(|_| self.ids.find(id));
+        let is_filling = self.used() + weight <= self.lir_share();
+        let is_lir = is_filling || ghost.is_some() && weight <= self.lir_share();
+        let at = match ghost {
+            Some(at) => {
+                // It may have another weight now.
+                self.ids.push(at, weight);
+                if is_lir {
+                    self.ids.make_lir(at);
+                } else {
+                    self.ids.enqueue(at, weight);
+                }
+                at
             }
             None => {
-                let Some(index) = self.arena.add(id, weight) else { return Access::Bypassed };
-                (index, false)
+                let Some(at) = self.ids.insert(id, weight, is_lir) else { return Access::Bypassed };
+                at
             }
         };
-        let is_filling = self.used() + weight <= self.lir_share();
-        if is_filling || is_close && weight <= self.lir_share() {
-            self.make_lir(index);
-        } else {
-            self.arena.entry_mut(index).place = HIR;
-            self.arena.link(&mut self.queue, index);
-            self.push_hir(index);
+        if is_lir {
+            self.count_lir(weight);
+        } else if ghost.is_none() {
+            self.push_hir(at, weight);
         }
         Access::Inserted
     }
 
     fn prepare(&self, id: u64) {
-        self.arena.prepare(id);
+        self.ids.prepare(id);
     }
 
     fn remove(&mut self, id: u64) -> bool {
-        let Some(index) = self.arena.find(id) else { return false };
-        let kind = self.arena.entry(index).place;
-        match kind {
-            LIR => self.stop_lir(index),
-            HIR => self.arena.unlink(&mut self.queue, index),
-            _ => self.arena.unlink(&mut self.ghosts, index),
+        let Some(at) = self.ids.find(id) else { return false };
+        let (kind, weight) = (self.ids.kind(at), self.ids.weight(at));
+        if kind == Kind::Lir {
+            self.stop_lir(weight);
         }
-        if self.is_in_stack(index) {
-            self.arena.unlink(&mut self.stack, index);
-        }
-        self.arena.forget(index);
+        self.ids.forget(at);
         self.prune();
-        kind != GHOST
+        kind != Kind::Ghost
     }
 
     fn contains(&self, id: u64) -> bool {
-        self.arena.find(id).is_some_and(|index| self.arena.entry(index).place != GHOST)
+        self.ids.find(id).is_some_and(|at| self.ids.kind(at) != Kind::Ghost)
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        self.enforce_share();
+        while self.lir_weight > self.lir_share() && self.demote() {}
         // Each refusal puts one more id into the queue, before the refused one, so twice the count offers every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
@@ -310,10 +259,10 @@ impl Policy for Lirs {
     }
 
     fn used(&self) -> u64 {
-        self.lir_weight + self.queue.weight
+        self.lir_weight + self.ids.queue_weight()
     }
 
     fn len(&self) -> usize {
-        self.lir_count + self.queue.count
+        self.lir_count + self.ids.queue_count()
     }
 }
