@@ -20,6 +20,6 @@ mod stale;
 pub use attachment::{Attachment, Options};
 pub use counters::{Counters, Figures};
 pub use error::Error;
-pub use loop_device::{holders, is_loop_path};
+pub use loop_device::{LoopDevice, holders, is_loop_path};
 pub use process::{leave_terminal, redirect_output};
 pub use stale::release_stale;

@@ -2,8 +2,12 @@
 //!
 //! Owns: allocation and alignment. An operation takes a [`Buffer`] by value and gives it back when it completes, so the
 //! kernel never writes into memory that somebody else holds, also when the operation's future is dropped.
+//!
+//! Small buffers that end on a thread are kept for the next read there, up to [`SPARE_BYTES_MAX`] a thread: an aligned
+//! allocation costs as much as a small read's other work.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -11,6 +15,11 @@ use bytes::Bytes;
 
 /// The alignment of every [`Buffer`], in bytes: enough for `O_DIRECT` on every device of today.
 pub const BUFFER_ALIGNMENT: usize = 4096;
+
+/// The longest buffer that is kept for another read, in bytes.
+const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// What each thread keeps at most, in bytes.
+const SPARE_BYTES_MAX: usize = 256 << 10;
 
 /// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]; it derefs to its `len` bytes.
 ///
@@ -35,6 +44,13 @@ impl Buffer {
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Buffer { start, length, capacity }
+    }
+
+    /// A buffer to read into: it holds zeros or what an earlier buffer of this thread held. *Cost*: mostly no allocation.
+    pub fn recycled(length: usize) -> Buffer {
+        let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().take(capacity)).unwrap_or_default();
+        spare.map_or_else(|| Buffer::zeroed(length), |start| Buffer { start, length, capacity })
     }
 
     /// Allocates a buffer that holds a copy of `bytes`.
@@ -70,8 +86,54 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: `start` came from `alloc_zeroed` with this very layout and is freed once.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
+        // A thread that is ending keeps nothing.
+        if !SPARE.try_with(|spare| spare.borrow_mut().keep(self.start, self.capacity)).unwrap_or(false) {
+            // SAFETY: `start` came from `alloc_zeroed` with this very layout, is freed once, and nobody keeps it.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
+        }
+    }
+}
+
+thread_local! {
+    static SPARE: RefCell<Spare> = const { RefCell::new(Spare::new()) };
+}
+
+/// Memory of buffers that ended on this thread, by capacity; all of it was zeroed or written once.
+struct Spare {
+    starts: [Vec<NonNull<u8>>; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT],
+    bytes: usize,
+}
+
+impl Spare {
+    const fn new() -> Spare {
+        Spare { starts: [const { Vec::new() }; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT], bytes: 0 }
+    }
+
+    fn take(&mut self, capacity: usize) -> Option<NonNull<u8>> {
+        let start = self.starts.get_mut(capacity / BUFFER_ALIGNMENT - 1)?.pop()?;
+        self.bytes -= capacity;
+        Some(start)
+    }
+
+    /// Keeps memory of `capacity` bytes, where there is room for it.
+    fn keep(&mut self, start: NonNull<u8>, capacity: usize) -> bool {
+        let has_room = self.bytes + capacity <= SPARE_BYTES_MAX;
+        let Some(starts) = self.starts.get_mut(capacity / BUFFER_ALIGNMENT - 1).filter(|_| has_room) else {
+            return false;
+        };
+        starts.push(start);
+        self.bytes += capacity;
+        true
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        for (class, starts) in self.starts.iter().enumerate() {
+            let layout = Buffer::layout((class + 1) * BUFFER_ALIGNMENT);
+            // SAFETY: each came from `alloc_zeroed` with the layout of its capacity, and belongs to this list alone.
+            starts.iter().for_each(|start| unsafe { dealloc(start.as_ptr(), layout) });
+        }
     }
 }
 
@@ -121,5 +183,20 @@ mod tests {
     #[test]
     fn empty_buffer_is_sound() {
         assert_eq!(Buffer::zeroed(0).len(), 0);
+    }
+
+    #[test]
+    fn memory_is_kept_for_the_next_read_up_to_the_bound() {
+        let first = Buffer::recycled(5000);
+        let start = first.as_ptr();
+        drop(first);
+        let second = Buffer::recycled(6000);
+        assert_eq!((second.as_ptr(), second.len(), second.capacity()), (start, 6000, 8192));
+        let many: Vec<Buffer> = (0..100).map(|_| Buffer::recycled(8192)).collect();
+        drop(many);
+        drop(Buffer::recycled(SPARE_BUFFER_BYTES_MAX + 1));
+        SPARE.with_borrow(|spare| assert_eq!(spare.bytes, SPARE_BYTES_MAX));
+        // A thread that ends frees what it keeps; what comes to it from another is its own.
+        std::thread::spawn(move || drop(second)).join().unwrap();
     }
 }

@@ -142,7 +142,7 @@ pub trait BlockDevice: Send + Sync + 'static {
 
 /// Reads `length` bytes at `offset` into one new buffer.
 pub async fn read(device: &dyn BlockDevice, offset: u64, length: usize) -> Result<Buffer, Error> {
-    let mut buffers = device.read_at(offset, vec![Buffer::zeroed(length)], Context::default()).await?;
+    let mut buffers = device.read_at(offset, vec![Buffer::recycled(length)], Context::default()).await?;
     Ok(buffers.pop().expect("a read gives its buffers back"))
 }
 
