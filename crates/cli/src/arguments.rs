@@ -3,6 +3,7 @@
 //! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: what the
 //! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
 
+mod admission;
 mod attach;
 mod bench;
 mod cache;
@@ -18,12 +19,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
-use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX};
+use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
 
+pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
-pub use bench::{BenchCommand, BenchLimitsArguments, BenchStoreArguments, SeedTable};
+pub use bench::{BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
@@ -72,6 +74,8 @@ pub enum Command {
       --default-ttl 'mirror.example/debian/pool/=7d' --default-ttl 'mirror.example=5m'
   One store on two disks, which goes on when one of them fails:
     nectary proxy --listen 127.0.0.1:8080 --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
+  Write to a solid-state disk only what is asked for twice, and no more than 50 GiB a day:
+    nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 100G --admit second-request --write-budget 50G/day
   Purge a URL, all its variants (from this machine only):
     curl -x http://127.0.0.1:8080 -X PURGE http://example.org/
   Purge all that came with one of two tags in Surrogate-Key or Cache-Tag:
@@ -326,12 +330,18 @@ pub struct ProxyArguments {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
         default_value_t = OpenOptions::default().reinsert_percent)]
     pub reinsert: u32,
+    /// How much may be written anew from memory, in percent of what is stored: beside the page it is wanted with, or to be kept
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REWRITE_PERCENT_MAX)),
+        default_value_t = OpenOptions::default().rewrite_percent)]
+    pub rewrite: u32,
     /// What a read from the store's disk takes: the object, the cluster around it, or what has paid of late
     #[arg(long, value_name = "WHAT", value_parser = ClusterRead::from_str, default_value = ClusterRead::Auto.name())]
     pub cluster_read: ClusterRead,
     /// Size of a cluster, in which what a page embeds is kept beside it: a power of two from 4K to 1M, or 0 for none
     #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
     pub cluster_size: u64,
+    #[command(flatten)]
+    pub admission: AdmissionArguments,
     /// Threads that serve, each with its own connections [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -406,6 +416,8 @@ mod tests {
             "nectary proxy --listen :80 --store ./a --size ten",
             "nectary proxy --listen :80 --store ./a --workers 0",
             "nectary proxy --listen :80 --store ./a --io fast",
+            "nectary proxy --listen :80 --store ./a --admit sometimes",
+            "nectary proxy --listen :80 --store ./a --write-budget 50G",
             "nectary store",
             "nectary store get ./a",
             "nectary store purge ./a",

@@ -3,7 +3,7 @@
 //! Owns: progress on the terminal, the JSON file, and how this program is started again for the processes of a run. Leaves to
 //! others: everything that is measured (`nectary-bench`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -11,7 +11,7 @@ use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, Options, Plan, Preset, Programs};
 use nectary_bench::{guardian, worker};
 
-use crate::arguments::{BenchCommand, BenchLimitsArguments, BenchStoreArguments, SeedTable};
+use crate::arguments::{BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 use crate::exit::{Failure, GOOD};
 use crate::{output, progress};
 
@@ -27,10 +27,12 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
 }
 
 fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
-    let preset = match arguments.seed {
-        SeedTable::Table4 => Preset::Table4,
-        SeedTable::Table5 => Preset::Table5,
+    let preset = match (arguments.seed, arguments.disk) {
+        (Some(SeedTable::Table4), _) => Preset::Table4,
+        (Some(SeedTable::Table5), _) => Preset::Table5,
+        (None, Some(BenchDisk::Bare) | None) => Preset::Bare,
     };
+    let program = std::env::current_exe().context("cannot find this program")?;
     let plan = Plan::new(Options {
         preset,
         scale: arguments.scale,
@@ -42,8 +44,10 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         sizes: arguments.size.clone(),
         speed: arguments.speed,
         trace: arguments.trace,
+        embedded: arguments.embedded.clone(),
+        folder: arguments.folder.clone(),
+        foyer: arguments.foyer.clone().or_else(|| foyer_beside(&program)),
     })?;
-    let program = std::env::current_exe().context("cannot find this program")?;
     let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
         let program = program.clone();
         Box::new(move || process_of(&program, process))
@@ -80,6 +84,11 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
     let report = report?;
     save(arguments.json.as_deref(), &report)?;
     output::text(report.text())
+}
+
+/// The program that contends with foyer, where it lies beside this one.
+fn foyer_beside(program: &Path) -> Option<PathBuf> {
+    Some(program.with_file_name("nectary-foyer")).filter(|path| path.is_file())
 }
 
 /// This program again, as a process of a run.

@@ -10,7 +10,7 @@ use nectary_store::{
 };
 
 use crate::arguments::{DeviceArguments, EngineArguments, IoEngine, ProxyArguments, SpanArguments};
-use crate::exit::{FAILED, Failure, NOT_FOUND};
+use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 
 /// Memory for a command that uses a store once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
@@ -102,11 +102,38 @@ fn say_notes(store: Spans) -> Spans {
     store
 }
 
+/// Refuses a size that no store has, where one is to be made of it; makes nothing.
+async fn check_size(
+    first: &str,
+    others: &SpanArguments,
+    engine: &EngineArguments,
+    size_bytes: u64,
+) -> Result<(), Failure> {
+    if size_bytes >= SPAN_BYTES_MIN {
+        return Ok(());
+    }
+    for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
+        let options = block::OpenOptions { create_bytes: None, engine: self::engine(engine), ..Default::default() };
+        let is_to_be_made = match block::open(spec, &options).await {
+            Ok(device) => matches!(Store::probe(&device).await, Ok(false)),
+            Err(error) => error.kind == block::ErrorKind::Absent,
+        };
+        if is_to_be_made {
+            let (size, least) = (format_size(size_bytes), format_size(SPAN_BYTES_MIN));
+            let message =
+                format!("{spec}: {size} are too few for a store, or for a span of one: {least} are the least");
+            return Err(Failure::new(USAGE, message, "give a larger --size"));
+        }
+    }
+    Ok(())
+}
+
 /// Opens the store of a proxy, made where the devices are absent or blank.
 pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<Spans, Failure> {
     let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
     let size_bytes = *size;
     options.check().with_context(|| format!("cannot open a store on {spec}"))?;
+    check_size(spec, spans, engine, size_bytes).await?;
     let context = || format!("cannot open the store on {spec}");
     if !spans.spans.is_empty() {
         let devices = span_devices(spec, spans, engine, Some(size_bytes)).await;

@@ -30,8 +30,10 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     let options = OpenOptions {
         memory_bytes: arguments.memory,
         reinsert_percent: arguments.reinsert,
+        rewrite_percent: arguments.rewrite,
         cluster_bytes: arguments.cluster_size,
         cluster_read: arguments.cluster_read,
+        admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
     let store = open_or_create_store(arguments, options).await?;

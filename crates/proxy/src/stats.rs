@@ -35,7 +35,7 @@ counters! {
     requests,
     /// Of these: answered from the store without asking an origin.
     hits,
-    /// Of these: fetched, and being stored.
+    /// Of these: fetched for the store, whether it then admits them to its disk or not.
     misses,
     /// Of these: waited for another request's fetch and got its response.
     collapsed,

@@ -13,12 +13,12 @@ async fn each_planted_bug_is_caught() {
         println!("planted: {}: {caught:?}", bug.name());
         assert!(caught.is_some(), "{} survived", bug.name());
     }
-    for bug in Bug::RUNNING {
+    for bug in Bug::RUNNING.into_iter().chain(Bug::ADMISSION) {
         let options = RunOptions {
             seed: 11,
-            operations: 40_000,
+            operations: 100_000,
             keys: 10_000,
-            operations_per_restart: 4_000,
+            operations_per_restart: 8_000,
             damage_per_restart: 0,
             store_bytes: 64 << 20,
             plant_wrong_model: false,

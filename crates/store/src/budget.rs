@@ -8,11 +8,11 @@
 //! | index, groups, marks, hints | what they take |
 //! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
 //! | reading to re-insert | where it is on: three extents and two windows of tables, at most a quarter of the budget |
-//! | fills under way | half of what they may hold |
-//! | objects | all the rest, less a tenth that the allocator loses between them |
+//! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
 //!
 //! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under way,
 //! and what is cut costs a read each time it is asked for. What waits to be written is part of the objects: it is in memory once, and found there. It may take half of their room.
+//! Fills take theirs from the objects while they hold anything, an eighth of the budget at most.
 
 use crate::layout::Layout;
 use crate::reinsert;
@@ -31,7 +31,7 @@ const LOST_SHARE: u64 = 10;
 /// How a memory budget is divided, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Objects in memory, unwritten ones included.
+    /// Objects in memory, unwritten ones and fills included.
     pub tier_bytes: u64,
     /// Of those, what may be unwritten.
     pub unwritten_bytes: u64,
@@ -51,8 +51,7 @@ impl Budget {
         let longest = layout.fragment_bytes + 64 * 1024;
         let reading = if reinserts { TABLE_WINDOWS_BYTES + reinsert::buffer_bytes_max(layout) } else { 0 };
         let fill_bytes = (memory_bytes / 8).clamp(FILL_BYTES.0, FILL_BYTES.1);
-        let reserved =
-            tables_bytes + append_buffers_bytes.max(longest) + reading.min(memory_bytes / 4) + fill_bytes / 2;
+        let reserved = tables_bytes + append_buffers_bytes.max(longest) + reading.min(memory_bytes / 4);
         let tier_bytes = memory_bytes.saturating_sub(reserved) / LOST_SHARE * (LOST_SHARE - 1);
         let tier_bytes = tier_bytes.max(memory_bytes / 8);
         let unwritten_bytes = (memory_bytes / 8).clamp(UNWRITTEN_BYTES.0, UNWRITTEN_BYTES.1).min(tier_bytes / 2);
@@ -84,7 +83,7 @@ mod tests {
                     let memory = 1u64 << shift;
                     let budget = Budget::of(memory, memory / 4, &layout, reinserts);
                     let buffers = budget.append_buffers_bytes.max(layout.fragment_bytes);
-                    let sum = budget.tier_bytes + memory / 4 + buffers + budget.fill_bytes / 2;
+                    let sum = budget.tier_bytes + memory / 4 + buffers;
                     assert!(sum <= memory, "{span} {memory} {budget:?}");
                     assert!(budget.unwritten_bytes <= budget.tier_bytes / 2);
                     assert!(budget.append_bytes <= layout.append_bytes_max());

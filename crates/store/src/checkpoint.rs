@@ -1,11 +1,10 @@
 //! Index checkpoints: the slots as they are, twice in turn.
 //!
-//! Owns: writing a checkpoint beside a running store, and loading the newest whole one. A checkpoint may hold more than
+//! Owns: writing a checkpoint beside a running store, and reading one back, shard by shard. A checkpoint may hold more than
 //! was true at its log position (the index goes on changing while it is written), never less; what roll forward replays
 //! from that position on makes it right again. With each goes the hot list, as far as the area has room: where that lies
 //! which is in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
 
-use futures_util::stream::{FuturesOrdered, StreamExt};
 use nectary_block::{Buffer, Context, SharedDevice, read, write};
 use zerocopy::IntoBytes;
 
@@ -24,9 +23,8 @@ use crate::stat::Counters;
 const CHUNK_BYTES: usize = 64 << 10;
 /// What a chunk holds at most, in bytes.
 const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
-/// Chunks in one read, and reads at the same time, while a checkpoint is loaded.
-const READ_CHUNKS: u64 = 16;
-const READS_AT_ONCE: usize = 4;
+/// Chunks in one read at most, while a shard is loaded.
+const READ_CHUNKS: u64 = 32;
 /// Locations in a hot list at most, and the chunks that they take.
 const HOT_LOCATIONS_MAX: usize = 1 << 20;
 const HOT_CHUNKS_MAX: u64 = (HOT_LOCATIONS_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
@@ -203,62 +201,64 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
     headers
 }
 
-/// Loads the index of a checkpoint into `index`, but for entries of which `keep` says no; false where a chunk is damaged.
-pub(crate) async fn load(
+impl CheckpointHeader {
+    /// Whether its shards are such as `index` can have, and take as many chunks as it says.
+    pub fn fits(&self, index: &Index) -> bool {
+        self.homes.iter().all(|&homes| index.can_have(homes))
+            && self.shard_start(INDEX_SHARDS).div_ceil(PAYLOAD_BYTES_MAX) == self.chunk_count
+    }
+
+    /// How many homes a shard has.
+    pub fn homes(&self, shard: usize) -> u32 {
+        self.homes[shard]
+    }
+
+    /// What the slots of all shards take, in bytes.
+    pub fn index_bytes(&self) -> u64 {
+        self.shard_start(INDEX_SHARDS)
+    }
+
+    /// Where the slots of a shard begin in the joined payloads, in bytes.
+    fn shard_start(&self, shard: usize) -> u64 {
+        self.homes[..shard].iter().map(|&homes| slots_bytes(homes) as u64).sum()
+    }
+}
+
+/// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` where a chunk of it is damaged.
+///
+/// The buffer of an earlier call is used again, as zeroing new memory costs more than reading into old.
+pub(crate) async fn read_shard(
     device: &SharedDevice,
     layout: &Layout,
     header: &CheckpointHeader,
-    index: &Index,
-    keep: impl Fn(Location) -> bool,
-) -> bool {
+    shard: usize,
+    spare: &mut Option<Buffer>,
+) -> Option<Vec<u64>> {
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
-    let mut shard = 0;
-    let mut pending: Vec<u8> = Vec::new();
-    let mut reads = FuturesOrdered::new();
-    let mut spare: Vec<Buffer> = Vec::new();
-    let mut first_chunks = (0..header.chunk_count).step_by(READ_CHUNKS as usize);
-    loop {
-        while reads.len() < READS_AT_ONCE
-            && let Some(chunk) = first_chunks.next()
-        {
-            let offset = BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
-            let length = (CHUNK_BYTES as u64 * READ_CHUNKS.min(header.chunk_count - chunk))
-                .min(layout.checkpoint_bytes.saturating_sub(offset));
-            // Zeroing new memory costs more than reading into old.
-            let buffer = spare.pop().filter(|buffer| buffer.len() as u64 == length);
-            let buffer = buffer.unwrap_or_else(|| Buffer::zeroed(length as usize));
-            let read = device.read_at(area + offset, vec![buffer], Context::default());
-            reads.push_back(async move { (chunk, offset, read.await) });
-        }
-        let Some((first_chunk, offset, read)) = reads.next().await else { break };
-        let Some(bytes) = read.ok().and_then(|mut buffers| buffers.pop()) else { return false };
-        for (chunk, at) in (first_chunk..).zip((0..bytes.len() as u64).step_by(CHUNK_BYTES)) {
-            let address = area + offset + at;
-            let unit = &bytes[at as usize..(at as usize + CHUNK_BYTES).min(bytes.len())];
+    let (start, end) = (header.shard_start(shard), header.shard_start(shard + 1));
+    let chunks = start / PAYLOAD_BYTES_MAX..end.div_ceil(PAYLOAD_BYTES_MAX);
+    let mut slots = Vec::with_capacity(((end - start) / 8) as usize);
+    for first in chunks.clone().step_by(READ_CHUNKS as usize) {
+        let offset = BLOCK_BYTES + first * CHUNK_BYTES as u64;
+        let length = CHUNK_BYTES as u64 * READ_CHUNKS.min(chunks.end - first);
+        let length = length.min(layout.checkpoint_bytes.saturating_sub(offset)) as usize;
+        let mut buffer = spare.take().unwrap_or_else(|| Buffer::zeroed(READ_CHUNKS as usize * CHUNK_BYTES));
+        buffer.set_len(length);
+        let read = device.read_at(area + offset, vec![buffer], Context::default()).await;
+        let buffer = read.ok().and_then(|mut buffers| buffers.pop())?;
+        for (chunk, bytes) in (first..).zip(buffer.chunks(CHUNK_BYTES)) {
+            let address = area + BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
             let place = Place { identity: layout.identity, incarnation: header.number, address };
-            let Ok(body) = format::open(unit, Magic::CheckpointChunk, place).and(format::body::<ChunkBody>(unit))
-            else {
-                return false;
-            };
-            let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
-            let Some(payload) = unit.get(payload).filter(|_| body.number.get() == chunk) else { return false };
-            pending.extend_from_slice(payload);
-            while shard < INDEX_SHARDS {
-                let homes = header.homes[shard];
-                let Some(size) = index.dump_bytes(homes) else { return false };
-                if pending.len() < size {
-                    break;
-                }
-                if !index.load(shard, homes, &pending[..size], &keep) {
-                    return false;
-                }
-                pending.drain(..size);
-                shard += 1;
-            }
+            let payload = payload(bytes, Magic::CheckpointChunk, place, chunk)?;
+            // All are full but the last one.
+            let from = chunk * PAYLOAD_BYTES_MAX;
+            let wanted = start.saturating_sub(from) as usize..(end - from).min(PAYLOAD_BYTES_MAX) as usize;
+            let (words, _) = payload.get(wanted)?.as_chunks();
+            slots.extend(words.iter().map(|slot| u64::from_le_bytes(*slot)));
         }
-        spare.push(bytes);
+        *spare = Some(buffer);
     }
-    shard == INDEX_SHARDS
+    Some(slots)
 }
 
 /// The hot list of a checkpoint, hottest first, and how many chunks of it are damaged.
@@ -270,7 +270,7 @@ pub(crate) async fn load_hot(
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
     let (mut locations, mut damaged) = (Vec::new(), 0);
     // The last chunk of the index may be a short one.
-    let index_bytes: u64 = header.homes.iter().map(|&homes| slots_bytes(homes) as u64).sum();
+    let index_bytes = header.index_bytes();
     let whole = index_bytes / PAYLOAD_BYTES_MAX;
     let rest = Some(index_bytes % PAYLOAD_BYTES_MAX).filter(|&rest| rest > 0);
     let rest_bytes = rest.map_or(0, |rest| (CHUNK_HEADER_BYTES as u64 + rest).next_multiple_of(BLOCK_BYTES));
@@ -281,7 +281,7 @@ pub(crate) async fn load_hot(
         let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
         let place = Place { identity: layout.identity, incarnation: header.number, address: area + offset };
         let payload = match read(&**device, place.address, length as usize).await {
-            Ok(unit) => hot_payload(&unit, place, chunk).map(<[u8]>::to_vec),
+            Ok(unit) => payload(&unit, Magic::HotChunk, place, chunk).map(<[u8]>::to_vec),
             Err(_) => None,
         };
         match payload {
@@ -294,8 +294,9 @@ pub(crate) async fn load_hot(
     (locations, damaged)
 }
 
-fn hot_payload(unit: &[u8], place: Place, chunk: u64) -> Option<&[u8]> {
-    let body = format::open(unit, Magic::HotChunk, place).and(format::body::<ChunkBody>(unit)).ok()?;
+/// What chunk number `chunk` holds.
+fn payload(unit: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
+    let body = format::open(unit, magic, place).and(format::body::<ChunkBody>(unit)).ok()?;
     let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
     unit.get(payload).filter(|_| body.number.get() == chunk)
 }

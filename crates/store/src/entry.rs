@@ -17,6 +17,13 @@ use crate::tags::Tags;
 /// What an entry takes in memory beside its bytes: itself, its place in the map and in the policy, allocator overhead.
 const ENTRY_BYTES: u64 = 424;
 
+/// It is on disk, or waits to be written.
+const NOT_ALONE: u8 = 0;
+/// It is in memory alone …
+const ALONE: u8 = 1;
+/// … and was looked at again.
+const ALONE_SEEN: u8 = 2;
+
 /// What kind of piece an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
@@ -29,6 +36,11 @@ pub enum Piece {
 }
 
 impl Piece {
+    /// Whether it stands for an object, and is no part of one.
+    pub fn is_object(self) -> bool {
+        !matches!(self, Piece::Fragment { .. })
+    }
+
     /// The kind on disk.
     pub fn kind(self) -> RecordKind {
         match self {
@@ -69,6 +81,8 @@ pub struct Entry {
     neighbour: AtomicU8,
     /// Whether it was asked for since it was written.
     asked_for: AtomicBool,
+    /// Whether it is in memory alone: one of the values below.
+    alone: AtomicU8,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -103,8 +117,32 @@ impl Entry {
             location: AtomicU64::new(0),
             neighbour: AtomicU8::new(0),
             asked_for: AtomicBool::new(false),
+            alone: AtomicU8::new(NOT_ALONE),
             decoded: OnceLock::new(),
         }
+    }
+
+    /// Makes an entry that will be in memory alone.
+    pub fn in_memory_alone(parts: EntryParts, sequence: u64) -> Entry {
+        let entry = Entry::new(parts, sequence);
+        entry.alone.store(ALONE, Ordering::Release);
+        entry
+    }
+
+    /// Whether it is in memory alone: not on disk, and not to be written.
+    pub fn is_in_memory_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire) != NOT_ALONE
+    }
+
+    /// Whether it is in memory alone; true once, for whoever sees to it that it is written. *Cost*: one load where it is not.
+    pub fn take_in_memory_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed) == ALONE
+            && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Says that it will be written.
+    pub fn set_to_be_written(&self) {
+        self.alone.store(NOT_ALONE, Ordering::Release);
     }
 
     /// The id under which the memory tier keeps it.

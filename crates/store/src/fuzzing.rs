@@ -7,13 +7,15 @@ use nectary_block::SharedDevice;
 use crate::checkpoint;
 use crate::error::Error;
 use crate::format::{Append, BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, Place, Record};
-use crate::index::{Index, Location};
+use crate::index::{Index, Kept, Location};
 use crate::key::KeyHash;
 use crate::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
+use crate::loading::{Loading, Rest};
 use crate::log::{Care, SegmentReader};
 use crate::purge_log::PurgeLog;
 use crate::purges::PurgeTable;
 use crate::recovery;
+use crate::replay::Replay;
 
 /// The identity of the span. Units must carry it to be believed.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
@@ -100,7 +102,12 @@ impl Span {
         for header in checkpoint::read_headers(device, &self.layout).await {
             let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
             let unit_max = self.layout.segment_count * self.layout.segment_bytes / 64;
-            if !checkpoint::load(device, &self.layout, &header, &index, |location| location.unit < unit_max).await {
+            if !header.fits(&index) {
+                continue;
+            }
+            let loading = Some(Loading::of(header, Kept::below(unit_max)));
+            let mut rest = Rest { loading, replay: Replay::new(), recovered_sequence: 0 };
+            if rest.bring(device, &self.layout, &index, || 0, |_| true).await != 0 {
                 continue;
             }
             for number in 0..1500_u128 {
@@ -113,6 +120,17 @@ impl Span {
             return Some(index.len());
         }
         None
+    }
+
+    /// Reads the hot list of each checkpoint; gives how many places they have, and how many chunks are damaged.
+    pub async fn read_hot_lists(&self, device: &SharedDevice) -> (usize, u64) {
+        let (mut places, mut damaged) = (0, 0);
+        for header in checkpoint::read_headers(device, &self.layout).await {
+            let (hot, lost) = checkpoint::load_hot(device, &self.layout, &header).await;
+            places += hot.len();
+            damaged += lost;
+        }
+        (places, damaged)
     }
 
     /// Reads the segment of an incarnation as roll forward does.

@@ -20,12 +20,15 @@
 //!
 //! Source: P. Celis, "Robin Hood Hashing", 1986; the range reduction is Lemire's, 2019.
 
+mod load;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::format::{INDEX_SHARDS, UNIT_BYTES};
 use crate::key::KeyHash;
-use crate::planted::{Bug, planted};
+
+pub use load::Kept;
 
 const TAG_BITS: u32 = 16;
 const UNIT_BITS: u32 = 36;
@@ -84,6 +87,11 @@ fn size_class(bytes: u64) -> u8 {
 /// How many bytes the slots of a shard of `homes` take.
 pub fn slots_bytes(homes: u32) -> usize {
     (homes as usize + REACH) * SLOT_BYTES
+}
+
+/// The shard that a hash is in.
+pub fn shard_of(hash: KeyHash) -> usize {
+    (hash.0 as u64 >> 58) as usize
 }
 
 /// The table of one shard.
@@ -230,81 +238,10 @@ impl Index {
         found
     }
 
-    /// Copies a shard's slots as a checkpoint keeps them, with the count of its homes.
-    pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
-        let shard = self.shard(shard);
-        let mut bytes = Vec::with_capacity(shard.slots.len() * SLOT_BYTES);
-        for entry in &shard.slots {
-            bytes.extend_from_slice(&entry.to_le_bytes());
-        }
-        (shard.homes as u32, bytes)
-    }
-
-    /// How many bytes the dump of a shard of `homes` has; `None` where this index cannot have such a shard.
-    pub fn dump_bytes(&self, homes: u32) -> Option<usize> {
-        (homes as usize >= self.homes_initial).then(|| slots_bytes(homes))
-    }
-
-    /// Fills a shard from a dump, but for entries of which `keep` says no. Returns false where the dump cannot be right.
-    pub fn load(&self, shard_index: usize, homes: u32, bytes: &[u8], keep: impl Fn(Location) -> bool) -> bool {
-        if self.dump_bytes(homes) != Some(bytes.len()) {
-            return false;
-        }
-        let mut shard = Shard::of(homes as usize);
-        let mut dead = Vec::new();
-        let mut record_bytes = 0;
-        // How far from home the entry in the slot before may stand at most, and one more.
-        let mut distance_end = 1;
-        let first_unsure = self.first_unsure(&shard);
-        for (slot, bytes) in bytes.chunks_exact(SLOT_BYTES).enumerate() {
-            let entry = u64::from_le_bytes(bytes.try_into().expect("chunks are of eight bytes"));
-            if entry == 0 {
-                distance_end = 1;
-                continue;
-            }
-            let bounded = distance_of(entry) <= slot
-                && slot - distance_of(entry) < shard.homes
-                && distance_of(entry) < distance_end
-                && (slot - distance_of(entry) < first_unsure || self.is_hash(&shard, slot, entry));
-            distance_end = distance_of(entry) + 2;
-            if !bounded && !planted(Bug::CheckpointSlotUnchecked) {
-                return false;
-            }
-            shard.slots[slot] = entry;
-            shard.entries += 1;
-            record_bytes += location_of(entry).bytes_max();
-            if !keep(location_of(entry)) {
-                dead.push(slot);
-            }
-        }
-        self.entries.fetch_add(shard.entries as u64, Ordering::Relaxed);
-        self.record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
-        // From the end, so that what moves up has been looked at already.
-        for slot in dead.into_iter().rev() {
-            self.forget(shard.slots[slot]);
-            shard.take(slot);
-        }
-        let mut current = self.shard(shard_index);
-        self.bytes.fetch_add((SLOT_BYTES * shard.slots.len()) as u64, Ordering::Relaxed);
-        self.bytes.fetch_sub((SLOT_BYTES * current.slots.len()) as u64, Ordering::Relaxed);
-        *current = shard;
-        true
-    }
-
-    /// The first home of a shard whose entries need not be those of any hash.
-    fn first_unsure(&self, shard: &Shard) -> usize {
-        shard.homes.saturating_sub(shard.homes / self.homes_initial + 1)
-    }
-
-    /// Whether an entry's place and tag are those of any hash: at the last homes they may be beyond all.
-    fn is_hash(&self, shard: &Shard, slot: usize, entry: u64) -> bool {
-        shard.known(self.width, slot, entry) >> self.width == 0
-    }
-
     /// The shard of a hash, and the bits of it that an entry's place and tag tell.
     fn locate(&self, hash: KeyHash) -> (usize, u64) {
         let bits = hash.0 as u64;
-        ((bits >> 58) as usize, bits << 6 >> (64 - self.width))
+        (shard_of(hash), bits << 6 >> (64 - self.width))
     }
 
     fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -482,7 +419,8 @@ mod tests {
         let copy = Index::new(4, 64 << 20);
         for shard in 0..INDEX_SHARDS {
             let (homes, bytes) = index.dump(shard);
-            assert!(copy.load(shard, homes, &bytes, |_| true));
+            let slots = bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect();
+            assert!(copy.load(shard, homes, slots, &Kept::below(200_000)));
         }
         assert_eq!((copy.len(), copy.bytes(), copy.record_bytes()), (index.len(), index.bytes(), index.record_bytes()));
         for number in 0..100_000 {

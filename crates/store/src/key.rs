@@ -4,6 +4,8 @@
 //! of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is always
 //! decided on the whole key.
 
+use std::hash::Hasher;
+
 use bytes::Bytes;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
@@ -63,6 +65,32 @@ impl Key {
     /// Whether both parts are empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+}
+
+/// Hashes what is a hash already: a whole one, or its lowest 64 bits.
+#[derive(Default)]
+pub struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u32(&mut self, id: u32) {
+        // The map reads the highest bits too.
+        self.0 = u64::from(id) << 32 | u64::from(id);
+    }
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+    fn write_u128(&mut self, hash: u128) {
+        // Tables of one shard of the index have hashes whose highest bits are alike.
+        self.0 = (hash as u64).rotate_left(6);
     }
 }
 

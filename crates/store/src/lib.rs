@@ -11,11 +11,13 @@
 //! | `fill`, `object`, `entry`, `key`, `tags` | one fetch for many readers; what a hit is; what memory holds; names |
 //! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
 //! | `hints`, `arrange`, `groups`, `clusters`, `near` | what belongs together: packed side by side, read at once |
+//! | `regroup`, `twins` | what lies apart and is wanted together: written anew side by side |
 //! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
-//! | `recovery`, `log`, `check` | what reads back |
+//! | `recovery`, `log`, `replay`, `loading`, `check` | what reads back |
 //! | `format`, `layout` | the bytes |
 #![forbid(unsafe_code)]
 
+mod admission;
 mod arrange;
 mod budget;
 mod check;
@@ -32,6 +34,7 @@ mod hints;
 mod index;
 mod key;
 mod layout;
+mod loading;
 mod log;
 mod lookup;
 mod marks;
@@ -47,15 +50,21 @@ mod purges;
 mod purging;
 mod queue;
 mod recovery;
+mod regroup;
 mod reinsert;
+mod replay;
 mod shared;
 mod spans;
 mod stat;
 mod store;
 mod tags;
+mod twins;
 mod warm;
 mod writer;
 
+pub use admission::{
+    AdmissionOptions, AdmissionStat, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget, WriteBudgetStat,
+};
 pub use arrange::PackEnd;
 pub use check::CheckReport;
 pub use clusters::ClusterRead;
@@ -66,6 +75,7 @@ pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN, SPANS_MAX};
 pub use object::{BodyReader, Object};
 pub use options::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions};
+pub use regroup::REWRITE_PERCENT_MAX;
 pub use reinsert::REINSERT_PERCENT_MAX;
 pub use spans::{SpanDevice, Spans};
 pub use stat::{Counts, Recovery, Sequence, Sequences, SpanStat, Stat};

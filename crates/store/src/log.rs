@@ -6,7 +6,9 @@
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
-use crate::format::{self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, UNIT_BYTES};
+use crate::format::{
+    self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES, UNIT_BYTES,
+};
 use crate::index::Location;
 use crate::key::{KeyHash, PrimaryHash};
 use crate::layout::Layout;
@@ -34,6 +36,8 @@ pub struct LoggedRecord {
     pub bytes: u64,
     /// Whether it is a whole object.
     pub whole: bool,
+    /// Whether it is a fragment.
+    pub fragment: bool,
     /// Whether it was read and is not what was written.
     pub damaged: bool,
     /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
@@ -109,7 +113,8 @@ impl<'a> SegmentReader<'a> {
     ) -> Scanned {
         let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
         let mut position = offset;
-        self.window_bytes = if care == Care::Verify { self.window_bytes_max } else { WINDOW_BYTES };
+        // How large appends are is known with the first of them.
+        self.window_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
                 if !self.visit_append(&append, position, care, &mut visit).await {
@@ -125,7 +130,11 @@ impl<'a> SegmentReader<'a> {
                 let bytes = u64::from(append.fields.append_bytes.get());
                 self.window_bytes = match care {
                     Care::Verify => self.window_bytes_max,
-                    Care::Search if bytes >= LARGE_APPEND_BYTES => HEADER_WINDOW_BYTES,
+                    // The next one's table will be about as long: one read is enough then.
+                    Care::Search if bytes >= LARGE_APPEND_BYTES => {
+                        let table_bytes = (append.table.len() * TABLE_ENTRY_BYTES) as u64;
+                        HEADER_WINDOW_BYTES + table_bytes / 8 * 9
+                    }
                     Care::Search => WINDOW_BYTES,
                 };
                 position += bytes;
@@ -277,6 +286,7 @@ impl<'a> SegmentReader<'a> {
                 location: Location::new(base + start, bytes),
                 bytes,
                 whole: entry.kind == RecordKind::Whole.code(),
+                fragment: entry.kind == RecordKind::Fragment.code(),
                 damaged,
                 fragments,
             });
@@ -339,6 +349,7 @@ impl<'a> SegmentReader<'a> {
                         location: Location::new(unit, record.bytes() as u64),
                         bytes: record.bytes() as u64,
                         whole: record.kind == RecordKind::Whole,
+                        fragment: record.kind == RecordKind::Fragment,
                         damaged: false,
                         fragments: fragments_of(&record),
                     });
@@ -371,8 +382,10 @@ impl<'a> SegmentReader<'a> {
             let start = position / BLOCK_BYTES * BLOCK_BYTES;
             let wanted = (position - start + length).max(self.window_bytes).next_multiple_of(BLOCK_BYTES);
             let bytes = wanted.min(self.layout.segment_bytes - start);
-            let buffer = self.window.take().map(|(_, buffer)| buffer).filter(|buffer| buffer.len() as u64 == bytes);
-            let buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes as usize));
+            let buffer =
+                self.window.take().map(|(_, buffer)| buffer).filter(|buffer| buffer.capacity() as u64 >= bytes);
+            let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes as usize));
+            buffer.set_len(bytes as usize);
             self.window = match self.read_into(start, buffer).await {
                 Ok(buffer) => Some((start, buffer)),
                 // One unreadable block must not hide its neighbours.

@@ -44,7 +44,8 @@ impl Shared {
             Counters::add(&self.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
             // Until it is in the index, nothing but its place in memory hides what it replaced.
-            if verdict == Verdict::Key || entry.location().is_some() || uncovers {
+            let hides_nothing = entry.location().is_some() || entry.is_in_memory_alone();
+            if verdict == Verdict::Key || hides_nothing || uncovers {
                 self.memory.remove_same(&entry);
             }
             return if uncovers { Resident::Absent } else { Resident::Purged };
@@ -63,6 +64,7 @@ impl Shared {
 
     /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
+        self.presence.wait(hash).await;
         let mut candidates = self.index.candidates(hash);
         let head = self.head.load(Ordering::Acquire);
         candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
@@ -94,9 +96,8 @@ impl Shared {
                         self.index.contains(hash, location)
                             && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
                     });
-                    if let Some(window) = window {
-                        self.take_neighbours(&window, &entry);
-                    }
+                    let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
+                    self.note_read(&entry, members);
                     return Some(
                         in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key))).unwrap_or(entry),
                     );
@@ -105,6 +106,9 @@ impl Shared {
                 Found::Failed => return None,
                 Found::Damaged => {
                     // What is damaged may be the newest version of this very key: nothing older may be believed.
+                    if !self.admission.is_open() {
+                        self.admission.doubt.is_damaged(hash, head, self.layout.segment_count);
+                    }
                     for &older in &candidates[position..] {
                         self.index.remove(hash, older);
                     }
@@ -140,6 +144,10 @@ impl Shared {
     /// an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
+        if !self.presence.has(hash) {
+            // Whoever reads it waits until it is known.
+            return true;
+        }
         let mut candidates = self.index.candidates(hash);
         if candidates.is_empty() {
             if self.memory.contains(hash) {

@@ -1,18 +1,22 @@
 //! The memory tier: entries in memory under a scan-resistant policy.
 //!
-//! Owns: which entries are in memory. Every entry here is on disk or waits to be written (it is then pinned: the policy
-//! does not know it yet). Leaves to others: whether an entry is purged (`purges`), where it lies (`index`).
+//! Owns: which entries are in memory. Every entry here is on disk, waits to be written (it is then pinned: the policy
+//! does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged (`purges`), where it lies (`index`).
 //!
 //! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
 //! their first hit, which hands them to the policy like anything that was asked for. So they stay long enough to be
-//! wanted, and push out nothing that was. What waits to be written has its room from the policy too: both cede only what is
+//! wanted, and push out nothing that was. What waits to be written and what fills hold have their room from the policy too: it cedes only what is
 //! used, and the room is the policy's again when they have left.
+//!
+//! What leaves is freed when the map is unpinned: so it is pinned before the lock is taken, and the freeing is nobody's wait.
 //!
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
 
+mod kept;
+
 use std::collections::VecDeque;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,7 +24,7 @@ use nectary_cache::{Access, Policy, Stream};
 
 use crate::entry::{Entry, Neighbour, Piece};
 use crate::index::Location;
-use crate::key::{KeyHash, KeyRef};
+use crate::key::{Hashed, KeyHash, KeyRef};
 
 const NOTES: usize = 256;
 const NOTES_BATCH: usize = 64;
@@ -30,34 +34,18 @@ const NEIGHBOURS_SHARE: u64 = 8;
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
 /// In steps of this share room goes to neighbours and to what is unwritten, and back.
 const CEDED_STEP_SHARE: u64 = 64;
+/// Fills say so when they hold so many bytes more or less.
+const FILL_STEP_BYTES: u64 = 64 << 10;
 /// The policy keeps at least this share of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
 
-/// Ids are hashes already.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-    fn write_u64(&mut self, id: u64) {
-        self.0 = id;
-    }
-}
-
-type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<IdHasher>>;
+type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 
 struct Replacement {
     policy: Box<dyn Policy>,
     /// Where the next note to be taken stands.
     taken: usize,
-    /// What the policy, neighbours and what is unwritten may hold together, in bytes.
+    /// What the policy, neighbours, fills and what is unwritten may hold together, in bytes.
     capacity: u64,
     /// Of that, what the policy has ceded.
     ceded: u64,
@@ -91,6 +79,7 @@ pub struct MemoryTier {
     noted: AtomicUsize,
     replacement: Mutex<Replacement>,
     unwritten_bytes: AtomicU64,
+    fill_bytes: AtomicU64,
 }
 
 impl MemoryTier {
@@ -110,6 +99,7 @@ impl MemoryTier {
             noted: AtomicUsize::new(0),
             replacement: Mutex::new(replacement),
             unwritten_bytes: AtomicU64::new(0),
+            fill_bytes: AtomicU64::new(0),
         }
     }
 
@@ -127,6 +117,29 @@ impl MemoryTier {
         let entry = self.map.pin().get(&id).filter(|entry| entry.hash == hash).cloned()?;
         self.note(id);
         Some(entry)
+    }
+
+    /// The entry of `hash`; no reference.
+    pub fn peek(&self, hash: KeyHash) -> Option<Arc<Entry>> {
+        self.map.pin().get(&(hash.0 as u64)).filter(|entry| entry.hash == hash).cloned()
+    }
+
+    /// Whole objects that were asked for since they were written and lie where `here` says, in the order of the disk; no
+    /// reference. *Cost*: looks at every entry.
+    pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
+        let mut found: Vec<(Arc<Entry>, Location)> = {
+            let pinned = self.map.pin();
+            let wanted = pinned.values().filter(|entry| entry.piece == Piece::Whole && entry.was_asked_for());
+            let place = |entry: &Arc<Entry>| entry.location().map(|location| (Arc::clone(entry), location));
+            wanted.filter_map(place).filter(|(_, location)| here(*location)).collect()
+        };
+        found.sort_unstable_by_key(|(_, location)| location.unit);
+        found
+    }
+
+    /// How many entries there are.
+    pub fn count(&self) -> usize {
+        self.map.len()
     }
 
     /// The entry of `hash` that lies at `location`; no reference.
@@ -157,20 +170,21 @@ impl MemoryTier {
 
     /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it replaces.
     pub fn put_unwritten(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let pinned = self.map.pin();
         let mut replacement = self.lock();
         replacement.policy.remove(entry.id());
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        let previous = self.map.pin().insert(entry.id(), Arc::clone(entry)).cloned();
+        let previous = pinned.insert(entry.id(), Arc::clone(entry)).cloned();
         self.cede(&mut replacement);
         previous
     }
 
     /// Hands an entry over to the policy once it is on disk.
     pub fn admit(&self, entry: &Arc<Entry>) {
+        let pinned = self.map.pin();
         let mut replacement = self.lock();
         self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
         self.cede(&mut replacement);
-        let pinned = self.map.pin();
         if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
             self.refer(&mut replacement, entry);
         }
@@ -186,8 +200,8 @@ impl MemoryTier {
     ///
     /// Where another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
     pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
-        let mut replacement = self.lock();
         let pinned = self.map.pin();
+        let mut replacement = self.lock();
         if let Some(current) = pinned.get(&entry.id()) {
             return Some(Arc::clone(current)).filter(|current| current.hash == entry.hash);
         }
@@ -202,8 +216,8 @@ impl MemoryTier {
     /// Puts an entry that was in memory in the life before, where that pushes nothing out and `still_valid` says so under the
     /// lock that orders replacement. Returns what came of it.
     pub fn put_warm(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Warmed {
-        let mut replacement = self.lock();
         let pinned = self.map.pin();
+        let mut replacement = self.lock();
         let used = replacement.policy.used() + replacement.ceded;
         if used + entry.weight() > replacement.capacity {
             return Warmed::Full;
@@ -234,8 +248,8 @@ impl MemoryTier {
     /// Puts an entry that came with another's read, where there is none of its id and `still_valid` says so under the lock that
     /// orders replacement. Returns whether it did.
     pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
-        let mut replacement = self.lock();
         let pinned = self.map.pin();
+        let mut replacement = self.lock();
         let (weight, most) = (entry.weight(), replacement.capacity / NEIGHBOURS_SHARE);
         if weight > most || pinned.contains_key(&entry.id()) || !still_valid() {
             return false;
@@ -290,10 +304,21 @@ impl MemoryTier {
         self.cede(replacement);
     }
 
-    /// Gives the policy the room that neighbours and what is unwritten leave.
+    /// Says how many bytes fills hold: their room is the policy's when they hold less.
+    ///
+    /// *Cost*: a lock once for each [`FILL_STEP_BYTES`] more or less.
+    pub fn set_fill_bytes(&self, bytes: u64) {
+        let before = self.fill_bytes.swap(bytes, Ordering::Relaxed);
+        if before / FILL_STEP_BYTES != bytes / FILL_STEP_BYTES {
+            self.cede(&mut self.lock());
+        }
+    }
+
+    /// Gives the policy the room that neighbours, fills and what is unwritten leave.
     fn cede(&self, replacement: &mut Replacement) {
         let step = (replacement.capacity / CEDED_STEP_SHARE).max(1);
-        let used = replacement.neighbours.bytes + self.unwritten_bytes.load(Ordering::Relaxed);
+        let apart = self.unwritten_bytes.load(Ordering::Relaxed) + self.fill_bytes.load(Ordering::Relaxed);
+        let used = replacement.neighbours.bytes + apart;
         let most = replacement.capacity - replacement.capacity / POLICY_SHARE_MIN;
         let wanted = used.next_multiple_of(step).min(most);
         let ceded = &mut replacement.ceded;
@@ -315,8 +340,8 @@ impl MemoryTier {
 
     /// Removes the entry of `hash` if it lies at `location`: what stood there is about to be overwritten.
     pub fn remove_at(&self, hash: KeyHash, location: Location) {
-        let mut replacement = self.lock();
         let pinned = self.map.pin();
+        let mut replacement = self.lock();
         let id = hash.0 as u64;
         let here =
             |entry: &Arc<Entry>| entry.hash == hash && entry.location().is_some_and(|at| at.unit == location.unit);
@@ -328,19 +353,19 @@ impl MemoryTier {
 
     /// Removes this very entry.
     pub fn remove_same(&self, entry: &Arc<Entry>) {
-        let mut replacement = self.lock();
         let pinned = self.map.pin();
+        let mut replacement = self.lock();
         if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
             pinned.remove(&entry.id());
             replacement.policy.remove(entry.id());
         }
     }
 
-    /// Removes every written entry whose location is dead. *Cost*: looks at every entry.
-    pub fn sweep(&self, dead: impl Fn(Location) -> bool) {
+    /// Removes every entry that is dead. *Cost*: looks at every entry.
+    pub fn sweep(&self, dead: impl Fn(&Entry) -> bool) {
         let found: Vec<Arc<Entry>> = {
             let pinned = self.map.pin();
-            pinned.values().filter(|entry| entry.location().is_some_and(&dead)).cloned().collect()
+            pinned.values().filter(|entry| dead(entry)).cloned().collect()
         };
         found.iter().for_each(|entry| self.remove_same(entry));
     }
@@ -418,7 +443,7 @@ impl MemoryTier {
 
 #[cfg(test)]
 mod tests {
-    use nectary_cache::S3Fifo;
+    use nectary_cache::Gdsf;
 
     use super::*;
     use crate::entry::{EntryParts, Piece};
@@ -449,7 +474,7 @@ mod tests {
     #[test]
     fn what_is_unwritten_has_its_room_from_the_policy_and_gives_it_back() {
         let capacity = 1 << 20;
-        let tier = MemoryTier::new(Box::new(S3Fifo::new(capacity)));
+        let tier = MemoryTier::new(Box::new(Gdsf::new(capacity)));
         (0..1000).for_each(|number| drop(tier.put_read(&entry(number), || true)));
         let (_, full, ..) = tier.usage();
         assert!(full > capacity * 9 / 10, "{full}");

@@ -8,8 +8,9 @@
 //! A neighbour is an entry that nobody asked for, so it has to pass more than one that somebody did:
 //! 1. It is a whole object whose header and body have their checksums, at its own address, in the incarnation that the
 //!    segment had before the read began.
-//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And memory has
-//!    no entry under its id: so none waits to be written.
+//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. Or it leads to
+//!    one other place, at which the very same version was written anew (`twins`); the neighbour is then known by that place.
+//!    And memory has no entry under its id: so none waits to be written.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
 //! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so what
 //!    is replaced or reclaimed meanwhile does not come back.
@@ -34,6 +35,7 @@ use crate::planted::{Bug, planted};
 use crate::purges::Verdict;
 use crate::shared::{Extent, Found, Shared};
 use crate::stat::Counters;
+use crate::twins::Version;
 
 /// Neighbours of one read take at most this share of the memory tier.
 const MEMORY_SHARE: u64 = 32;
@@ -111,8 +113,9 @@ impl Shared {
         (fits && end - start > own.end - own.start).then_some(Extent { start, end, ..own })
     }
 
-    /// Takes the neighbours of `entry` in a window into memory.
-    pub fn take_neighbours(&self, window: &Window, entry: &Entry) {
+    /// Takes the neighbours of `entry` in a window into memory; tells those that are tied to it.
+    pub fn take_neighbours(&self, window: &Window, entry: &Entry) -> Vec<KeyHash> {
+        let mut tied = Vec::new();
         let bytes: &[u8] = &window.buffer;
         let base = window.extent.start;
         let takes_near = self.clusters.takes_near();
@@ -138,10 +141,14 @@ impl Shared {
             let wanted = location.unit != window.location.unit
                 && record.kind == RecordKind::Whole
                 && (neighbour == Neighbour::Tied || takes_near);
+            if wanted && neighbour == Neighbour::Tied {
+                tied.push(KeyHash(record.fields.key_hash.get()));
+            }
             if wanted {
                 self.take_neighbour(rest, &record, location, window.extent.incarnation, neighbour, &mut left);
             }
         }
+        tied
     }
 
     /// Takes one neighbour into memory, if it passes; `left` is the room there is.
@@ -155,17 +162,19 @@ impl Shared {
         left: &mut u64,
     ) {
         let hash = KeyHash(record.fields.key_hash.get());
-        if !self.is_only_version(hash, location) || self.memory.contains(hash) {
+        let generation = record.fields.generation.get();
+        if self.memory.contains(hash) {
             return;
         }
-        let Some(entry) = self.unasked(bytes, record, location, Bug::NeighbourIgnoresPurge) else { return };
+        let Some(current) = self.current_place(hash, generation, location) else { return };
+        let Some(entry) = self.unasked(bytes, record, current, Bug::NeighbourIgnoresPurge) else { return };
         if entry.weight() > *left {
             return;
         }
         entry.set_neighbour(neighbour);
         let entry = Arc::new(entry);
         let taken = self.memory.put_neighbour(&entry, || {
-            self.is_only_version(hash, location)
+            self.current_place(hash, generation, location) == Some(current)
                 && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
         });
         if taken {
@@ -173,6 +182,7 @@ impl Shared {
             self.clusters.note_taken(neighbour);
             Counters::add(&self.counters.neighbours_taken, 1);
             Counters::add(&self.counters.neighbours_taken_bytes, entry.body.len() as u64);
+            Counters::add(&self.counters.copies_taken, u64::from(current != location));
         }
     }
 
@@ -212,8 +222,19 @@ impl Shared {
         Some(entry)
     }
 
-    /// Whether the index leads to this place for a hash, and to no other.
-    fn is_only_version(&self, hash: KeyHash, location: Location) -> bool {
-        planted(Bug::NeighbourIgnoresReplacement) || self.index.candidates(hash) == [location]
+    /// Where the index leads for a hash, to one place alone, where that is the one given or a copy of what stands there.
+    fn current_place(&self, hash: KeyHash, generation: u64, location: Location) -> Option<Location> {
+        if planted(Bug::NeighbourIgnoresReplacement) {
+            return Some(location);
+        }
+        // Until its shard is there, the index may lead to what was replaced.
+        let candidates = if self.presence.has(hash) { self.index.candidates(hash) } else { Vec::new() };
+        let [current] = candidates[..] else { return None };
+        let version = || {
+            let incarnation = self.incarnation_at(current, self.head.load(Ordering::Acquire));
+            Version { hash, generation, location: current, incarnation }
+        };
+        let is_copy = || self.twins.has(&version()) || planted(Bug::CopyIgnoresReplacement);
+        (current == location || is_copy()).then_some(current)
     }
 }

@@ -46,6 +46,11 @@ impl Object {
         self.entry.generation
     }
 
+    /// Whether it is on the disk or will be, and not in memory alone.
+    pub fn is_admitted(&self) -> bool {
+        !self.entry.is_in_memory_alone()
+    }
+
     /// The body, where it is one piece: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
     pub fn whole(&self) -> Option<&Bytes> {
         matches!(self.entry.piece, Piece::Whole).then_some(&self.entry.body)

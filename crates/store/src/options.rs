@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
+use crate::admission::AdmissionOptions;
 use crate::arrange::PackEnd;
 use crate::clusters::ClusterRead;
 use crate::error::Error;
+use crate::regroup::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
 use crate::reinsert::REINSERT_PERCENT_MAX;
 
 /// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns in two seconds
@@ -45,6 +47,10 @@ pub struct OpenOptions {
     /// How much of a segment may be written anew before it is overwritten, in percent: objects that were asked for since
     /// they were written. At most [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
     pub reinsert_percent: u32,
+    /// How much of what is in memory may be written anew, in percent of the bytes that are put: what is wanted together and lies
+    /// apart is laid together, and what is asked for is kept before its segment is overwritten. Neither costs a read. At most
+    /// [`REWRITE_PERCENT_MAX`]; 0 turns it off.
+    pub rewrite_percent: u32,
     /// The size of a cluster in bytes: objects that [`collocate`](crate::Store::collocate) ties are packed into one, and a read from
     /// disk may take a whole one. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`], or 0 for no clusters.
     pub cluster_bytes: u64,
@@ -54,6 +60,8 @@ pub struct OpenOptions {
     pub warm_up: bool,
     /// From which end of what waits clusters are packed.
     pub pack_end: PackEnd,
+    /// What is admitted to the disk; by default everything.
+    pub admission: AdmissionOptions,
 }
 
 impl Default for OpenOptions {
@@ -63,17 +71,20 @@ impl Default for OpenOptions {
             write_delay: Duration::from_millis(500),
             flush_interval: None,
             reinsert_percent: REINSERT_PERCENT_DEFAULT,
+            rewrite_percent: REWRITE_PERCENT_DEFAULT,
             cluster_bytes: CLUSTER_BYTES_DEFAULT,
             cluster_read: ClusterRead::default(),
             warm_up: true,
             pack_end: PackEnd::default(),
+            admission: AdmissionOptions::default(),
         }
     }
 }
 
 impl OpenOptions {
-    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small.
+    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small, or a bound that is out of bounds.
     pub fn check(&self) -> Result<(), Error> {
+        self.admission.check()?;
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return Err(Error::invalid(format!(
                 "a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
@@ -84,6 +95,12 @@ impl OpenOptions {
             return Err(Error::invalid(format!(
                 "at most {REINSERT_PERCENT_MAX} percent of a segment can be re-inserted, {} were given",
                 self.reinsert_percent
+            )));
+        }
+        if self.rewrite_percent > REWRITE_PERCENT_MAX {
+            return Err(Error::invalid(format!(
+                "at most {REWRITE_PERCENT_MAX} percent of what is put can be written anew, {} were given",
+                self.rewrite_percent
             )));
         }
         let bytes = self.cluster_bytes;

@@ -74,7 +74,7 @@ impl Packing<'_> {
             let former = item.moved_from.is_some() && entry.cluster != 0;
             arrange::Piece {
                 id: (entry.piece == Piece::Whole).then(|| HintId::of(entry.primary_hash)),
-                tie: match self.hints.seed_of(entry.primary_hash) {
+                tie: match item.tie.or_else(|| self.hints.seed_of(entry.primary_hash)) {
                     Some(seed) => Some(Tie::Seed(seed)),
                     None => former.then_some(Tie::Former(entry.cluster)),
                 },

@@ -40,6 +40,8 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// Where a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
+    /// A record of a version that was replaced is taken for a copy of the newest.
+    CopyIgnoresReplacement = 18,
     /// What was purged comes back into memory with the hot list, as if it had been put anew.
     HotListIgnoresPurge = 20,
     /// What was replaced comes back into memory with the hot list.
@@ -56,6 +58,10 @@ pub enum Bug {
     AppendBoundUnchecked = 33,
     /// How far an entry of a checkpoint stands from its home is not compared with where it stands.
     CheckpointSlotUnchecked = 34,
+    /// What is not admitted replaces what is on the disk in memory alone.
+    UnadmittedLeavesOlder = 48,
+    /// What is written is not debited from the write budget.
+    WriteBudgetNotDebited = 49,
 }
 
 impl Bug {
@@ -82,7 +88,10 @@ impl Bug {
     ];
 
     /// What answers of a running store bring to light.
-    pub const RUNNING: [Bug; 2] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers];
+    pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::CopyIgnoresReplacement];
+
+    /// What a store that does not admit everything brings to light: answers, and how much is written.
+    pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// What the loss and the return of spans bring to light.
     pub const SPANS: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed];
@@ -110,6 +119,7 @@ impl Bug {
             Bug::MemoryIgnoresTagPurge => "purge by tag not applied to memory",
             Bug::PurgeTagIgnored => "purge by tag ignored",
             Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
+            Bug::CopyIgnoresReplacement => "copy that ignores a newer version",
             Bug::HotListIgnoresPurge => "hot list that ignores a purge",
             Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",
             Bug::ReturningSpanTrusted => "returning span that is trusted",
@@ -118,6 +128,8 @@ impl Bug {
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",
+            Bug::UnadmittedLeavesOlder => "replacement in memory alone of what is on the disk",
+            Bug::WriteBudgetNotDebited => "write budget that is not debited",
         }
     }
 }

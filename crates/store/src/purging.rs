@@ -22,6 +22,7 @@ impl Store {
         let (primary_hash, hash) = shared.hash(KeyRef::new(primary, b""));
         let generation = shared.draw();
         let record = purges::key_record(primary_hash, generation, shared.purge_position());
+        shared.admission.doubt.purge_begins();
         shared.purges.add(&record);
         let resident = shared.memory.get(hash, KeyRef::new(primary, b""));
         if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
@@ -44,6 +45,7 @@ impl Store {
     pub async fn purge_all(&self) -> Result<(), Error> {
         let shared = self.shared();
         let record = purges::all_record(shared.draw(), shared.purge_position());
+        shared.admission.doubt.purge_begins();
         shared.purges.add(&record);
         self.ask(|reply| Command::Purge(record, reply)).await?;
         Counters::add(&shared.counters.purges, 1);
@@ -73,6 +75,7 @@ impl Store {
         }
         let hash = hash_prefix(shared.layout.hash_seed, prefix);
         let record = purges::prefix_record(hash, length, shared.draw(), shared.purge_position());
+        shared.admission.doubt.purge_begins();
         shared.purges.add(&record);
         self.ask(|reply| Command::Purge(record, reply)).await?;
         Counters::add(&shared.counters.purges, 1);
@@ -88,6 +91,7 @@ impl Store {
         let shared = self.shared();
         let hash = hash_tag(shared.layout.hash_seed, tag)?;
         let record = purges::tag_record(hash, shared.draw(), shared.purge_position());
+        shared.admission.doubt.purge_begins();
         shared.purges.add(&record);
         self.ask(|reply| Command::Purge(record, reply)).await?;
         Counters::add(&shared.counters.purges, 1);

@@ -11,6 +11,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use crate::entry::Entry;
+use crate::hints::HintId;
 use crate::index::Location;
 
 /// An entry that waits.
@@ -22,12 +23,14 @@ pub struct Unwritten {
     pub previous: Option<Arc<Entry>>,
     /// Where it lies already, of one that is written anew.
     pub moved_from: Option<Location>,
+    /// What it is to be laid down with, whatever hints say by then.
+    pub tie: Option<HintId>,
 }
 
 impl Unwritten {
     /// A new entry, and what it replaces.
     pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
-        Unwritten { sequence: entry.sequence, entry, previous, moved_from: None }
+        Unwritten { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
     }
 }
 
@@ -89,6 +92,17 @@ impl Queue {
         Ok(self.add(waiting, make()?))
     }
 
+    /// Does something in the order of sequences that adds nothing; not where no more is taken.
+    pub fn in_order<T, E: From<Refused>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed.into());
+        }
+        let result = act();
+        drop(waiting);
+        result
+    }
+
     /// Adds an entry that can do without: only where less than half of the queue is used.
     pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
         let waiting = self.lock();
@@ -131,10 +145,32 @@ impl Queue {
         taken
     }
 
+    /// Whether the item with this sequence still waits.
+    pub fn waits(&self, sequence: u64) -> bool {
+        self.lock().items.front().is_some_and(|item| item.sequence <= sequence)
+    }
+
     /// Takes everything and refuses more from now on.
     pub fn close(&self) -> Vec<Unwritten> {
         self.lock().closed = true;
         self.take(|_| true)
+    }
+
+    /// Waits until at most half of the queue is used, or it is closed.
+    pub async fn wait_for_room(&self) {
+        loop {
+            let room = self.room.notified();
+            let mut room = std::pin::pin!(room);
+            // From here on none is missed.
+            room.as_mut().enable();
+            {
+                let waiting = self.lock();
+                if waiting.closed || waiting.bytes <= self.bytes_max / 2 {
+                    return;
+                }
+            }
+            room.await;
+        }
     }
 
     /// The most bytes that wait.

@@ -4,8 +4,6 @@
 //! checkpoint, or every segment where there is none. It never fails because of damage behind the superblock: damage costs
 //! the objects that it touches.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
 use futures_util::stream::{self, StreamExt};
@@ -14,34 +12,33 @@ use zerocopy::IntoBytes;
 
 use crate::checkpoint::{self, CheckpointHeader, LogPosition};
 use crate::error::{Error, ErrorKind};
-use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, Place, PurgeRecord, StateBody, UNIT_BYTES};
-use crate::index::{Index, Location};
-use crate::key::{KeyHash, hash_fragment};
+use crate::format::{
+    self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, INDEX_SHARDS, Magic, Place, PurgeRecord, StateBody, UNIT_BYTES,
+};
+use crate::index::{Index, Kept, shard_of};
+use crate::key::hash_fragment;
 use crate::layout::{Layout, STATE_OFFSET};
+use crate::loading::{Loading, Rest};
 use crate::log::{Ahead, Care, LoggedRecord, Scanned, SegmentReader};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
+use crate::replay::Replay;
 use crate::stat::Recovery;
 
 /// The clock of a life starts at the life times this.
 const LIFE_SHIFT: u32 = 40;
 /// Segments that are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
-/// Of what was replayed, so much is told to be taken into memory at most.
-const NEWEST_MAX: usize = 1 << 18;
-
-/// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
-#[derive(Debug, Clone, Copy)]
-pub struct Suspect {
-    pub hash: KeyHash,
-    pub newer: Location,
-    pub older: Location,
-}
+/// An index up to this size is loaded before anything is served, in bytes: that takes no time. Where defects are planted
+/// none is, so that their tests see shards come one by one.
+const WHOLE_BYTES_MAX: u64 = if cfg!(feature = "planted") { 0 } else { 256 << 10 };
 
 /// What recovery came to.
 pub struct Recovered {
     pub index: Index,
+    /// What the index lacks yet.
+    pub rest: Rest,
     pub purges: PurgeTable,
     pub purge_log: PurgeLog,
     pub position: LogPosition,
@@ -53,11 +50,8 @@ pub struct Recovered {
     pub last_sequence: u64,
     /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
-    pub suspects: Vec<Suspect>,
     /// The checkpoint that was used.
     pub checkpoint: Option<CheckpointHeader>,
-    /// The places of what was replayed, newest first, as far as their bound.
-    pub newest: Vec<Location>,
     pub recovery: Recovery,
 }
 
@@ -192,29 +186,10 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         };
         purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
     }
-    let mut replay = Replay::of(device, layout, &purges, index_bytes_max);
-    let mut checkpoint_number = 0;
-    let mut used = None;
-    for header in checkpoint::read_headers(device, layout).await {
-        checkpoint_number = checkpoint_number.max(header.number);
-        if used.is_none() {
-            replay.index = new_index(layout, index_bytes_max);
-            if replay.replay_checkpoint(&header).await {
-                used = Some(header);
-            }
-        }
-    }
-    if used.is_none() {
-        replay.index = new_index(layout, index_bytes_max);
-        replay.replay_all_segments().await;
-    }
-    // A hole in what is known to have been flushed is damage; any other is where a crash cut the log.
-    let flushed_sequence = replay.scanned.flushed_sequence;
-    let crash_hole = replay.scanned.holes.iter().copied().filter(|&before| before >= flushed_sequence).min();
-    let recovered_sequence = crash_hole.unwrap_or(replay.scanned.last_sequence);
-    replay.forget_replaced(recovered_sequence);
-    let newest = replay.newest();
-    let Replay { index, suspects, position, scanned, records, .. } = replay;
+    let (forward, used, checkpoint_number) =
+        RollForward::newest(device, layout, &purges, index_bytes_max, u64::MAX, WHOLE_BYTES_MAX).await;
+    let recovered_sequence = forward.recovered_sequence();
+    let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
 
     // Sequences of everything found bound the life from below where both state slots are damaged.
     let found_life = scanned.last_sequence >> LIFE_SHIFT;
@@ -247,6 +222,7 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
     };
     Ok(Recovered {
         index,
+        rest: Rest { loading, replay, recovered_sequence },
         purges,
         purge_log,
         position,
@@ -256,11 +232,21 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         membership,
         last_sequence: scanned.last_sequence,
         recovered_sequence,
-        suspects,
         checkpoint: used,
-        newest,
         recovery,
     })
+}
+
+/// Makes the index anew while checkpoint `number` turns out to be damaged, from an older one or from all segments.
+pub async fn rebuild(
+    device: &SharedDevice,
+    layout: &Layout,
+    purges: &PurgeTable,
+    index_bytes_max: u64,
+    number: u64,
+) -> (Index, Replay) {
+    let (forward, ..) = RollForward::newest(device, layout, purges, index_bytes_max, number, u64::MAX).await;
+    (forward.index, forward.replay)
 }
 
 fn new_index(layout: &Layout, bytes_max: u64) -> Index {
@@ -293,58 +279,83 @@ pub async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPo
     Ok(())
 }
 
-/// Hashes of keys are hashes already.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-    fn write_u128(&mut self, hash: u128) {
-        self.0 = hash as u64;
-    }
-}
-
 /// The state of a roll forward.
-struct Replay<'a> {
+struct RollForward<'a> {
     device: &'a SharedDevice,
     layout: &'a Layout,
     purges: &'a PurgeTable,
     index: Index,
-    /// The newest record of each key that was replayed: its place, packed, and its sequence.
-    replayed: HashMap<KeyHash, (u64, u64), BuildHasherDefault<KeyHasher>>,
-    /// Versions that are not whole, with their sequences.
-    lost: Vec<(KeyHash, u64)>,
-    suspects: Vec<Suspect>,
+    replay: Replay,
+    /// What the index is loaded from, until all of it is.
+    loading: Option<Loading>,
+    from_checkpoint: bool,
     position: LogPosition,
     scanned: Scanned,
     records: u64,
 }
 
-impl<'a> Replay<'a> {
-    fn of(device: &'a SharedDevice, layout: &'a Layout, purges: &'a PurgeTable, index_bytes_max: u64) -> Replay<'a> {
-        Replay {
+impl<'a> RollForward<'a> {
+    fn of(device: &'a SharedDevice, layout: &'a Layout, purges: &'a PurgeTable, index_bytes_max: u64) -> Self {
+        RollForward {
             device,
             layout,
             purges,
             index: new_index(layout, index_bytes_max),
-            replayed: HashMap::default(),
-            lost: Vec::new(),
-            suspects: Vec::new(),
+            replay: Replay::new(),
+            loading: None,
+            from_checkpoint: false,
             position: LogPosition { incarnation: 1, offset: 0 },
             scanned: Scanned::default(),
             records: 0,
         }
     }
 
-    /// Loads a checkpoint and replays what came after it; false where the checkpoint is damaged.
+    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; gives the checkpoint
+    /// and the highest number of any. An index of at most `whole_bytes_max` is loaded, a larger one is left to be loaded.
+    async fn newest(
+        device: &'a SharedDevice,
+        layout: &'a Layout,
+        purges: &'a PurgeTable,
+        index_bytes_max: u64,
+        number_end: u64,
+        whole_bytes_max: u64,
+    ) -> (Self, Option<CheckpointHeader>, u64) {
+        let headers = checkpoint::read_headers(device, layout).await;
+        let number = headers.iter().map(|header| header.number).max().unwrap_or(0);
+        for header in headers.into_iter().filter(|header| header.number < number_end) {
+            let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
+            let is_whole = forward.replay_checkpoint(&header).await;
+            if is_whole && (header.index_bytes() > whole_bytes_max || forward.load_all().await) {
+                return (forward, Some(header), number);
+            }
+        }
+        let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
+        forward.replay_all_segments().await;
+        (forward, None, number)
+    }
+
+    /// A hole in what is known to have been flushed is damage; any other is where a crash cut the log.
+    fn recovered_sequence(&self) -> u64 {
+        let flushed = self.scanned.flushed_sequence;
+        let crash_hole = self.scanned.holes.iter().copied().filter(|&before| before >= flushed).min();
+        crash_hole.unwrap_or(self.scanned.last_sequence)
+    }
+
+    /// Loads what is not loaded and replays all of it; false where it is damaged.
+    async fn load_all(&mut self) -> bool {
+        let recovered_sequence = self.recovered_sequence();
+        let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, Replay::new()));
+        let mut rest = Rest { loading, replay, recovered_sequence };
+        let missing = rest.bring(self.device, self.layout, &self.index, || 0, |_| true).await;
+        self.replay = rest.replay;
+        missing == 0
+    }
+
+    /// Finds what is to be replayed after a checkpoint; false where that cannot be, or the checkpoint is seen to be damaged.
     async fn replay_checkpoint(&mut self, header: &CheckpointHeader) -> bool {
+        if !header.fits(&self.index) {
+            return false;
+        }
         if header.position.incarnation == 0 || header.position.incarnation > COUNTER_MAX {
             return false;
         }
@@ -366,18 +377,8 @@ impl<'a> Replay<'a> {
         let same_lap = |segment| layout.incarnation_of(segment, end) == layout.incarnation_of(segment, first);
         let kept: Vec<bool> =
             (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
-        let segment_units = layout.segment_bytes / UNIT_BYTES;
-        let (all, units) = (kept.iter().all(|&kept| kept), layout.segment_count * segment_units);
-        // A division for each of millions of entries is felt.
-        let shift = segment_units.is_power_of_two().then(|| segment_units.trailing_zeros());
-        let keep = |location: Location| match shift {
-            _ if all => location.unit < units,
-            Some(shift) => kept.get((location.unit >> shift) as usize) == Some(&true),
-            None => kept.get((location.unit / segment_units) as usize) == Some(&true),
-        };
-        if !checkpoint::load(self.device, layout, header, &self.index, keep).await {
-            return false;
-        }
+        self.loading = Some(Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES)));
+        self.from_checkpoint = true;
         self.scanned.last_sequence = header.last_sequence;
         self.scanned.flushed_sequence = header.last_sequence;
         // Where more than a lap was written since, the oldest of it is gone.
@@ -392,7 +393,9 @@ impl<'a> Replay<'a> {
             .buffered(SEGMENTS_AT_ONCE);
         while let Some(ahead) = segments.next().await {
             let is_next = layout.is_next(ahead.incarnation, end);
-            self.segment(ahead, is_next).await;
+            if !self.segment(ahead, is_next).await {
+                return false;
+            }
         }
         true
     }
@@ -415,7 +418,10 @@ impl<'a> Replay<'a> {
             let last_sequence = self.scanned.last_sequence;
             let ahead = Ahead::read(self.device, self.layout, incarnation, 0, last_sequence, care).await;
             self.segment(ahead, self.layout.is_next(incarnation, newest)).await;
+            // Shard by shard, and not all at the end, as they would take much memory together.
+            (0..INDEX_SHARDS).for_each(|shard| self.replay.apply(shard, &self.index));
         }
+        self.load_all().await;
     }
 
     /// The newest incarnation of which anything is in the segment of this one.
@@ -423,8 +429,9 @@ impl<'a> Replay<'a> {
         SegmentReader::ahead(self.device, self.layout, incarnation).find_incarnation().await
     }
 
-    /// Replays a segment; `is_next` where it is the one that is overwritten next.
-    async fn segment(&mut self, ahead: Ahead, is_next: bool) {
+    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. False where it takes more of
+    /// the checkpoint to know, and that is damaged.
+    async fn segment(&mut self, ahead: Ahead, is_next: bool) -> bool {
         let last_sequence = self.scanned.last_sequence;
         let ahead = if ahead.holds_after(last_sequence) {
             ahead
@@ -439,7 +446,15 @@ impl<'a> Replay<'a> {
             found.clear();
         }
         for record in found {
-            self.record(record);
+            // A version that a crash left in part must not take the place of one that is whole.
+            let complete = match record.fragments {
+                None => true,
+                Some((generation, count)) => match self.has_fragments(&record, generation, count).await {
+                    Some(complete) => complete,
+                    None => return false,
+                },
+            };
+            self.record(&record, complete);
         }
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
@@ -452,51 +467,42 @@ impl<'a> Replay<'a> {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
             self.position = LogPosition { incarnation, offset: scanned.end };
         }
+        true
     }
 
-    /// Forgets versions that were replaced by one that damage, and no crash, has taken: nothing older may be believed.
-    fn forget_replaced(&mut self, recovered_sequence: u64) {
-        for (hash, sequence) in std::mem::take(&mut self.lost) {
-            let newer = self.replayed.get(&hash).is_some_and(|&(_, at)| at > sequence);
-            if sequence <= recovered_sequence && !newer {
-                self.index.candidates(hash).into_iter().for_each(|older| {
-                    self.index.remove(hash, older);
-                });
-            }
-        }
-    }
-
-    /// The places of what was replayed, newest first, as far as their bound.
-    fn newest(&self) -> Vec<Location> {
-        let mut newest: Vec<(u64, u64)> = self.replayed.values().map(|&(place, sequence)| (sequence, place)).collect();
-        newest.sort_unstable_by_key(|&(sequence, _)| std::cmp::Reverse(sequence));
-        newest.truncate(NEWEST_MAX);
-        newest.into_iter().map(|(_, place)| Location::unpack(place)).collect()
-    }
-
-    fn record(&mut self, record: LoggedRecord) {
+    fn record(&mut self, record: &LoggedRecord, complete: bool) {
         self.records += 1;
-        if self.index.len() > 0 && planted(Bug::CheckpointPositionIgnored) {
+        if self.from_checkpoint && planted(Bug::CheckpointPositionIgnored) {
             return;
         }
         // What a purge by tag or by prefix killed is found out when it is read. It takes the place of what it replaced.
         if self.purges.is_purged_by_key(record.primary_hash, record.generation, b"") {
             return;
         }
-        // A version that a crash left in part must not take the place of one that is whole.
-        let complete = record.fragments.is_none_or(|(generation, count)| {
-            (0..count).all(|number| !self.index.candidates(hash_fragment(record.hash, generation, number)).is_empty())
-        });
         if record.damaged || !complete {
-            self.lost.push((record.hash, record.sequence));
-            return;
-        }
-        if let Some((older, _)) = self.replayed.insert(record.hash, (record.location.pack(), record.sequence)) {
-            self.index.remove(record.hash, Location::unpack(older));
+            self.replay.add_lost(record.hash, record.sequence);
         } else {
-            let older = self.index.candidates(record.hash).into_iter().filter(|older| *older != record.location);
-            self.suspects.extend(older.map(|older| Suspect { hash: record.hash, newer: record.location, older }));
+            self.replay.add(record.hash, record.location, record.sequence, record.fragment);
         }
-        self.index.insert(record.hash, record.location);
+    }
+
+    /// Whether all fragments of a head seem to be there; `None` where the checkpoint that should tell is damaged.
+    async fn has_fragments(&mut self, head: &LoggedRecord, generation: u64, count: u32) -> Option<bool> {
+        for number in 0..count {
+            let hash = hash_fragment(head.hash, generation, number);
+            // Most were written shortly before their head.
+            if self.replay.has_fragment(hash) {
+                continue;
+            }
+            if let Some(loading) = &mut self.loading
+                && !loading.load_one(self.device, self.layout, &self.index, shard_of(hash)).await
+            {
+                return None;
+            }
+            if self.index.candidates(hash).is_empty() {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 }

@@ -35,6 +35,7 @@ use nectary_block::Buffer;
 
 use crate::entry::{Entry, EntryParts, Piece};
 use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::hints::HintId;
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 use crate::layout::Layout;
@@ -264,8 +265,8 @@ async fn reinsert_when_idle(shared: &Shared, entry: &Arc<Entry>, from: Location,
 
 /// Why an object is not written anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    /// It has been purged or replaced.
+pub(crate) enum Refusal {
+    /// It has been purged or replaced, or waits already where not everything is admitted.
     Outdated,
     /// Its place has been overwritten.
     Overtaken,
@@ -292,7 +293,23 @@ impl Shared {
 
     /// Queues an entry that lies at `from` to be written anew, unless it has been purged, replaced or overwritten.
     fn reinsert(&self, entry: &Arc<Entry>, from: Location, incarnation: u64) -> Result<(), Refusal> {
-        let queued = self.queue.push_if_idle(|| {
+        self.write_anew(entry, from, incarnation, None)?;
+        Counters::add(&self.counters.reinserted, 1);
+        Counters::add(&self.counters.reinserted_bytes, entry.body.len() as u64);
+        Ok(())
+    }
+
+    /// Queues an entry that lies at `from`, in that incarnation of its segment, to be written anew and laid down with `tie`,
+    /// unless it has been purged, replaced or overwritten. Returns its new sequence.
+    pub(crate) fn write_anew(
+        &self,
+        entry: &Arc<Entry>,
+        from: Location,
+        incarnation: u64,
+        tie: Option<HintId>,
+    ) -> Result<u64, Refusal> {
+        let mut sequence = 0;
+        self.queue.push_if_idle::<Refusal>(|| {
             if is_overtaken(self, incarnation) {
                 return Err(Refusal::Overtaken);
             }
@@ -315,6 +332,7 @@ impl Shared {
                 };
                 let entry = Arc::new(Entry::new(parts, self.draw()));
                 let previous = self.memory.put_unwritten(&entry);
+                sequence = entry.sequence;
                 return Ok(Unwritten::of(entry, previous));
             }
             let alone = self.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit)
@@ -323,13 +341,14 @@ impl Shared {
             if purged || (replaced && !planted(Bug::ReinsertionIgnoresReplacement)) {
                 return Err(Refusal::Outdated);
             }
+            if !self.admission.is_open() && !self.admission.doubt.move_begins(entry.hash) {
+                return Err(Refusal::Outdated);
+            }
             let entry = Arc::clone(entry);
-            Ok(Unwritten { sequence: self.draw(), entry, previous: None, moved_from: Some(from) })
-        });
-        queued?;
-        Counters::add(&self.counters.reinserted, 1);
-        Counters::add(&self.counters.reinserted_bytes, entry.body.len() as u64);
-        Ok(())
+            sequence = self.draw();
+            Ok(Unwritten { sequence, entry, previous: None, moved_from: Some(from), tie })
+        })?;
+        Ok(sequence)
     }
 }
 
@@ -337,19 +356,31 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::purges::key_record;
-    use crate::{CreateOptions, OpenOptions, Store};
+    use crate::{AdmissionOptions, CreateOptions, OpenOptions, Store};
     use nectary_block::{MemoryDevice, SharedDevice};
 
     /// A store with one object on disk, the object, and where it lies.
     async fn one_object() -> (Store, Arc<Entry>, Location) {
+        one_object_admitted_by(AdmissionOptions::default()).await
+    }
+
+    async fn one_object_admitted_by(admission: AdmissionOptions) -> (Store, Arc<Entry>, Location) {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         // What is not synced stays where it waits.
         let write_delay = std::time::Duration::from_secs(3600);
-        let options =
-            OpenOptions { memory_bytes: 16 << 20, write_delay, reinsert_percent: 0, ..OpenOptions::default() };
+        let options = OpenOptions {
+            memory_bytes: 16 << 20,
+            write_delay,
+            reinsert_percent: 0,
+            admission,
+            ..OpenOptions::default()
+        };
         let store = Store::open(device, options).await.unwrap();
         let key = KeyRef::new(b"key", b"");
+        if !admission.is_open() {
+            store.put(key, "metadata".into(), vec![1; 3000].into()).await.unwrap();
+        }
         store.put(key, "metadata".into(), vec![7; 3000].into()).await.unwrap();
         store.sync().await.unwrap();
         let entry = store.shared().find_resident(key).live().expect("it was just put");
@@ -374,6 +405,25 @@ mod tests {
         assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Outdated));
         shared.stop("a test");
         assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Closed));
+    }
+
+    #[tokio::test]
+    async fn what_waits_to_be_written_anew_is_not_queued_again_where_not_everything_is_admitted() {
+        let rule = crate::AdmitRule::SecondRequest;
+        for (admission, again) in [
+            (AdmissionOptions { rule, ..AdmissionOptions::default() }, Err(Refusal::Outdated)),
+            (AdmissionOptions::default(), Ok(())),
+        ] {
+            let (store, entry, from) = one_object_admitted_by(admission).await;
+            let shared = store.shared();
+            let head = shared.head.load(Ordering::Acquire);
+            assert_eq!(shared.reinsert(&entry, from, head), Ok(()));
+            assert_eq!(shared.reinsert(&entry, from, head), again);
+            store.sync().await.unwrap();
+            let to = shared.index.candidates(entry.hash);
+            assert!(to.len() == 1 && to[0].unit != from.unit, "{to:?}");
+            assert_eq!(shared.reinsert(&entry, to[0], head), Ok(()), "it waits no more");
+        }
     }
 
     #[tokio::test]

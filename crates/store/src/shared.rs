@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use nectary_block::{Buffer, Context, SharedDevice};
 
+use crate::admission::{self, Admission, Decision, Kept};
 use crate::arrange::PackEnd;
 use crate::clusters::Clusters;
 use crate::entry::{Entry, EntryParts, Piece};
@@ -25,26 +26,34 @@ use crate::hints::Hints;
 use crate::index::{Index, Location};
 use crate::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::layout::Layout;
+use crate::loading::Presence;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::pace::Pace;
 use crate::planted::{Bug, planted};
 use crate::purges::{PurgeTable, Verdict};
 use crate::queue::{Queue, Refused, Unwritten};
+use crate::regroup::Views;
 use crate::stat::{Counters, Recovery, Sequence};
 use crate::tags::{TagHash, TagLedger, Tags, hash_tag};
+use crate::twins::Twins;
 
-/// A body that uses less than this share of the buffer it was read into is copied out of it, in percent.
+/// A body that uses less than this share of the buffer it was read into is copied out of it, in percent …
 const BUFFER_USE_PERCENT_MIN: usize = 85;
+/// … and so is one of so few bytes: the buffer then serves the next read, and memory holds what the body takes.
+const COPIED_BYTES_MAX: usize = 32 << 10;
 
 /// The parts of an open store.
 pub(crate) struct Shared {
     pub device: SharedDevice,
     pub layout: Layout,
     pub index: Index,
+    /// Which shards of the index are there.
+    pub presence: Presence,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
     pub queue: Queue,
+    pub admission: Admission,
     pub marks: Marks,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
@@ -54,6 +63,8 @@ pub(crate) struct Shared {
     pub pace: Pace,
     pub hints: Hints,
     pub groups: Groups,
+    pub twins: Twins,
+    pub views: Views,
     pub clusters: Clusters,
     pub pack_end: PackEnd,
     pub fills: FillTable,
@@ -102,13 +113,17 @@ pub(crate) struct Parts {
     pub device: SharedDevice,
     pub layout: Layout,
     pub index: Index,
+    pub presence: Presence,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
     pub queue: Queue,
+    pub admission: Admission,
     pub marks: Marks,
     pub reinsert_percent: u32,
     pub hints: Hints,
     pub groups: Groups,
+    pub twins: Twins,
+    pub views: Views,
     pub clusters: Clusters,
     pub pack_end: PackEnd,
     pub fills: FillTable,
@@ -125,15 +140,19 @@ impl Shared {
             device: parts.device,
             layout: parts.layout,
             index: parts.index,
+            presence: parts.presence,
             memory: parts.memory,
             purges: parts.purges,
             queue: parts.queue,
+            admission: parts.admission,
             marks: parts.marks,
             reinsert_percent: parts.reinsert_percent,
             harvested: AtomicU64::new(0),
             pace: Pace::new(),
             hints: parts.hints,
             groups: parts.groups,
+            twins: parts.twins,
+            views: parts.views,
             clusters: parts.clusters,
             pack_end: parts.pack_end,
             fills: parts.fills,
@@ -219,8 +238,9 @@ impl Shared {
         ))
     }
 
-    /// Gives an entry its sequence, makes it visible and queues it for writing.
-    pub fn commit(&self, parts: EntryParts) -> Result<Arc<Entry>, Error> {
+    /// Gives an entry its sequence, makes it visible and queues it for writing; or, where it is a whole object that is not
+    /// admitted, keeps it in memory alone.
+    pub fn commit(&self, parts: EntryParts, decision: Decision) -> Result<Arc<Entry>, Error> {
         let described = crate::format::RECORD_HEADER_BYTES + parts.key.len() + parts.tags.record_bytes();
         let record_bytes = (described + parts.metadata.len() + parts.body.len()) as u64;
         if record_bytes > self.layout.record_bytes_max() {
@@ -229,12 +249,40 @@ impl Shared {
                 self.layout.record_bytes_max()
             )));
         }
-        let (kind, body_bytes) = (parts.piece.kind(), parts.object_bytes);
-        let weight = record_bytes;
-        let committed = self.queue.push(weight, || {
-            let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
-            let stale = self.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
-                || (kind != RecordKind::Fragment && self.fills.is_superseded(parts.hash, parts.generation));
+        let (piece, body_bytes, mut decision) = (parts.piece, parts.object_bytes, decision);
+        let committed = if decision.is_admitted() || piece != Piece::Whole {
+            self.queue_entry(parts, record_bytes)
+        } else {
+            match self.keep_in_memory(parts) {
+                Ok(Kept::InMemory(entry)) => Ok(entry),
+                Ok(Kept::MustBeWritten(parts)) => {
+                    decision = Decision::Replaces;
+                    self.queue_entry(parts, record_bytes)
+                }
+                Err(refused) => Err(refused),
+            }
+        };
+        let entry = committed.map_err(|refused| self.refusal(refused))?;
+        if piece.is_object() {
+            self.accepted(entry.hash, entry.generation, decision, body_bytes);
+            if !entry.is_in_memory_alone() {
+                self.note_put(&entry);
+            }
+        }
+        Ok(entry)
+    }
+
+    /// Notes that a version of a key was accepted.
+    pub fn accepted(&self, hash: KeyHash, generation: u64, decision: Decision, body_bytes: u64) {
+        self.fills.supersede_older(hash, generation);
+        Counters::add(&self.counters.puts, 1);
+        Counters::add(&self.counters.put_bytes, body_bytes);
+        admission::count(&self.counters, decision, body_bytes);
+    }
+
+    fn queue_entry(&self, parts: EntryParts, weight: u64) -> Result<Arc<Entry>, NotCommitted> {
+        self.queue.push(weight, || {
+            let stale = self.is_stale(&parts);
             if stale && !planted(Bug::StaleGenerationAccepted) {
                 return Err(NotCommitted::Stale);
             }
@@ -248,31 +296,23 @@ impl Shared {
             let entry = Arc::new(Entry::new(parts, self.draw()));
             let previous = self.memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
             Ok(Unwritten::of(entry, previous))
-        });
-        match committed {
-            Ok(entry) => {
-                if kind != RecordKind::Fragment {
-                    self.fills.supersede_older(entry.hash, entry.generation);
-                    Counters::add(&self.counters.puts, 1);
-                    Counters::add(&self.counters.put_bytes, body_bytes);
-                }
-                Ok(entry)
-            }
-            Err(NotCommitted::Stale) => {
+        })
+    }
+
+    /// Counts what was not committed and says why.
+    pub fn refusal(&self, refused: NotCommitted) -> Error {
+        match refused {
+            NotCommitted::Stale => {
                 Counters::add(&self.counters.puts_stale, 1);
-                Err(Error::new(
-                    ErrorKind::Busy,
-                    "a purge or a newer version came after this fill began; nothing is stored",
-                ))
+                let reason = "a purge or a newer version came after this fill began; nothing is stored";
+                Error::new(ErrorKind::Busy, reason)
             }
-            Err(NotCommitted::Refused(Refused::Full)) => {
+            NotCommitted::Refused(Refused::Full) => {
                 Counters::add(&self.counters.puts_refused, 1);
-                Err(Error::new(
-                    ErrorKind::Busy,
-                    format!("{}: the disk is too slow for what is put; nothing is stored", self.device.spec()),
-                ))
+                let spec = self.device.spec();
+                Error::new(ErrorKind::Busy, format!("{spec}: the disk is too slow for what is put; nothing is stored"))
             }
-            Err(NotCommitted::Refused(Refused::Closed)) => Err(self.stopped_error()),
+            NotCommitted::Refused(Refused::Closed) => self.stopped_error(),
         }
     }
 
@@ -363,7 +403,8 @@ impl Shared {
         let skip = (address - start) as usize;
         let used = record.bytes() - record.metadata_range().start;
         let (metadata_range, body_range) = (record.metadata_range(), record.body_start..record.bytes());
-        let (metadata, body, buffer) = if used * 100 < buffer.len() * BUFFER_USE_PERCENT_MIN {
+        let (metadata, body, buffer) = if used <= COPIED_BYTES_MAX || used * 100 < buffer.len() * BUFFER_USE_PERCENT_MIN
+        {
             let copy = |range: std::ops::Range<usize>| bytes::Bytes::copy_from_slice(&bytes[range]);
             (copy(metadata_range), copy(body_range), Some(buffer))
         } else {
@@ -386,6 +427,16 @@ impl Shared {
         entry.cluster = fields.cluster.get();
         entry.set_location(location);
         (Found::Entry(Arc::new(entry)), buffer)
+    }
+
+    /// Fills hold so many bytes more; memory makes room for them.
+    pub fn fills_grow(&self, bytes: u64) {
+        self.memory.set_fill_bytes(self.fills.add(bytes));
+    }
+
+    /// Fills hold so many bytes less.
+    pub fn fills_shrink(&self, bytes: u64) {
+        self.memory.set_fill_bytes(self.fills.sub(bytes));
     }
 
     /// Flushes the device; what was written before is then flushed.
@@ -419,13 +470,10 @@ impl Shared {
     }
 }
 
-enum NotCommitted {
+/// Why an entry was not committed.
+pub(crate) enum NotCommitted {
+    /// A purge or a newer version came since it began.
     Stale,
+    /// There is no room for it, or nothing is taken any more.
     Refused(Refused),
-}
-
-impl From<Refused> for NotCommitted {
-    fn from(refused: Refused) -> NotCommitted {
-        NotCommitted::Refused(refused)
-    }
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::admission::AdmissionStat;
 use crate::clusters::ClusterRead;
+use crate::store::Store;
 
 /// Sequences of puts: each put has one, later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -13,11 +15,11 @@ pub struct Sequence(pub u64);
 /// How far puts have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sequences {
-    /// The latest put that was accepted.
+    /// The latest put that was admitted to the disk.
     pub last: Sequence,
-    /// Every put up to here is on the device: it survives the end of this process.
+    /// Every admitted put up to here is on the device: it survives the end of this process.
     pub written: Sequence,
-    /// Every put up to here was followed by a completed flush: it survives what a flush survives on this device.
+    /// Every admitted put up to here was followed by a completed flush: it survives what a flush survives on this device.
     pub flushed: Sequence,
 }
 
@@ -57,6 +59,28 @@ counters! {
     puts,
     /// Bytes of bodies accepted.
     put_bytes,
+    /// Of these puts: admitted to the disk, at once or later.
+    admitted,
+    /// Bytes of their bodies.
+    admitted_bytes,
+    /// Of the admitted: whatever the rules say, because something older is or may be on the disk.
+    admitted_replacing,
+    /// Bytes of their bodies.
+    admitted_replacing_bytes,
+    /// Of the admitted: later, when they were asked for again in memory; they count as not admitted too.
+    admitted_later,
+    /// Puts not admitted because their key was not asked for before.
+    unadmitted_first,
+    /// Bytes of their bodies.
+    unadmitted_first_bytes,
+    /// Puts not admitted because their body is too short or too long.
+    unadmitted_size,
+    /// Bytes of their bodies.
+    unadmitted_size_bytes,
+    /// Puts not admitted because of the write budget.
+    unadmitted_budget,
+    /// Bytes of their bodies.
+    unadmitted_budget_bytes,
     /// Puts refused because the disk was too slow or budgets were used up.
     puts_refused,
     /// Fills and puts refused because a purge or a newer version came after they began.
@@ -85,6 +109,8 @@ counters! {
     neighbours_taken_bytes,
     /// Of these, how many were asked for while they were in memory: each saved a read.
     neighbours_hit,
+    /// Neighbours taken of which the index leads to a copy elsewhere.
+    copies_taken,
     /// Objects that came back into memory after a restart without being asked for.
     warmed,
     /// Bytes of their bodies.
@@ -113,6 +139,16 @@ counters! {
     reinserted_bytes,
     /// Objects that were to be written anew and were not, because the ring overtook the harvest.
     reinsertions_refused,
+    /// Objects that hints tie to a page and that did not come with it: each cost a read.
+    strays,
+    /// Objects in memory that were written anew beside the page they were wanted with.
+    regrouped,
+    /// Bytes of their bodies.
+    regrouped_bytes,
+    /// Objects in memory that were written anew before their segment was overwritten, because they had been asked for.
+    kept,
+    /// Bytes of their bodies.
+    kept_bytes,
     /// Bodies of which a part was overwritten while they were read.
     bodies_overtaken,
     /// Index checkpoints written.
@@ -126,11 +162,22 @@ impl Counts {
     /// where nothing was.
     pub fn written_per_admitted(&self) -> Option<f64> {
         let written = self.append_bytes + self.metadata_bytes;
-        (self.put_bytes > 0).then(|| (written as f64 / self.put_bytes as f64 * 1000.0).round() / 1000.0)
+        (self.admitted_bytes > 0).then(|| (written as f64 / self.admitted_bytes as f64 * 1000.0).round() / 1000.0)
+    }
+
+    /// The share of the bytes put that was admitted to the disk; `None` where nothing was put.
+    pub fn admitted_share(&self) -> Option<f64> {
+        let share = self.admitted_bytes as f64 / self.put_bytes.max(1) as f64;
+        (self.put_bytes > 0).then(|| (share * 1000.0).round() / 1000.0)
     }
 }
 
 impl Counters {
+    /// All that was written to the device, in bytes.
+    pub fn written_bytes(&self) -> u64 {
+        self.append_bytes.load(Ordering::Relaxed) + self.metadata_bytes.load(Ordering::Relaxed)
+    }
+
     pub fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }
@@ -216,6 +263,9 @@ pub struct Stat {
     pub purge_records: u64,
     /// How far puts have come.
     pub sequences: Sequences,
+    /// What is admitted to the disk.
+    #[serde(default)]
+    pub admission: AdmissionStat,
     /// Bytes written to the device for each byte of a body that was admitted, both since the store was opened.
     pub written_per_admitted: Option<f64>,
     /// Counters since the store was opened.
@@ -271,6 +321,7 @@ impl Stat {
                 *total += part;
             }
             sum.warming |= stat.warming;
+            sum.admission.add(&stat.admission);
             sum.counts.add(&stat.counts);
             let (all, one) = (&mut sum.recovery, &stat.recovery);
             all.clean &= one.clean;
@@ -282,7 +333,54 @@ impl Stat {
             all.salvaged += one.salvaged;
             all.duration_us += one.duration_us;
         }
+        sum.admission.admitted_share = sum.counts.admitted_share();
         sum.written_per_admitted = sum.counts.written_per_admitted();
         Stat { spans, ..sum }
+    }
+}
+
+impl Store {
+    /// The state of the store.
+    pub fn stat(&self) -> Stat {
+        let shared = self.shared();
+        let layout = &shared.layout;
+        let (capacity, used, unwritten, entries) = shared.memory.usage();
+        let counts = shared.counters.snapshot();
+        let admission = shared.admission.stat(shared.counters.written_bytes(), &counts);
+        Stat {
+            device: shared.device.spec(),
+            identity: format!("{:032x}", layout.identity),
+            span_bytes: layout.span_bytes,
+            segment_bytes: layout.segment_bytes,
+            segment_count: layout.segment_count,
+            head_incarnation: shared.head.load(Ordering::Acquire),
+            whole_bytes_max: layout.whole_bytes_max,
+            entries: shared.index.len(),
+            entries_bytes: shared.index.record_bytes(),
+            index_bytes: shared.index.bytes(),
+            marks_bytes: shared.marks.bytes(),
+            reinsert_percent: shared.reinsert_percent,
+            cluster_bytes: shared.clusters.cluster_bytes(),
+            cluster_read: shared.clusters.mode(),
+            hints_bytes: shared.hints.bytes(),
+            groups_bytes: shared.groups.bytes(),
+            index_evictions: shared.index.evictions(),
+            memory_policy: shared.memory.policy_name().to_owned(),
+            memory_capacity_bytes: capacity,
+            memory_used_bytes: used,
+            memory_unwritten_bytes: unwritten,
+            memory_entries: entries,
+            memory_tags_bytes: shared.tag_ledger.load(Ordering::Relaxed),
+            fill_bytes: shared.fills.bytes(),
+            warming: shared.warming.load(Ordering::Acquire),
+            purge_records: shared.purges.len() as u64,
+            sequences: shared.sequences(),
+            admission,
+            written_per_admitted: counts.written_per_admitted(),
+            counts,
+            recovery: shared.recovery,
+            stopped: shared.stopped().map(str::to_owned),
+            spans: Vec::new(),
+        }
     }
 }

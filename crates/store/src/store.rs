@@ -9,9 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use nectary_block::{Buffer, SharedDevice, read, write};
-use nectary_cache::S3Fifo;
+use nectary_cache::Gdsf;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::check::{self, CheckReport};
 use crate::clusters::Clusters;
@@ -23,6 +24,7 @@ use crate::groups::Groups;
 use crate::hints::Hints;
 use crate::key::KeyRef;
 use crate::layout::{Layout, Member};
+use crate::loading::Presence;
 use crate::lookup::Resident;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
@@ -31,8 +33,10 @@ use crate::options::{CreateOptions, OpenOptions};
 use crate::purge_log::PurgeLog;
 use crate::queue::Queue;
 use crate::recovery::{self, Membership};
+use crate::regroup::Views;
 use crate::shared::{Parts, Shared};
-use crate::stat::{Counters, Sequence, Sequences, Stat};
+use crate::stat::{Counters, Sequence, Sequences};
+use crate::twins::Twins;
 use crate::warm::Warm;
 use crate::writer::{Command, MembershipChange, Start, Writer};
 
@@ -148,8 +152,8 @@ impl Store {
     /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
     ///
     /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small; `Io`.
-    /// Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads the checkpoint and what was
-    /// appended since, not the objects.
+    /// Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended since the
+    /// checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` counts the parts that are there.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recovery::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -185,24 +189,32 @@ impl Store {
         let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
         let hints = Hints::new(options.memory_bytes);
         let groups = Groups::new(layout.segment_count, options.memory_bytes);
-        let fixed = recovered.index.bytes() + marks.bytes() + hints.bytes();
+        let regroups = options.rewrite_percent > 0 && options.cluster_bytes > 0;
+        let twins = Twins::new(options.memory_bytes, layout.hash_seed, regroups);
+        let admission = Admission::new(&options.admission, options.memory_bytes);
+        let index_bytes = recovered.checkpoint.map_or(0, |header| header.index_bytes()).max(recovered.index.bytes());
+        let fixed = index_bytes + marks.bytes() + hints.bytes() + twins.bytes() + admission.bytes();
         let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared::new(Parts {
             device,
             layout,
             index: recovered.index,
-            memory: MemoryTier::new(Box::new(S3Fifo::new(budget.tier_bytes))),
+            presence: Presence::new(recovered.rest.loading.is_none()),
+            memory: MemoryTier::new(Box::new(Gdsf::new(budget.tier_bytes))),
             purges: recovered.purges,
             queue: Queue::new(
                 budget.unwritten_bytes,
                 budget.append_bytes.min(budget.unwritten_bytes / 2),
                 recovered.recovered_sequence,
             ),
+            admission,
             marks,
             reinsert_percent: options.reinsert_percent,
             hints,
             groups,
+            twins,
+            views: Views::new(options.memory_bytes, options.rewrite_percent, regroups),
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
             pack_end: options.pack_end,
             fills: FillTable::new(budget.fill_bytes),
@@ -225,11 +237,8 @@ impl Store {
                 append_bytes: budget.append_bytes,
                 buffers_bytes: budget.append_buffers_bytes,
                 purge_log: recovered.purge_log,
-                suspects: recovered.suspects,
-                warm: Warm {
-                    checkpoint: recovered.checkpoint.filter(|_| options.warm_up),
-                    newest: if options.warm_up { recovered.newest } else { Vec::new() },
-                },
+                rest: recovered.rest,
+                warm: Warm { is_wanted: options.warm_up, checkpoint: recovered.checkpoint, newest: Vec::new() },
                 replayed: recovered.recovery,
                 write_delay: options.write_delay,
                 flush_interval: options.flush_interval,
@@ -256,10 +265,11 @@ impl Store {
         self.ask(Command::Close).await
     }
 
-    /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for.
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for; but for the first hit of what is in
+    /// memory alone, which may queue it to be written.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         let entry = self.shared().find_resident(key).live()?;
-        Counters::add(&self.shared().counters.hits_memory, 1);
+        self.shared().note_hit(&entry);
         Some(Object::new(entry, self.shared()))
     }
 
@@ -271,7 +281,7 @@ impl Store {
         let shared = self.shared();
         let found = match shared.find_resident(key) {
             Resident::Live(entry) => {
-                Counters::add(&shared.counters.hits_memory, 1);
+                shared.note_hit(&entry);
                 Some(entry)
             }
             Resident::Absent if key.is_bounded() => shared.find_on_disk(shared.hash(key).1, Some(key)).await,
@@ -295,8 +305,9 @@ impl Store {
     /// Puts a whole object without tags.
     ///
     /// *Errors*: `Busy` where the disk is too slow for what is put (nothing is stored), `Invalid` where it is out of
-    /// bounds, `Stopped`. *Durability*: none when it returns; it is written within the write delay and then counts in
-    /// [`sequences`](Store::sequences).
+    /// bounds, `Stopped`. *Durability*: none when it returns; if it is [admitted](crate::AdmissionOptions), it is written within the
+    /// write delay and then counts in [`sequences`](Store::sequences). If not, that is no error: it may be found as long as memory
+    /// keeps it (where it is one record), what it replaces is not found any more, and the end of the process makes it a miss.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
@@ -335,7 +346,8 @@ impl Store {
                 generation: shared.draw(),
                 tags: shared.tags(tags.iter().copied())?,
             };
-            return shared.commit(parts).map(|entry| Sequence(entry.sequence));
+            let decision = shared.decide(hash, Some(parts.object_bytes));
+            return shared.commit(parts, decision).map(|entry| Sequence(entry.sequence));
         }
         let mut fill = fill::begin_alone(shared, key);
         fill.tag(tags.iter().copied())?;
@@ -349,6 +361,9 @@ impl Store {
         if !fill.start(key.variant, metadata, Some(length)) {
             return Err(Error::new(ErrorKind::Busy, "the store cannot take this object now; nothing is stored"));
         }
+        if !fill.is_admitted() {
+            return fill.let_go_by(length);
+        }
         let step = shared.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
             fill.write(body.slice(start..(start + step).min(body.len()))).await?;
@@ -356,10 +371,18 @@ impl Store {
         fill.finish().await
     }
 
+    /// Waits until a put is not refused because too much waits to be written; or the store takes no more writes.
+    ///
+    /// For whoever has all the time there is: a proxy rather does not store. Another may take the room first.
+    pub async fn wait_for_room(&self) {
+        self.shared().queue.wait_for_room().await;
+    }
+
     /// Says that objects of the primary key `object` will be wanted with those of `seed`: an image with its page.
     ///
     /// It is advice for what is put or waits to be written: they are written side by side, and read together where that
-    /// pays. Say it before or right after the put. *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two
+    /// pays. Say it before the put, or right after it, and before each get: what lies elsewhere when it is read is then written anew
+    /// beside its page ([`OpenOptions::rewrite_percent`]). *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two
     /// hashes and a store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         let shared = self.shared();
@@ -368,7 +391,7 @@ impl Store {
         Counters::add(&shared.counters.hints, 1);
     }
 
-    /// Writes what was put before this call and flushes the device.
+    /// Writes what was put before this call, as far as it was admitted, and flushes the device.
     pub async fn sync(&self) -> Result<Sequences, Error> {
         self.ask(Command::Sync).await?;
         Ok(self.sequences())
@@ -383,6 +406,7 @@ impl Store {
     ///
     /// `progress` is told how many of how many entries are done.
     pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
+        self.shared().presence.wait_for_all().await;
         check::check(self.shared(), progress).await
     }
 
@@ -394,48 +418,6 @@ impl Store {
     /// What the store has noticed since the last call that an operator should know: damage, failed reads.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *self.shared().damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
-    }
-
-    /// The state of the store.
-    pub fn stat(&self) -> Stat {
-        let shared = self.shared();
-        let layout = &shared.layout;
-        let (capacity, used, unwritten, entries) = shared.memory.usage();
-        let counts = shared.counters.snapshot();
-        Stat {
-            device: shared.device.spec(),
-            identity: format!("{:032x}", layout.identity),
-            span_bytes: layout.span_bytes,
-            segment_bytes: layout.segment_bytes,
-            segment_count: layout.segment_count,
-            head_incarnation: shared.head.load(Ordering::Acquire),
-            whole_bytes_max: layout.whole_bytes_max,
-            entries: shared.index.len(),
-            entries_bytes: shared.index.record_bytes(),
-            index_bytes: shared.index.bytes(),
-            marks_bytes: shared.marks.bytes(),
-            reinsert_percent: shared.reinsert_percent,
-            cluster_bytes: shared.clusters.cluster_bytes(),
-            cluster_read: shared.clusters.mode(),
-            hints_bytes: shared.hints.bytes(),
-            groups_bytes: shared.groups.bytes(),
-            index_evictions: shared.index.evictions(),
-            memory_policy: shared.memory.policy_name().to_owned(),
-            memory_capacity_bytes: capacity,
-            memory_used_bytes: used,
-            memory_unwritten_bytes: unwritten,
-            memory_entries: entries,
-            memory_tags_bytes: shared.tag_ledger.load(Ordering::Relaxed),
-            fill_bytes: shared.fills.bytes(),
-            warming: shared.warming.load(Ordering::Acquire),
-            purge_records: shared.purges.len() as u64,
-            sequences: shared.sequences(),
-            written_per_admitted: counts.written_per_admitted(),
-            counts,
-            recovery: shared.recovery,
-            stopped: shared.stopped().map(str::to_owned),
-            spans: Vec::new(),
-        }
     }
 
     /// Why it takes no more writes, where that is so.
@@ -458,8 +440,10 @@ impl Store {
         let Piece::Head { generation, count } = entry.piece else { return true };
         let complete = (0..count).all(|number| self.shared().has_fragment(entry.hash, generation, number));
         if !complete && entry.location().is_some() {
-            // Nothing older under this key may be found in its place.
-            self.shared().forget(entry.hash);
+            // Nothing older under this key may be found in its place; nor may what follows it stay in memory alone.
+            if self.shared().admission.is_open() {
+                self.shared().forget(entry.hash);
+            }
             self.shared().memory.remove_same(entry);
         }
         complete

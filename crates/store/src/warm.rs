@@ -44,6 +44,8 @@ const TURN: usize = 128;
 
 /// What to warm up with.
 pub(crate) struct Warm {
+    /// Whether anything is to be warmed up at all.
+    pub is_wanted: bool,
     /// The checkpoint whose hot list is read.
     pub checkpoint: Option<CheckpointHeader>,
     /// Where that lies which was written since, newest first.
@@ -58,12 +60,14 @@ struct Run {
 
 /// Takes into memory what was there, until it is full or the list ends.
 pub(crate) async fn warm_up(shared: Arc<Shared>, warm: Warm) {
-    read_list(&shared, warm).await;
+    if warm.is_wanted {
+        read_list(&shared, warm).await;
+    }
     shared.warming.store(false, Ordering::Release);
 }
 
 async fn read_list(shared: &Shared, warm: Warm) {
-    let Warm { checkpoint, newest: mut list } = warm;
+    let Warm { checkpoint, newest: mut list, .. } = warm;
     if let Some(header) = checkpoint {
         let (hot, damaged) = load_hot(&shared.device, &shared.layout, &header).await;
         Counters::add(&shared.counters.hot_chunks_damaged, damaged);
@@ -111,9 +115,6 @@ fn take(shared: &Shared, buffer: &[u8], extent: Extent, location: Location) -> W
         let newest = newest.is_some_and(|newest| newest.unit == location.unit);
         (newest || planted(Bug::HotListIgnoresReplacement)) && age(&location).0 == extent.incarnation
     };
-    if !is_newest() {
-        return Warmed::No;
-    }
     let entry: Option<Entry> = shared.unasked(bytes, &record, location, Bug::HotListIgnoresPurge);
     let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
     let warmed = shared.memory.put_warm(&entry, is_newest);

@@ -18,7 +18,9 @@ pub enum BenchCommand {
   At a 16th of the size, disks of 4 GB alone, against XFS:
     nectary bench store --seed table4 --scale 0.0625 --size 4 --only xfs.50 --json table4.json
   Four threads and two disks:
-    nectary bench store --seed table5", after_help = exit::HELP)]
+    nectary bench store --seed table5
+  On the device that /var/cache is on, as it is, in real time:
+    nectary bench store --disk bare --folder /var/cache --json bare.json", after_help = exit::HELP)]
     Store(BenchStoreArguments),
     /// What a device gives the store, beside what it gives fio: reads at queue depth 32, and filling
     #[command(help_template = TEMPLATE, before_help = "Examples:
@@ -31,6 +33,13 @@ pub enum BenchCommand {
     /// Takes away what a run made; started by the command itself
     #[command(hide = true)]
     Guardian,
+}
+
+/// Other disks than those of the seeds.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum BenchDisk {
+    /// the device that --folder is on, as it is: no model, real time; pages of 1, 3, 5 and 10 embedded objects
+    Bare,
 }
 
 /// The seeds' tables.
@@ -46,8 +55,20 @@ pub enum SeedTable {
 #[derive(Debug, Args)]
 pub struct BenchStoreArguments {
     /// Whose conditions
-    #[arg(long, value_name = "TABLE", value_enum)]
-    pub seed: SeedTable,
+    #[arg(long, value_name = "TABLE", value_enum, required_unless_present = "disk", conflicts_with = "disk")]
+    pub seed: Option<SeedTable>,
+    /// What disk, instead of the seeds' conditions
+    #[arg(long, value_name = "DISK", value_enum, requires = "folder")]
+    pub disk: Option<BenchDisk>,
+    /// A directory on the device that is the bare disk, for a file a contender
+    #[arg(long, value_name = "DIR", requires = "disk")]
+    pub folder: Option<PathBuf>,
+    /// Only pages that embed so many objects on average, with --disk bare; may be repeated
+    #[arg(long, value_name = "N", requires = "disk")]
+    pub embedded: Vec<u64>,
+    /// The program that contends with foyer, with --disk bare; where nothing is said, nectary-foyer beside this program
+    #[arg(long, value_name = "PROGRAM", requires = "disk")]
+    pub foyer: Option<PathBuf>,
     /// Share of the seeds' sizes, memory and trace; 1/32 where nothing is said, which is the least
     #[arg(long, value_name = "F")]
     pub scale: Option<f64>,

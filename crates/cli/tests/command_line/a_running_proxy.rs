@@ -110,6 +110,34 @@ fn what_was_served_is_served_again_after_a_clean_stop_and_after_a_kill() {
 }
 
 #[test]
+fn what_is_asked_for_once_is_not_on_the_disk_and_status_says_so() {
+    let scratch = Scratch::new("second-request");
+    let options = "--store ./s --admit second-request --write-budget 50G/day --admit-bytes-max 1M";
+    let (once, twice) = (origin_for_one_request("once"), origin_for_one_request("twice"));
+    let proxy = Running::start(&scratch, options);
+    for (url, _) in [&once, &twice] {
+        let miss = proxy.ask("GET", url);
+        assert!(miss.contains("cache-status: nectary; fwd=uri-miss; fwd-status=200\r\n"), "{miss}");
+    }
+    assert!(proxy.ask("GET", &twice.0).contains("nectary; hit"), "memory keeps it");
+    let stat = status(&scratch, 0)[0]["status"]["detail"]["store"].clone();
+    let (admission, counts) = (&stat["admission"], &stat["counts"]);
+    assert_eq!((admission["rule"].as_str(), admission["bytes_max"].as_u64()), (Some("second-request"), Some(1 << 20)));
+    assert_eq!(admission["write_budget"]["budget_bytes"].as_u64(), Some(50 << 30), "{admission}");
+    assert_eq!(
+        ["unadmitted_first", "admitted", "admitted_later"].map(|name| counts[name].as_u64()),
+        [Some(2), Some(1), Some(1)]
+    );
+    proxy.signal("TERM");
+    assert_eq!(proxy.end().0, Some(0));
+    assert_eq!(scratch.run(&format!("store get ./s {}", twice.0)).exits(0).output, b"twice");
+    scratch.run(&format!("store get ./s {}", once.0)).exits(4);
+    for (_, origin) in [once, twice] {
+        origin.join().expect("it answered");
+    }
+}
+
+#[test]
 fn a_running_proxy_is_healthy_and_has_its_store_to_itself() {
     let scratch = Scratch::new("running");
     let proxy = Running::start(&scratch, "--store ./s");
@@ -200,6 +228,19 @@ fn a_proxy_that_cannot_start_makes_no_store() {
     let line = "proxy --listen 127.0.0.1:0 --store ./s --size 64M";
     scratch.run(&format!("{line} --memory 1K")).exits(2).says("8388608 bytes of memory");
     assert!(!scratch.file("s").exists());
+    for small in ["--store ./s --size 1K", "--store ./s --span ./t --size 1K", "--store ./s --span ./t --size 511K"] {
+        scratch.run(&format!("proxy --listen 127.0.0.1:0 --memory 32M {small}")).exits(2).says("512K are the least");
+        assert!(!scratch.file("s").exists() && !scratch.file("t").exists(), "{small}");
+    }
+    for (wrong, reason) in [
+        ("--admit-bytes-min 2M --admit-bytes-max 1M", "at most 1048576 bytes"),
+        ("--write-budget 1M/day", "64M/day is the least"),
+        ("--write-budget 50G", "a size and a period"),
+        ("--admit sometimes", "second-request"),
+    ] {
+        scratch.run(&format!("{line} --memory 32M {wrong}")).exits(2).says(reason);
+        assert!(!scratch.file("s").exists(), "{wrong}");
+    }
     std::fs::write(scratch.file("s"), b"the rest of a store").expect("written");
     scratch.run(&format!("{line} --memory 32M")).exits(1).says("too few for a store");
     assert_eq!(std::fs::read(scratch.file("s")).expect("there"), b"the rest of a store");

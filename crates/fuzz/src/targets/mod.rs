@@ -52,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store-record", run: store::record, seeds: store::record_seeds, ..STORE },
     Target { name: "store-segment", run: store::segment, seeds: store::segment_seeds, mutants: 500, ..STORE },
     Target { name: "store-checkpoint", run: store::checkpoint, seeds: store::checkpoint_seeds, mutants: 1000, ..STORE },
+    Target { name: "store-hot-list", run: store::hot_list, seeds: store::hot_list_seeds, mutants: 500, ..STORE },
     Target { name: "store-purge-log", run: store::purge_log, seeds: store::purge_log_seeds, mutants: 500, ..STORE },
     Target {
         name: "store-image",

@@ -16,7 +16,7 @@ use crate::{pieces, units};
 
 /// Magics, a version, a length.
 pub const WORDS: &[&[u8]] =
-    &[b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC", b"\x01\0\0\0", b"\x80\0\0\0"];
+    &[b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NHOT", b"NAPP", b"NREC", b"\x01\0\0\0", b"\x80\0\0\0"];
 
 const BLOCK_BYTES: usize = 4096;
 /// The incarnation that the targets read.
@@ -43,6 +43,9 @@ const KEYS: [&str; 15] = [
     "absent",
     "",
 ];
+
+/// Tags of the small store's objects.
+const TAGS: [&[u8]; 2] = [b"site-1", b"product-7"];
 
 static CLOSED: LazyLock<Vec<u8>> =
     LazyLock::new(|| from_sparse(include_bytes!("../../../store/tests/data/store-1-closed.image")));
@@ -149,6 +152,13 @@ pub fn checkpoint(input: &[u8]) {
     block_on(span.read_checkpoints(&area(input, span.checkpoints())));
 }
 
+/// The hot lists of both checkpoints: as many places as their chunks hold.
+pub fn hot_list(input: &[u8]) {
+    let span = span();
+    let (places, damaged) = block_on(span.read_hot_lists(&area(input, span.checkpoints())));
+    assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
+}
+
 /// Both copies of the purge log; what is believed is there again behind a new lap.
 pub fn purge_log(input: &[u8]) {
     let span = span();
@@ -190,8 +200,13 @@ async fn use_image(device: SharedDevice) {
     assert!(report.objects + report.fragments + report.purged + report.damaged == report.entries, "{report:?}");
     store.purge_key(b"http://example.org/3").await.expect("memory takes every write");
     assert_eq!(read(&store, "http://example.org/3").await, None, "purged and found");
+    let tagged = KeyRef::new(b"tagged", b"");
+    let put = store.put_tagged(tagged, &[b"tag", TAGS[0]], "metadata".into(), Bytes::from_static(b"body")).await;
+    put.expect("there is room for four bytes");
+    store.purge_tag(TAGS[0]).await.expect("memory takes every write");
+    assert_eq!(read(&store, "tagged").await, None, "purged by tag and found");
     let new = KeyRef::new(b"new", b"");
-    let put = store.put(new, "metadata".into(), Bytes::from_static(b"body")).await;
+    let put = store.put_tagged(new, &[b"tag"], "metadata".into(), Bytes::from_static(b"body")).await;
     put.expect("there is room for four bytes");
     store.sync().await.expect("memory takes every write");
     assert_eq!(read(&store, "new").await.as_deref(), Some(&b"body"[..]), "put and not found");
@@ -200,6 +215,7 @@ async fn use_image(device: SharedDevice) {
     let store = Store::open(device, options).await.expect("it was closed");
     assert_eq!(read(&store, "new").await.as_deref(), Some(&b"body"[..]), "synced, closed and not found");
     assert_eq!(read(&store, "http://example.org/3").await, None, "purged, closed and found");
+    assert_eq!(read(&store, "tagged").await, None, "purged by tag, closed and found");
 }
 
 async fn read(store: &Store, key: &str) -> Option<Vec<u8>> {
@@ -229,7 +245,14 @@ static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
         put(KEYS[1], b"gzip", 40).await;
         store.sync().await.expect("written");
         put("long", b"", 10_000).await;
+        for (number, key) in KEYS[4..8].iter().enumerate() {
+            let key = KeyRef::new(key.as_bytes(), b"");
+            store.put_tagged(key, &TAGS[number % 2..], "m".into(), "tagged".into()).await.expect("room");
+        }
+        store.sync().await.expect("written");
+        read(&store, KEYS[5]).await;
         store.purge_key(KEYS[3].as_bytes()).await.expect("written");
+        store.purge_tag(b"another").await.expect("written");
         store.checkpoint().await.expect("written");
         put(KEYS[2], b"", 5).await;
         put(KEYS[2], b"", 6).await;
@@ -277,11 +300,13 @@ pub fn append_seeds() -> Vec<Vec<u8>> {
     unit_seeds(&small(span().segment(INCARNATION))[..128 + 64])
 }
 
-/// Good records.
+/// Good records, of an object, of one with a variant, and of some with tags.
 pub fn record_seeds() -> Vec<Vec<u8>> {
     let segment = small(span().segment(INCARNATION));
     let starts = (0..segment.len()).step_by(64).filter(|&at| segment[at..].starts_with(b"NREC"));
-    starts.take(3).flat_map(|at| unit_seeds(&segment[at..(at + 300).min(segment.len())])).collect()
+    let (plain, tagged): (Vec<usize>, Vec<usize>) = starts.partition(|&at| segment[at + 136..at + 138] == [0, 0]);
+    let starts = plain.into_iter().take(3).chain(tagged.into_iter().take(2));
+    starts.flat_map(|at| unit_seeds(&segment[at..(at + 300).min(segment.len())])).collect()
 }
 
 /// A good segment.
@@ -291,6 +316,11 @@ pub fn segment_seeds() -> Vec<Vec<u8>> {
 
 /// A good checkpoint.
 pub fn checkpoint_seeds() -> Vec<Vec<u8>> {
+    seeds_of(span().checkpoints())
+}
+
+/// A good hot list.
+pub fn hot_list_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().checkpoints())
 }
 

@@ -54,7 +54,7 @@ pub enum CacheStatus {
         why: Forward,
         /// What the origin said, if it did.
         status: Option<u16>,
-        /// Whether the response is being stored.
+        /// Whether the response is being stored, and to stay: not where it was not admitted to the disk.
         stored: bool,
         /// Whether the request waited for another's fetch.
         collapsed: bool,

@@ -44,6 +44,7 @@ pub(super) async fn serve(mut asked: Asked) -> Response<ReplyBody> {
     let worker = asked.worker.clone();
     let mut variant = Variant::default();
     let mut why = Forward::UriMiss;
+    locality::hint(&asked);
     for _ in 0..ROUNDS_MAX {
         let key = KeyRef::new(&asked.key, &variant.bytes);
         if !key.is_bounded() {
@@ -82,7 +83,6 @@ pub(super) async fn serve(mut asked: Asked) -> Response<ReplyBody> {
         match role {
             FillRole::Resident(_) => {}
             FillRole::Leader(fill) => {
-                locality::hint(&asked);
                 let reader = fill.reader();
                 let plan = Plan::new(&asked, variant.names, stale);
                 let (tell, told) = oneshot::channel();
@@ -130,7 +130,7 @@ async fn lead(asked: Asked, why: Forward, reader: FillReader, told: oneshot::Rec
     let broken = || FetchError::Broken("the fetch was given up".into());
     match told.await {
         Ok(Told::Streaming(status)) => {
-            let cache_status = forwarded(Some(status), true);
+            let cache_status = forwarded(Some(status), reader.is_admitted());
             match stream(asked, reader, cache_status, Outcome::Miss).await {
                 Ok(response) => response,
                 Err(asked) => failed(&asked, &broken(), forwarded(None, false)),
@@ -138,7 +138,8 @@ async fn lead(asked: Asked, why: Forward, reader: FillReader, told: oneshot::Rec
         }
         Ok(Told::Refreshed(object)) => {
             let age_s = age_of(&asked, &object);
-            answer(asked, object, age_s, forwarded(Some(304), true), Outcome::Revalidated)
+            let stored = object.is_admitted();
+            answer(asked, object, age_s, forwarded(Some(304), stored), Outcome::Revalidated)
         }
         Ok(Told::Direct(response, lease)) => pass::forward(asked, response, lease, why),
         Ok(Told::Failed(error)) => failed(&asked, &error, forwarded(None, false)),
@@ -169,7 +170,8 @@ async fn follow(asked: Asked, why: Forward, mut reader: FillReader) -> Followed 
             if let Verdict::Validate(_) = decide(&stored.stored, &asked.directives, asked.worker.now_ms()) {
                 return Followed::Alone(asked);
             }
-            match stream(asked, reader, collapsed(true), Outcome::Collapsed).await {
+            let stored = reader.is_admitted();
+            match stream(asked, reader, collapsed(stored), Outcome::Collapsed).await {
                 Ok(response) => Followed::Answered(response),
                 Err(asked) => Followed::Alone(asked),
             }
@@ -180,7 +182,8 @@ async fn follow(asked: Asked, why: Forward, mut reader: FillReader) -> Followed 
             match decide(&stored.stored, &asked.directives, asked.worker.now_ms()) {
                 Verdict::Serve { age_s, .. } => {
                     let object = object.clone();
-                    Followed::Answered(answer(asked, object, age_s, collapsed(true), Outcome::Collapsed))
+                    let stored = object.is_admitted();
+                    Followed::Answered(answer(asked, object, age_s, collapsed(stored), Outcome::Collapsed))
                 }
                 Verdict::Validate(_) => Followed::Alone(asked),
             }

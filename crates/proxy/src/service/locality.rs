@@ -1,14 +1,14 @@
 //! Hints of locality for the store: what a page embeds belongs to the page.
 //!
-//! Owns: who belongs to whom, told from `Referer`. A hint is made where something is fetched that will be stored, so hits pay
-//! nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
+//! Owns: who belongs to whom, told from `Referer`. A hint is made where something has to be read or fetched: what is stored is laid beside its
+//! page, and what lies elsewhere is laid there when it is read for it. Hits in memory pay nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};
 
 use super::asked::{Asked, push_request_key};
 
-/// Says to the store what the object that is fetched for a request belongs to, where the request says it.
+/// Says to the store what the object of a request belongs to, where the request says it.
 pub(super) fn hint(asked: &Asked) {
     let accepts = asked.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     if accepts.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html")) {

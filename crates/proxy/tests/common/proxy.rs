@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nectary_block::MemoryDevice;
 use nectary_host::Shutdown;
 use nectary_proxy::{Proxy, ProxyOptions, ProxyStats};
-use nectary_store::{CreateOptions, OpenOptions, Store};
+use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
 /// A running proxy; stopped when dropped.
 pub struct TestProxy {
@@ -24,9 +24,15 @@ pub fn options() -> ProxyOptions {
 impl TestProxy {
     /// Starts a proxy.
     pub async fn start(options: ProxyOptions) -> TestProxy {
+        TestProxy::start_with(options, AdmissionOptions::default()).await
+    }
+
+    /// Starts a proxy whose store does not admit everything.
+    pub async fn start_with(options: ProxyOptions, admission: AdmissionOptions) -> TestProxy {
         let device: nectary_block::SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
-        let store = Store::open(device, OpenOptions { memory_bytes: 64 << 20, ..OpenOptions::default() }).await;
+        let store_options = OpenOptions { memory_bytes: 64 << 20, admission, ..OpenOptions::default() };
+        let store = Store::open(device, store_options).await;
         let store = store.expect("an open store");
         let shutdown = Shutdown::new();
         let proxy = Proxy::start(options, store.clone(), shutdown.clone()).expect("a proxy");

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     arguments.log(&serde_json::json!({
         "check": "store-crash-states", "seed": seed, "workloads": report.workloads, "states": report.states,
         "distinct": report.distinct, "live": report.live, "demanded": report.demanded, "reinserted": report.reinserted,
-        "tied": report.tied, "neighbours": report.neighbours, "tag_purges": report.tag_purges, "warmed": report.warmed,
+        "tied": report.tied, "rewritten": report.rewritten, "neighbours": report.neighbours, "tag_purges": report.tag_purges, "warmed": report.warmed,
         "violations": report.violation_count, "planted": caught.iter().map(|(name, after)| (*name, *after)).collect::<Vec<_>>(),
         "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
@@ -81,12 +81,13 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
     let live_percent = report.live * 100 / report.distinct.max(1);
     println!(
         "seed {seed}: {} workloads, {} states, {} distinct images (wanted {states}), {live_percent} % of them with live \
-         objects (wanted {LIVE_PERCENT_MIN}), {} objects re-inserted, {} tied by hints, {} read as neighbours, {} purges by tag, {} warmed (wanted some of each), {} hits demanded, {} broken promises",
+         objects (wanted {LIVE_PERCENT_MIN}), {} objects re-inserted, {} tied by hints, {} written anew from memory, {} read as neighbours, {} purges by tag, {} warmed (wanted some of each), {} hits demanded, {} broken promises",
         report.workloads,
         report.states,
         report.distinct,
         report.reinserted,
         report.tied,
+        report.rewritten,
         report.neighbours,
         report.tag_purges,
         report.warmed,
@@ -97,6 +98,7 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
         && report.distinct >= states
         && report.reinserted > 0
         && report.tied > 0
+        && report.rewritten > 0
         && report.neighbours > 0
         && report.tag_purges > 0
         && report.warmed > 0

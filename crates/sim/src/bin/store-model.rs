@@ -8,6 +8,9 @@ use nectary_sim::arguments::Arguments;
 use nectary_sim::store::random_run::{RunOptions, RunReport, run, run_planted};
 use nectary_store::planted::Bug;
 
+/// A planted bug must be caught within so many operations: a write budget is that of every sixth life.
+const PLANTED_OPERATIONS_MAX: u64 = 200_000;
+
 fn main() -> std::process::ExitCode {
     let arguments =
         match Arguments::parse("store-model", &["seed", "operations", "keys", "restart-every", "damage", "log"]) {
@@ -34,8 +37,8 @@ fn main() -> std::process::ExitCode {
     let noticed = runtime.block_on(run(planted, |_| {})).differences.len();
     println!("planted: a model that expects a version never put: {}", if noticed > 0 { "caught" } else { "SURVIVED" });
     let mut survived = 0;
-    for bug in Bug::RUNNING {
-        let planted = RunOptions { operations: 40_000.min(options.operations), ..options.clone() };
+    for bug in Bug::RUNNING.into_iter().chain(Bug::ADMISSION) {
+        let planted = RunOptions { operations: PLANTED_OPERATIONS_MAX, ..options.clone() };
         let caught = runtime.block_on(run_planted(bug, planted));
         println!("planted: {}: {}", bug.name(), if caught { "caught" } else { "SURVIVED" });
         survived += u32::from(!caught);
@@ -51,7 +54,7 @@ fn main() -> std::process::ExitCode {
         "check": "store-model", "seed": options.seed, "operations": report.operations, "keys": options.keys,
         "hits": report.hits, "misses": report.misses, "restarts": report.restarts,
         "damaged_places": report.damaged_places, "demanded": report.demanded,
-        "neighbours": report.neighbours, "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
+        "neighbours": report.neighbours, "copies": report.copies, "regrouped": report.regrouped, "kept": report.kept, "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
         "purged_by_tag": report.purged_by_tag, "planted_caught": noticed > 0 && survived == 0, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
@@ -63,7 +66,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     }
     let gets = (report.hits + report.misses).max(1);
     println!(
-        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} read as neighbours, {} purged by tag",
+        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} kept, {} regrouped, {} read as neighbours, {} of them by a copy, {} purged by tag\n{} not admitted, {} admitted as they replaced something, {:.3} of the write budget used at most",
         options.seed,
         report.operations,
         options.keys,
@@ -72,8 +75,14 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         report.damaged_places,
         report.damage_noticed,
         report.reinserted,
+        report.kept,
+        report.regrouped,
         report.neighbours,
-        report.purged_by_tag
+        report.copies,
+        report.purged_by_tag,
+        report.unadmitted,
+        report.admitted_replacing,
+        report.budget_used_max
     );
     println!(
         "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); differences {}",
@@ -85,9 +94,12 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     );
     report.differences.is_empty()
         && report.operations == options.operations
-        && report.reinserted > 0
-        && report.neighbours > 0
+        && [report.reinserted, report.kept, report.regrouped, report.neighbours, report.copies]
+            .iter()
+            .all(|&count| count > 0)
         && report.purged_by_tag > 0
+        && report.unadmitted > 0
+        && report.admitted_replacing > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
 }

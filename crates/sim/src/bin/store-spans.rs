@@ -9,6 +9,9 @@ use nectary_sim::arguments::Arguments;
 use nectary_sim::store::spans_run::{SpansOptions, run};
 use nectary_store::planted::{Bug, plant};
 
+/// In how many stores a planted bug has to show; the run ends with the first.
+const PLANTED_STORES_MAX: u64 = 4000;
+
 fn main() -> std::process::ExitCode {
     let arguments = match Arguments::parse("store-spans", &["seed", "stores", "events", "keys", "log"]) {
         Ok(arguments) => arguments,
@@ -60,8 +63,8 @@ fn main() -> std::process::ExitCode {
     let mut survivors = 0;
     for bug in Bug::SPANS {
         plant(Some(bug));
-        let planted =
-            SpansOptions { seed: options.seed ^ 77, stores: 400, stops_at_difference: true, ..options.clone() };
+        let stores = PLANTED_STORES_MAX;
+        let planted = SpansOptions { seed: options.seed ^ 77, stores, stops_at_difference: true, ..options.clone() };
         let caught = !runtime.block_on(run(planted, |_| {})).differences.is_empty();
         plant(None);
         println!("planted: {}: {}", bug.name(), if caught { "caught" } else { "SURVIVED" });

@@ -32,6 +32,8 @@ pub struct CrashReport {
     pub reinserted: u64,
     /// Objects that they wrote beside those that hints tie them to.
     pub tied: u64,
+    /// Objects that workloads wrote anew from memory.
+    pub rewritten: u64,
     /// Purges by tag that returned.
     pub tag_purges: u64,
     /// Objects that came into memory with a neighbour's read when images were checked.
@@ -69,6 +71,7 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
         report.workloads += 1;
         report.reinserted += workload.reinserted;
         report.tied += workload.tied;
+        report.rewritten += workload.rewritten;
         let is_tag_purge = |event: &&Event| matches!(event, Event::TagPurgeReturned { .. });
         report.tag_purges += workload.events.iter().filter(is_tag_purge).count() as u64;
         progress(&report);

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a version up to the durable sequence, not purged since, not overtaken by the ring | must hit |
 //! | the last version at or below the recovered sequence, or a later one | may be the hit |
+//! | a version that was not admitted to the disk | may be the hit, and hides what is older |
 //! | anything older, purged by its key or a tag that it has, or never put | must not |
 //!
 //! What a purge by tag killed hides what it replaced, so where it may be there, what it replaced need not be found.
@@ -30,6 +31,8 @@ pub struct Version {
     pub tags: u32,
     /// Its sequence, once it was accepted.
     pub sequence: Option<u64>,
+    /// Whether it was not admitted to the disk then: it hides what it replaced, and need not be found.
+    pub in_memory_alone: bool,
     /// Whether a crash may have lost it.
     pub uncertain: bool,
 }
@@ -41,7 +44,7 @@ pub enum Event {
     /// A put or fill began.
     Began { key: u32, version: u32, length: usize, head: u64, tags: u32 },
     /// It was accepted under a sequence.
-    Accepted { key: u32, version: u32, sequence: u64 },
+    Accepted { key: u32, version: u32, sequence: u64, admitted: bool },
     /// A purge began.
     PurgeBegan { key: u32 },
     /// A purge returned.
@@ -100,16 +103,23 @@ impl Expectation {
         self.events += 1;
         let now = self.events;
         match *event {
-            Event::Began { key, version, length, head, tags } => self
-                .keys
-                .entry(key)
-                .or_default()
-                .versions
-                .push(Version { number: version, length, began: now, head, tags, sequence: None, uncertain: false }),
-            Event::Accepted { key, version, sequence } => {
+            Event::Began { key, version, length, head, tags } => {
+                self.keys.entry(key).or_default().versions.push(Version {
+                    number: version,
+                    length,
+                    began: now,
+                    head,
+                    tags,
+                    sequence: None,
+                    in_memory_alone: false,
+                    uncertain: false,
+                })
+            }
+            Event::Accepted { key, version, sequence, admitted } => {
                 if let Some(history) = self.keys.get_mut(&key) {
                     if let Some(found) = history.versions.iter_mut().find(|candidate| candidate.number == version) {
                         found.sequence = Some(sequence);
+                        found.in_memory_alone = !admitted;
                     }
                     // A later sequence is a later version, whenever it began.
                     history.versions.sort_by_key(|version| version.sequence.unwrap_or(u64::MAX));
@@ -177,6 +187,7 @@ impl Expectation {
         let candidates = &history.versions[oldest.min(history.versions.len())..];
         let must_hit = candidates.iter().enumerate().any(|(index, version)| {
             !version.uncertain
+                && !version.in_memory_alone
                 && !candidates[index + 1..].iter().any(|later| tag_purged(later, true))
                 && version.sequence.is_some_and(|at| at <= durable)
                 && !maybe_purged(version)
@@ -198,7 +209,7 @@ mod tests {
 
     fn put_tagged(expectation: &mut Expectation, version: u32, sequence: u64, tags: u32) {
         expectation.tell(&Event::Began { key: 1, version, length: 1, head: 1, tags });
-        expectation.tell(&Event::Accepted { key: 1, version, sequence });
+        expectation.tell(&Event::Accepted { key: 1, version, sequence, admitted: true });
     }
 
     fn numbers(allowed: &Allowed) -> Vec<u32> {
@@ -214,6 +225,16 @@ mod tests {
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!(numbers(&allowed), [2, 3]);
         assert!(allowed.must_hit);
+    }
+
+    #[test]
+    fn what_was_not_admitted_hides_what_it_replaced_and_is_not_demanded() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        expectation.tell(&Event::Began { key: 1, version: 2, length: 1, head: 1, tags: 0 });
+        expectation.tell(&Event::Accepted { key: 1, version: 2, sequence: 10, admitted: false });
+        let allowed = expectation.allowed(1, CrashModel::Process, STORE);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2], false));
     }
 
     #[test]

@@ -4,20 +4,26 @@
 //! overtaken, and one object for each damaged place. Every answer is compared byte by byte.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
 use nectary_store::planted::{Bug, plant};
-use nectary_store::{ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+use nectary_store::{
+    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, Store, WriteBudget,
+};
 
 use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
 
+/// A write budget that a life uses up.
+const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::from_secs(86_400) };
 /// One operation in so many purges everything, some more purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 30_000;
 /// Tags in the run.
 const TAGS: u64 = 300;
+/// Keys of a page: the page itself and what it embeds.
+const PAGE_KEYS: u32 = 8;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -63,8 +69,20 @@ pub struct RunReport {
     pub reinserted: u64,
     /// Objects that came into memory with a neighbour's read.
     pub neighbours: u64,
+    /// Those of them that the index knew by a copy.
+    pub copies: u64,
+    /// Objects that were written anew beside the page they were wanted with.
+    pub regrouped: u64,
+    /// Objects that were written anew from memory before their segment was overwritten.
+    pub kept: u64,
     /// Objects that purges by tag killed.
     pub purged_by_tag: u64,
+    /// Puts that were not admitted to the disk.
+    pub unadmitted: u64,
+    /// Puts that were admitted because they replaced something there, in lives that do not admit everything.
+    pub admitted_replacing: u64,
+    /// The most that a life with a write budget admitted of what could be refused, as a share of what the budget allowed.
+    pub budget_used_max: f64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
 }
@@ -75,6 +93,8 @@ struct Expected {
     length: u32,
     head: u64,
     live: bool,
+    /// Whether it was not admitted to the disk when it was put: then it need not be found.
+    in_memory_alone: bool,
     /// Up to two; `u16::MAX` for none.
     tags: [u16; 2],
 }
@@ -86,6 +106,10 @@ struct Run {
     expected: Vec<Expected>,
     version: u32,
     segment_count: u64,
+    whole_bytes_max: u64,
+    /// Puts that the open store did not admit so far.
+    unadmitted: u64,
+    opened: Instant,
     report: RunReport,
     options: RunOptions,
 }
@@ -100,9 +124,12 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
         random: Random::new(options.seed),
         memory,
         segment_count: store.stat().segment_count,
+        whole_bytes_max: store.stat().whole_bytes_max,
         store: Some(store),
         expected: vec![Expected::default(); options.keys as usize],
         version: 0,
+        unadmitted: 0,
+        opened: Instant::now(),
         report: RunReport::default(),
         options: options.clone(),
     };
@@ -127,11 +154,29 @@ pub async fn run_planted(bug: Bug, options: RunOptions) -> bool {
     !report.differences.is_empty()
 }
 
-/// What a read takes changes from one restart to the next.
+/// The page that a key is put with.
+fn page_of(key: u32) -> u32 {
+    key / PAGE_KEYS * PAGE_KEYS
+}
+
+/// What a read takes, and what is admitted, changes from one restart to the next.
 fn open_options(restarts: u64) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
-    OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent: 10, cluster_read, ..OpenOptions::default() }
+    let (reinsert_percent, rewrite_percent) = [(10, 20), (0, 100), (10, 100), (0, 20)][(restarts % 4) as usize];
+    let usual = OpenOptions { admission: admission(restarts), ..OpenOptions::default() };
+    OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
+}
+
+/// Every other life admits everything.
+fn admission(restarts: u64) -> AdmissionOptions {
+    let open = AdmissionOptions::default();
+    match restarts % 6 {
+        1 => AdmissionOptions { rule: AdmitRule::SecondRequest, ..open },
+        3 => AdmissionOptions { bytes_min: 100, bytes_max: Some(1000), ..open },
+        5 => AdmissionOptions { write_budget: Some(BUDGET), seed: Some(restarts), ..open },
+        _ => open,
+    }
 }
 
 impl Run {
@@ -152,7 +197,8 @@ impl Run {
             if self.random.chance(50) { u64::from(self.options.keys / 50).max(1) } else { self.options.keys.into() };
         let key = self.random.below(bound) as u32;
         match self.random.below(100) {
-            0..=54 => self.get(key).await,
+            0..=44 => self.get(key, None).await,
+            45..=54 => self.view(key).await,
             55..=92 => self.put(key).await,
             93..=96 => self.purge(key).await,
             97 => self.fill_that_breaks(key).await,
@@ -160,12 +206,29 @@ impl Run {
         }
     }
 
-    async fn get(&mut self, key: u32) {
+    /// Asks for a page, for some of what lies with it, and for something that lies with the page before.
+    async fn view(&mut self, key: u32) {
+        let page = page_of(key);
+        self.get(page, None).await;
+        for _ in 0..3 {
+            let other = page + 1 + self.random.below(PAGE_KEYS as u64 - 1) as u32;
+            let other = if self.random.chance(30) { other.saturating_sub(PAGE_KEYS) } else { other };
+            self.get(other.min(self.options.keys - 1), Some(page)).await;
+        }
+    }
+
+    async fn get(&mut self, key: u32, page: Option<u32>) {
         let name = primary(key);
+        if let Some(page) = page {
+            self.store().collocate(&name, &primary(page));
+        }
         let found = read(self.store(), KeyRef::new(&name, variant(key))).await;
         let expected = self.expected[key as usize];
         let head = self.store().stat().head_incarnation;
-        let demanded = expected.live && expected.head + self.segment_count > head + 3;
+        // Fragments in the oldest quarter of the ring count as gone for as long as it turns too fast to read them all.
+        let leaving = if u64::from(expected.length) > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
+        let demanded =
+            expected.live && !expected.in_memory_alone && expected.head + self.segment_count > head + 3 + leaving;
         self.report.demanded += u64::from(demanded);
         match found {
             None => {
@@ -194,6 +257,13 @@ impl Run {
         }
     }
 
+    /// Whether a put was not admitted since this was asked last.
+    fn was_not_admitted(&mut self) -> bool {
+        let counts = self.store().stat().counts;
+        let unadmitted = counts.unadmitted_first + counts.unadmitted_size + counts.unadmitted_budget;
+        unadmitted != std::mem::replace(&mut self.unadmitted, unadmitted)
+    }
+
     async fn put(&mut self, key: u32) {
         self.version += 1;
         let version = self.version;
@@ -207,7 +277,7 @@ impl Run {
         let metadata = bytes::Bytes::copy_from_slice(&version.to_le_bytes());
         let head = self.store().stat().head_incarnation;
         if self.random.chance(50) {
-            self.store().collocate(&name, &primary(key / 8 * 8));
+            self.store().collocate(&name, &primary(page_of(key)));
         }
         let tags = [(); 2].map(|()| if self.random.chance(40) { self.random.below(TAGS) as u16 } else { u16::MAX });
         let tag_names: Vec<_> = tags.iter().filter(|&&tag| tag != u16::MAX).map(|&number| tag(number.into())).collect();
@@ -225,7 +295,9 @@ impl Run {
                 }
             }
         }
-        self.expected[key as usize] = Expected { version, length: length as u32, head, live: true, tags };
+        let in_memory_alone = self.was_not_admitted();
+        self.expected[key as usize] =
+            Expected { version, length: length as u32, head, live: true, in_memory_alone, tags };
     }
 
     async fn purge(&mut self, key: u32) {
@@ -294,6 +366,7 @@ impl Run {
             if fill.refresh(&stale, metadata.into()).await.is_ok() && whole {
                 // A whole object is written anew with its metadata; fragments stay where they are.
                 self.expected[key as usize].head = head;
+                self.expected[key as usize].in_memory_alone = self.was_not_admitted();
             }
         }
     }
@@ -310,6 +383,14 @@ impl Run {
         self.report.damage_noticed += counts.damaged;
         self.report.reinserted += counts.reinserted;
         self.report.neighbours += counts.neighbours_taken;
+        self.report.regrouped += counts.regrouped;
+        self.report.kept += counts.kept;
+        self.report.copies += counts.copies_taken;
+        self.report.unadmitted += counts.unadmitted_first + counts.unadmitted_size + counts.unadmitted_budget;
+        self.report.admitted_replacing += counts.admitted_replacing;
+        self.look_at_the_budget();
+        self.unadmitted = 0;
+        self.opened = Instant::now();
         self.store = None;
         for _ in 0..self.options.damage_per_restart {
             self.damage().await;
@@ -318,6 +399,21 @@ impl Run {
         match Store::open(device, open_options(self.report.restarts)).await {
             Ok(store) => self.store = Some(store),
             Err(error) => panic!("seed {}: the store does not open: {error}", self.options.seed),
+        }
+    }
+
+    /// What could be refused was admitted within the budget's credit: half of an hour's at the start, and what came in since.
+    fn look_at_the_budget(&mut self) {
+        let stat = self.store().stat();
+        if stat.admission.write_budget.is_none() {
+            return;
+        }
+        let credit = BUDGET.bytes as f64 / 48.0 + self.opened.elapsed().as_secs_f64() * BUDGET.bytes_per_s();
+        let used = (stat.counts.admitted_bytes - stat.counts.admitted_replacing_bytes) as f64 / credit;
+        self.report.budget_used_max = self.report.budget_used_max.max(used);
+        if used > 1.0 {
+            let operation = self.report.operations;
+            self.report.differences.push(format!("operation {operation}: {used} of the write budget was admitted"));
         }
     }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
-use nectary_store::{ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, PackEnd, Store};
+use nectary_store::{
+    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, PackEnd, Sequence, Store,
+};
 
 use crate::random::Random;
 use crate::store::expectation::Event;
@@ -46,6 +48,8 @@ pub struct Workload {
     pub reinserted: u64,
     /// Objects that were written beside those that hints tie them to.
     pub tied: u64,
+    /// Objects that were written anew from memory, to be kept or beside what they are wanted with.
+    pub rewritten: u64,
 }
 
 struct Running {
@@ -59,6 +63,9 @@ struct Running {
     options: OpenOptions,
     reinserted: u64,
     tied: u64,
+    rewritten: u64,
+    /// Puts that the open store did not admit so far.
+    unadmitted: u64,
 }
 
 /// How stores are opened here.
@@ -88,7 +95,20 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
     let write_delay = Duration::from_millis(random.below(6));
     let pack_end = if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot };
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
-    let options = OpenOptions { write_delay, reinsert_percent, pack_end, cluster_bytes, ..open_options() };
+    let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
+    // What is not in memory again after a restart is read from disk, and may be written anew beside what it is wanted with.
+    let warm_up = random.chance(50);
+    let admission = admission(seed);
+    let options = OpenOptions {
+        write_delay,
+        reinsert_percent,
+        rewrite_percent,
+        pack_end,
+        cluster_bytes,
+        warm_up,
+        admission,
+        ..open_options()
+    };
     let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");
     let mut running = Running {
         random,
@@ -100,6 +120,8 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         options,
         reinserted: 0,
         tied: 0,
+        rewritten: 0,
+        unadmitted: 0,
     };
 
     // Before the recording: one lap to three, so that reclaimed and re-inserted segments and old laps are around.
@@ -109,7 +131,7 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
     }
     running.sync().await;
     running.leave();
-    let Running { events, random, next_version, options, reinserted, tied, .. } = running;
+    let Running { events, random, next_version, options, reinserted, tied, rewritten, .. } = running;
     let base = memory.image();
     let recorder = Recorder::new();
     let recorded = recorder.wrap(device);
@@ -126,14 +148,27 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         options,
         reinserted,
         tied,
+        rewritten,
+        unadmitted: 0,
     };
     running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
     for _ in 0..operations {
         running.operate().await;
     }
     running.leave();
-    let Running { events, reinserted, tied, .. } = running;
-    Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied }
+    let Running { events, reinserted, tied, rewritten, .. } = running;
+    Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied, rewritten }
+}
+
+/// In one workload of six not everything is admitted: what is in memory alone leaves images with little in them.
+fn admission(seed: u64) -> AdmissionOptions {
+    let open = AdmissionOptions::default();
+    match seed % 12 {
+        1 => AdmissionOptions { rule: AdmitRule::SecondRequest, ..open },
+        // Up to 2 KiB; some replace longer ones, which are on the disk from the time before the recording.
+        7 => AdmissionOptions { bytes_max: Some(2048), ..open },
+        _ => open,
+    }
 }
 
 /// Fills the device with a store of the same layout and other bodies under the same keys.
@@ -161,11 +196,21 @@ impl Running {
         self.store.as_ref().expect("a store is open between operations")
     }
 
+    /// Tells that a version was accepted, and whether it was admitted to the disk.
+    fn accepted(&mut self, key: u32, version: u32, sequence: Sequence) {
+        let counts = self.store().stat().counts;
+        let unadmitted = counts.unadmitted_first + counts.unadmitted_size;
+        let admitted = unadmitted == std::mem::replace(&mut self.unadmitted, unadmitted);
+        self.tell(Event::Accepted { key, version, sequence: sequence.0, admitted });
+    }
+
     /// Drops the store, as a crash would.
     fn leave(&mut self) {
         let counts = self.store.take().map(|store| store.stat().counts).unwrap_or_default();
         self.reinserted += counts.reinserted;
         self.tied += counts.objects_tied;
+        self.rewritten += counts.regrouped + counts.kept;
+        self.unadmitted = 0;
     }
 
     fn tell(&mut self, event: Event) {
@@ -227,14 +272,18 @@ impl Running {
         let tags: Vec<&[u8]> = tags.iter().map(Vec::as_slice).collect();
         let metadata = version.to_le_bytes().to_vec();
         if self.random.chance(60) {
-            // Some keys are pages to which others belong.
-            let page = self.random.below(BUSY_KEYS.into()) as u32;
-            self.store().collocate(&name, &primary(page));
+            self.collocate(key);
         }
         let put = self.store().put_tagged(KeyRef::new(&name, variant(key)), &tags, metadata.into(), bytes.into());
         if let Ok(sequence) = put.await {
-            self.tell(Event::Accepted { key, version, sequence: sequence.0 });
+            self.accepted(key, version, sequence);
         }
+    }
+
+    /// Some keys are pages to which others belong.
+    fn collocate(&mut self, key: u32) {
+        let page = self.random.below(BUSY_KEYS.into()) as u32;
+        self.store().collocate(&primary(key), &primary(page));
     }
 
     async fn purge(&mut self) {
@@ -299,7 +348,7 @@ impl Running {
             && fill.write(body(0, key, version, length).into()).await.is_ok()
             && let Ok(sequence) = fill.finish().await
         {
-            self.tell(Event::Accepted { key, version, sequence: sequence.0 });
+            self.accepted(key, version, sequence);
         }
     }
 
@@ -321,7 +370,7 @@ impl Running {
             && fill.write(body(0, key, version, length).into()).await.is_ok()
             && let Ok(sequence) = fill.finish().await
         {
-            self.tell(Event::Accepted { key, version, sequence: sequence.0 });
+            self.accepted(key, version, sequence);
         }
     }
 
@@ -336,6 +385,9 @@ impl Running {
         self.tell(Event::Sequences { written: sequences.written.0, flushed: sequences.flushed.0 });
         for _ in 0..LOOKS {
             let key = self.random.below(KEYS.into()) as u32;
+            if self.random.chance(50) {
+                self.collocate(key);
+            }
             let _ = self.store().get(KeyRef::new(&primary(key), variant(key))).await;
         }
     }

@@ -3,7 +3,7 @@
 //! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: what is not
 //! finished is not stored.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
 use super::{FillReader, FillShared, Head, Phase, State, WINDOW_BYTES_MAX};
+use crate::admission::Decision;
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
@@ -38,6 +39,7 @@ pub struct Fill {
     target: Option<Target>,
     tags: Tags,
     fragments: u32,
+    decision: Decision,
     ended: bool,
 }
 
@@ -58,6 +60,7 @@ impl Fill {
             target: None,
             tags: Tags::default(),
             fragments: 0,
+            decision: Decision::Admitted,
             ended: false,
         }
     }
@@ -105,7 +108,10 @@ impl Fill {
             return false;
         }
         let (_, hash) = self.shared.hash(key);
+        self.decision = self.shared.decide(hash, body_bytes);
         let mut state = self.fill.lock();
+        state.is_admitted = self.decision.is_admitted();
+        state.not_stored = !state.is_admitted && body_bytes.is_some_and(|bytes| bytes > layout.whole_bytes_max);
         state.head = Some(Head { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
         state.stored_hash = Some(hash);
         state.tags = self.tags.clone();
@@ -116,12 +122,19 @@ impl Fill {
         true
     }
 
+    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and for memory where it
+    /// is one record; nobody need do anything else. Of a body of unknown length this may change as it comes in.
+    pub fn is_admitted(&self) -> bool {
+        self.decision.is_admitted()
+    }
+
     /// Passes on the next piece of the body.
     ///
     /// Waits while the disk or, where the fill is not stored, the slowest follower is too far behind.
     /// *Errors*: more bytes than were announced; or nobody reads and nothing is stored any more.
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
         let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
+        let chunk_bytes = chunk.len() as u64;
         let (due, not_stored) = {
             let mut state = self.fill.lock();
             if body_bytes.is_some_and(|bytes| state.received + chunk.len() as u64 > bytes) {
@@ -131,13 +144,17 @@ impl Fill {
                 )));
             }
             state.received += chunk.len() as u64;
-            self.shared.fills.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             state.chunks.push_back(chunk);
-            if state.received > self.shared.layout.object_bytes_max() {
-                state.not_stored = true;
+            let is_unbounded = body_bytes.is_none() && self.decision == Decision::Admitted;
+            if is_unbounded && self.shared.admission.is_too_long(state.received) {
+                (self.decision, state.is_admitted) = (Decision::Size, false);
             }
+            let layout = &self.shared.layout;
+            state.not_stored |= state.received > layout.object_bytes_max()
+                || (!state.is_admitted && state.received > layout.whole_bytes_max);
             (state.received - state.stored >= self.shared.layout.fragment_bytes, state.not_stored)
         };
+        self.shared.fills_grow(chunk_bytes);
         self.fill.changed.notify_waiters();
         if due && !not_stored {
             self.store_fragments(false).await;
@@ -161,6 +178,12 @@ impl Fill {
         let whole = received <= self.shared.layout.whole_bytes_max && self.fragments == 0;
         if !whole && !self.fill.lock().not_stored {
             self.store_fragments(true).await;
+        }
+        if whole && self.decision == Decision::Admitted && !self.shared.admission.has_size(received) {
+            self.decision = Decision::Size;
+        }
+        if !whole && !self.decision.is_admitted() {
+            return self.let_go_by(received);
         }
         let not_stored = self.fill.lock().not_stored;
         let stored = if not_stored {
@@ -196,10 +219,29 @@ impl Fill {
             generation: self.fill.generation,
             tags: entry.tags.with(&self.tags)?,
         };
-        let entry = self.shared.commit(parts)?;
+        // A head without its fragments' place on the disk is nothing.
+        let decision = match parts.piece {
+            Piece::Whole => self.shared.decide(parts.hash, Some(parts.object_bytes)),
+            _ => Decision::Replaces,
+        };
+        let entry = self.shared.commit(parts, decision)?;
         let object = Object::new(entry, &self.shared);
         self.end(Phase::Object(object.clone()));
         Ok(object)
+    }
+
+    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` where something of its key came to the disk
+    /// meanwhile, which stays.
+    pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
+        let decision = self.decision;
+        let gone = self.parts(Piece::Whole, Bytes::new(), body_bytes).and_then(|parts| {
+            let (hash, generation) = (parts.hash, parts.generation);
+            let sequence = self.shared.let_go_by(parts).map_err(|refused| self.shared.refusal(refused))?;
+            self.shared.accepted(hash, generation, decision, body_bytes);
+            Ok(Sequence(sequence))
+        });
+        self.end(Phase::Done);
+        gone
     }
 
     /// Says that the response is not storable: followers go on their own.
@@ -229,7 +271,7 @@ impl Fill {
         body.freeze()
     }
 
-    fn commit(&self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
+    fn parts(&self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<EntryParts, Error> {
         let Some(target) = &self.target else { return Err(Error::invalid("a fill was never started")) };
         let generation = self.fill.generation;
         let primary_hash = self.primary_hash;
@@ -240,8 +282,12 @@ impl Fill {
             }
             _ => (target.hash, target.key.clone(), target.metadata.clone(), self.tags.clone()),
         };
-        let parts = EntryParts { key, primary_hash, hash, piece, metadata, body, object_bytes, generation, tags };
-        self.shared.commit(parts).map(|entry| Sequence(entry.sequence))
+        Ok(EntryParts { key, primary_hash, hash, piece, metadata, body, object_bytes, generation, tags })
+    }
+
+    fn commit(&self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
+        let parts = self.parts(piece, body, object_bytes)?;
+        self.shared.commit(parts, self.decision).map(|entry| Sequence(entry.sequence))
     }
 
     /// Stores what has come in as fragments; the last, short one only at the end.
@@ -290,7 +336,7 @@ impl Fill {
                 while state.chunks.front().is_some_and(|chunk| state.base + chunk.len() as u64 <= limit) {
                     let Some(chunk) = state.chunks.pop_front() else { break };
                     state.base += chunk.len() as u64;
-                    self.shared.fills.bytes.fetch_sub(chunk.len() as u64, Ordering::Relaxed);
+                    self.shared.fills_shrink(chunk.len() as u64);
                 }
                 if !state.not_stored || state.received - state.base <= WINDOW_BYTES_MAX {
                     if state.not_stored && state.followers.is_empty() {
@@ -313,6 +359,6 @@ impl Drop for Fill {
         // Followers hold the chunks they still need through the state; the budget counts what runs, not what drains.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        self.shared.fills.bytes.fetch_sub(held, Ordering::Relaxed);
+        self.shared.fills_shrink(held);
     }
 }

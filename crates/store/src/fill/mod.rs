@@ -17,7 +17,8 @@
 //! # The window
 //! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those. Where
 //! the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and
-//! `write` waits for it. Either way a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
+//! `write` waits for it. The same goes for what is not admitted to the disk and too long for one record. Either way a fill
+//! holds at most [`WINDOW_BYTES_MAX`] and a fragment.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,6 +84,16 @@ impl FillTable {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Counts so many bytes more; tells how many there are.
+    pub fn add(&self, bytes: u64) -> u64 {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    /// Counts so many bytes less; tells how many are left.
+    pub fn sub(&self, bytes: u64) -> u64 {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes
+    }
+
     /// Whether a newer version of the key was committed after this generation's fill began.
     pub fn is_superseded(&self, hash: KeyHash, generation: u64) -> bool {
         self.lock()
@@ -130,6 +141,8 @@ struct State {
     /// The hash under which fragments stand.
     stored_hash: Option<KeyHash>,
     not_stored: bool,
+    /// Whether it is to be written to the disk.
+    is_admitted: bool,
     /// Those of the head.
     tags: Tags,
     followers: HashMap<u64, u64>,

@@ -89,6 +89,9 @@ impl Spans {
         let mut notes = Vec::new();
         for (((found, spec), number), size_bytes) in found.into_iter().zip(specs).zip(numbers).zip(sizes) {
             let member = Member { number, ..common };
+            let (weight, all) = (common.weights[number as usize], common.weights[..count as usize].iter());
+            let share = options.admission.share(weight.into(), all.map(|weight| u64::from(*weight)).sum());
+            let options = OpenOptions { admission: share, ..options.clone() };
             let is_believed = believed(number as usize, &memberships, &known);
             let opened = match found {
                 Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {

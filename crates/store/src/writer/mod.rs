@@ -7,6 +7,7 @@
 //! Up to [`IN_FLIGHT_MAX`] appends are in flight at a time and are completed in order, so "written" is a prefix of all
 //! sequences. A segment is flushed when it is closed, so at most two are unflushed.
 
+mod index;
 mod publish;
 mod purges;
 mod segments;
@@ -25,11 +26,13 @@ use crate::checkpoint::{LogPosition, write_checkpoint};
 use crate::error::Error;
 use crate::format::{BLOCK_BYTES, PurgeRecord};
 use crate::index::Location;
+use crate::loading::Rest;
 use crate::pack::{self, PackedAppend};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
-use crate::recovery::{Membership, State, Suspect, wipe_future, write_state};
+use crate::recovery::{Membership, State, wipe_future, write_state};
+use crate::replay::Suspect;
 use crate::shared::Shared;
 use crate::stat::{Counters, Recovery};
 use crate::warm::{Warm, warm_up};
@@ -83,7 +86,8 @@ pub(crate) struct Start {
     /// … and all in flight, where there are several.
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
-    pub suspects: Vec<Suspect>,
+    /// What the index lacks yet.
+    pub rest: Rest,
     /// What is taken into memory again.
     pub warm: Warm,
     /// What recovery replayed.
@@ -118,6 +122,7 @@ pub(crate) struct Writer {
     /// What brings back into memory what was there in the life before.
     warming: Option<JoinHandle<()>>,
     warm: Option<Warm>,
+    rest: Option<Rest>,
     checkpoint: Option<JoinHandle<Result<bool, Error>>>,
     checkpoint_number: u64,
     checkpoint_replies: Vec<oneshot::Sender<Result<(), Error>>>,
@@ -153,7 +158,8 @@ impl Writer {
             position: start.position,
             in_flight: FuturesOrdered::new(),
             spare: Vec::new(),
-            suspects: start.suspects,
+            suspects: Vec::new(),
+            rest: Some(start.rest),
             purge_end: start.purge_log.end(),
             purge_log: start.purge_log,
             purges_waiting: Vec::new(),
@@ -189,10 +195,13 @@ impl Writer {
     /// Says that there is no runtime to run on.
     pub fn cannot_run(self, error: &std::io::Error) {
         self.shared.stop(format!("the writer cannot run: {error}"));
+        self.shared.presence.arrive(u64::MAX);
     }
 
     /// Runs until the store is closed or nobody holds it any more.
     pub async fn run(mut self) {
+        // Gets wait for it.
+        self.bring_index().await;
         // What an earlier life wrote beyond the end of the log goes before anything is written there; gets and puts need not
         // wait for that.
         if !self.replayed.clean
@@ -369,7 +378,12 @@ impl Writer {
         let index_bytes = self.shared.index.bytes() + self.shared.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP);
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
-            let fixed = index_bytes + self.shared.marks.bytes() + self.shared.hints.bytes();
+            let shared = &self.shared;
+            let fixed = index_bytes
+                + shared.marks.bytes()
+                + shared.hints.bytes()
+                + shared.twins.bytes()
+                + shared.admission.bytes();
             let reinserts = self.shared.reinsert_percent > 0;
             let budget = Budget::of(self.memory_bytes, fixed, &self.shared.layout, reinserts);
             self.shared.memory.set_capacity(budget.tier_bytes);

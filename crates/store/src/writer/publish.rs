@@ -2,14 +2,17 @@
 //!
 //! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
 
+use std::sync::atomic::Ordering;
+
 use super::Writer;
 use crate::entry::{Entry, Piece};
 use crate::index::Location;
 use crate::planted::{Bug, planted};
 use crate::purges::Verdict;
 use crate::queue::Unwritten;
-use crate::recovery::Suspect;
+use crate::replay::Suspect;
 use crate::shared::Found;
+use crate::twins::Version;
 
 /// Suspects that are compared at once.
 const SUSPECTS_AT_ONCE: usize = 16;
@@ -22,7 +25,11 @@ impl Writer {
         let shared = &self.shared;
         let entry = &item.entry;
         if let Some(from) = item.moved_from {
-            return self.publish_moved(entry, from, location);
+            self.publish_moved(entry, from, location);
+            if !self.shared.admission.is_open() {
+                self.shared.admission.doubt.move_ends(entry.hash);
+            }
+            return;
         }
         let verdict = shared.verdict(entry);
         if verdict == Verdict::Key || (verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers)) {
@@ -65,6 +72,8 @@ impl Writer {
         }
         shared.index.insert(entry.hash, to);
         shared.index.remove(entry.hash, from);
+        let incarnation = shared.incarnation_at(to, shared.head.load(Ordering::Acquire));
+        shared.twins.note(&Version { hash: entry.hash, generation: entry.generation, location: to, incarnation });
         shared.memory.relocate(entry.hash, from, to);
     }
 

@@ -50,6 +50,7 @@ impl Writer {
         Counters::add(&self.shared.counters.metadata_bytes, 2 * BLOCK_BYTES);
         Counters::add(&self.shared.counters.flushes, 1);
         if result.is_ok() {
+            self.shared.admission.doubt.purges_are_durable(count as u64);
             self.shared.flushed.fetch_max(written, Ordering::AcqRel);
             self.purge_end = self.purge_log.end();
         }

@@ -18,6 +18,9 @@ use crate::log::{Care, SegmentReader};
 use crate::reinsert::harvest;
 use crate::stat::Counters;
 
+/// To look through an index of up to so many bytes, and what of it is in memory, costs less than reading the tables of a segment.
+const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
+
 impl Writer {
     /// Opens the next segment where this one has no room for `bytes`.
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
@@ -35,14 +38,16 @@ impl Writer {
         if self.shared.stopped().is_some() {
             return Err(self.shared.stopped_error());
         }
-        self.shared.flush().await?;
-        self.flushed_at = Instant::now();
         let next = self.position.incarnation + 1;
-        self.reclaim(next).await;
+        // Both wait for the disk, and neither for the other.
+        let (flushed, ()) = tokio::join!(self.shared.flush(), self.reclaim(next));
+        flushed?;
+        self.flushed_at = Instant::now();
         self.shared.head.store(next, Ordering::Release);
         self.shared.pace.opened(next);
         self.position = LogPosition { incarnation: next, offset: 0 };
         let tail = self.shared.layout.tail(next);
+        self.shared.drop_purged_in_memory();
         self.shared.purges.retire(tail, self.shared.fills.generation_min());
         Ok(())
     }
@@ -50,7 +55,12 @@ impl Writer {
     /// Goes on re-inserting what has proved itself in the segments that are overwritten next.
     pub(super) fn begin_harvest(&mut self) {
         // One that runs still looks for what is due before it ends.
-        if self.shared.reinsert_percent > 0 && self.harvest.as_ref().is_none_or(JoinHandle::is_finished) {
+        if self.shared.reinsert_percent == 0 {
+            let next = self.position.incarnation + 1;
+            if let Some(old) = next.checked_sub(self.shared.layout.segment_count).filter(|&old| old > 0) {
+                self.shared.keep_resident(old);
+            }
+        } else if self.harvest.as_ref().is_none_or(JoinHandle::is_finished) {
             self.harvest = Some(tokio::spawn(harvest(Arc::clone(&self.shared))));
         }
     }
@@ -64,23 +74,27 @@ impl Writer {
     }
 
     /// Forgets what stands in the segment that `incarnation` will overwrite.
-    pub(super) async fn reclaim(&mut self, incarnation: u64) {
+    pub(super) async fn reclaim(&self, incarnation: u64) {
         let shared = &self.shared;
         let layout = &shared.layout;
         let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
         let segment = layout.segment_of(old);
         let mut removed = 0;
-        let mut reader = SegmentReader::new(&shared.device, layout, old);
-        let scanned = reader
-            .scan(0, 0, Care::Search, |record| {
-                removed += u64::from(shared.index.remove(record.hash, record.location));
-                shared.memory.remove_at(record.hash, record.location);
-            })
-            .await;
-        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
-        if scanned.damaged {
+        let mut sweeps = shared.index.bytes() <= SWEEP_INDEX_BYTES_MAX;
+        if !sweeps {
+            let mut reader = SegmentReader::new(&shared.device, layout, old);
+            let scanned = reader
+                .scan(0, 0, Care::Search, |record| {
+                    removed += u64::from(shared.index.remove(record.hash, record.location));
+                    shared.memory.remove_at(record.hash, record.location);
+                })
+                .await;
+            sweeps = scanned.damaged;
+        }
+        if sweeps {
+            let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
             removed += shared.index.sweep(here);
-            shared.memory.sweep(here);
+            shared.memory.sweep(|entry| entry.location().is_some_and(here));
         }
         let units = layout.segment_bytes / UNIT_BYTES;
         shared.marks.clear(segment * units..(segment + 1) * units);

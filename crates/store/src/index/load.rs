@@ -1,0 +1,189 @@
+//! Shards as a checkpoint keeps them: out of the index, and into it again.
+//!
+//! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its shard,
+//! and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
+//!
+//! *Cost* of loading: one pass over the slots without a branch that depends on them; they are taken as they were read.
+
+use std::sync::atomic::Ordering;
+
+use super::{
+    DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, UNIT_BITS, UNIT_MASK, class_units, distance_of, location_of, slots_bytes,
+};
+use crate::format::UNIT_BYTES;
+use crate::planted::{Bug, planted};
+
+/// Which places a checkpoint may lead to.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// Places from here on lie behind the segments.
+    units: u64,
+    /// Of each segment, whether it still holds what it held; empty where all do.
+    segments: Vec<bool>,
+    segment_units: u64,
+}
+
+impl Kept {
+    /// All places below `units`.
+    pub fn below(units: u64) -> Kept {
+        Kept { units, segments: Vec::new(), segment_units: units.max(1) }
+    }
+
+    /// Those in segments of `segment_units` of which `segments` says so.
+    pub fn of(segments: Vec<bool>, segment_units: u64) -> Kept {
+        let units = segments.len() as u64 * segment_units;
+        let segments = if segments.iter().all(|&kept| kept) { Vec::new() } else { segments };
+        Kept { units, segments, segment_units: segment_units.max(1) }
+    }
+
+    fn has(&self, unit: u64) -> bool {
+        let segment = || self.segments.get((unit / self.segment_units) as usize) == Some(&true);
+        unit < self.units && (self.segments.is_empty() || segment())
+    }
+
+    fn has_all_below(&self, unit_end: u64) -> bool {
+        unit_end <= self.units && self.segments.is_empty()
+    }
+}
+
+impl Index {
+    /// Copies a shard's slots as a checkpoint keeps them, with the count of its homes.
+    pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
+        let shard = self.shard(shard);
+        let mut bytes = Vec::with_capacity(shard.slots.len() * SLOT_BYTES);
+        for entry in &shard.slots {
+            bytes.extend_from_slice(&entry.to_le_bytes());
+        }
+        (shard.homes as u32, bytes)
+    }
+
+    /// Whether a shard of this index can have so many homes.
+    pub fn can_have(&self, homes: u32) -> bool {
+        homes as usize >= self.homes_initial
+    }
+
+    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump cannot
+    /// be right.
+    pub fn load(&self, shard_index: usize, homes: u32, slots: Vec<u64>, kept: &Kept) -> bool {
+        if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
+            return false;
+        }
+        let mut shard = Shard { slots, homes: homes as usize, entries: 0 };
+        let class_bytes: [u64; 64] = std::array::from_fn(|class| class_units(class as u8) * UNIT_BYTES);
+        // How far from home the entry in the slot before may stand at most, and one more. So none stands before the first slot.
+        let mut distance_end = 1;
+        let (mut is_right, mut record_bytes, mut unit_end) = (true, 0, 0);
+        for &entry in &shard.slots {
+            let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
+            is_right &= !is_entry | (distance < distance_end);
+            distance_end = if is_entry { distance + 2 } else { 1 };
+            shard.entries += usize::from(is_entry);
+            record_bytes += class_bytes[(entry >> UNIT_BITS & 63) as usize] * u64::from(is_entry);
+            unit_end = unit_end.max((entry & UNIT_MASK) + 1);
+        }
+        is_right &= self.last_are_right(&shard);
+        if !is_right && !planted(Bug::CheckpointSlotUnchecked) {
+            return false;
+        }
+        self.entries.fetch_add(shard.entries as u64, Ordering::Relaxed);
+        self.record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
+        if !kept.has_all_below(unit_end) {
+            let is_dead = |slot: &usize| shard.slots[*slot] != 0 && !kept.has(shard.slots[*slot] & UNIT_MASK);
+            let dead: Vec<usize> = (0..shard.slots.len()).filter(is_dead).collect();
+            // From the end, so that what moves up has been looked at already.
+            for slot in dead.into_iter().rev() {
+                self.forget(shard.slots[slot]);
+                shard.take(slot);
+            }
+        }
+        self.put_shard(shard_index, shard);
+        true
+    }
+
+    /// Takes a shard from another index of the same store.
+    pub fn adopt(&self, shard_index: usize, other: &Index) {
+        let taken = std::mem::replace(&mut *other.shard(shard_index), Shard::of(other.homes_initial));
+        let entries = taken.slots.iter().filter(|entry| **entry != 0);
+        let record_bytes = entries.map(|entry| location_of(*entry).bytes_max()).sum();
+        self.entries.fetch_add(taken.entries as u64, Ordering::Relaxed);
+        self.record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
+        self.put_shard(shard_index, taken);
+    }
+
+    /// Puts a shard whose entries are counted in the place of one that nobody has seen.
+    fn put_shard(&self, shard_index: usize, shard: Shard) {
+        let mut current = self.shard(shard_index);
+        if current.entries > 0 {
+            current.slots.iter().filter(|entry| **entry != 0).for_each(|entry| self.forget(*entry));
+        }
+        self.bytes.fetch_add((SLOT_BYTES * shard.slots.len()) as u64, Ordering::Relaxed);
+        self.bytes.fetch_sub((SLOT_BYTES * current.slots.len()) as u64, Ordering::Relaxed);
+        *current = shard;
+    }
+
+    /// Whether what stands in the last slots has a home, and a hash: at the last homes place and tag may be those of none.
+    fn last_are_right(&self, shard: &Shard) -> bool {
+        let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
+        shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {
+            let home = slot.checked_sub(distance_of(entry));
+            home.is_some_and(|home| {
+                home < first_unsure || (home < shard.homes && shard.known(self.width, slot, entry) >> self.width == 0)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::REACH;
+    use super::*;
+    use crate::index::Location;
+    use crate::key::KeyHash;
+
+    const UNITS: u64 = 1000;
+
+    fn filled() -> Index {
+        let index = Index::new(4, 1 << 20);
+        for number in 0..700_u128 {
+            let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 6 & (u64::MAX >> 6) as u128;
+            index.insert(KeyHash(hash), Location::new(number as u64 + 2, 64));
+        }
+        index
+    }
+
+    fn slots(index: &Index) -> (u32, Vec<u64>) {
+        let (homes, bytes) = index.dump(0);
+        (homes, bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect())
+    }
+
+    #[test]
+    fn a_shard_with_an_entry_that_no_lookup_would_find_is_refused() {
+        let index = filled();
+        let (homes, whole) = slots(&index);
+        let loads = |slots: Vec<u64>| Index::new(4, 1 << 20).load(0, homes, slots, &Kept::below(UNITS));
+        assert!(loads(whole.clone()));
+        assert!(!loads(whole[1..].to_vec()), "a slot is missing");
+        for slot in 0..whole.len() {
+            let mut far = whole.clone();
+            far[slot] = 2 | 63 << DISTANCE_SHIFT;
+            assert!(!loads(far), "slot {slot} holds what is 63 slots from home behind what is not");
+        }
+        let mut homeless = whole;
+        homeless[homes as usize + REACH - 1] = 2;
+        assert!(!loads(homeless), "the last slots are nobody's home");
+    }
+
+    #[test]
+    fn places_that_are_not_kept_are_left_out_and_the_rest_is_found() {
+        let index = filled();
+        let (homes, whole) = slots(&index);
+        let segments = (0..10).map(|segment| segment % 3 != 1).collect();
+        let copy = Index::new(4, 1 << 20);
+        assert!(copy.load(0, homes, whole, &Kept::of(segments, 100)));
+        let kept = index.locations().iter().filter(|location| location.unit / 100 % 3 != 1).count();
+        assert_eq!((copy.len() as usize, copy.locations().len()), (kept, kept));
+        let other = Index::new(4, 1 << 20);
+        other.adopt(0, &copy);
+        assert_eq!((other.len(), other.bytes(), other.record_bytes()), (copy.len(), copy.bytes(), copy.record_bytes()));
+    }
+}
