@@ -21,7 +21,7 @@ const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
 const IO_MS: f64 = 10.0;
 const BYTE_MS: f64 = 1.0 / 20_000.0;
 /// What is put is written when so much of the disk's time has passed.
-const WRITE_DELAY_MS: f64 = 500.0;
+const WRITE_DELAY_MS: f64 = 5_000.0;
 
 /// A way of packing and reading.
 struct Way {
@@ -57,6 +57,9 @@ fn ways(memory_bytes: u64) -> Vec<Way> {
     let mut hot = way("hints, auto, from the hot end", true, ClusterRead::Auto, 64);
     hot.options.pack_end = PackEnd::Hot;
     ways.push(hot);
+    let mut apart = way("hints, auto, nothing anew", true, ClusterRead::Auto, 64);
+    apart.options.rewrite_percent = 0;
+    ways.push(apart);
     ways
 }
 
@@ -78,11 +81,8 @@ async fn is_right(object: &nectary_store::Object, request: &Request) -> bool {
     bytes as u64 != object.body_bytes() || content::first_wrong(request.object, request.bytes, &pieces).is_none()
 }
 
-async fn put(store: &Store, request: &Request, hints: bool) -> Result<(), Failure> {
+async fn put(store: &Store, request: &Request) -> Result<(), Failure> {
     let name = request.key();
-    if let Some(page) = request.page.filter(|_| hints) {
-        store.collocate(name.as_bytes(), Request { object: page, ..*request }.key().as_bytes());
-    }
     let body = Bytes::from(content::body(request.object, request.bytes));
     for _ in 0..8 {
         match store.put(KeyRef::new(name.as_bytes(), b""), Bytes::new(), body.clone()).await {
@@ -99,10 +99,13 @@ async fn replay(way: &Way, requests: &[Request], disk_bytes: u64) -> Result<Stat
     let store = Store::open(device, way.options.clone()).await?;
     let mut written_ms = 0.0;
     for request in requests {
+        if let Some(page) = request.page_key().filter(|_| way.hints) {
+            store.collocate(request.key().as_bytes(), page.as_bytes());
+        }
         match store.get(KeyRef::new(request.key().as_bytes(), b"")).await {
             Some(object) if is_right(&object, request).await => {}
             Some(_) => return Err(format!("object {} came back with wrong bytes", request.object).into()),
-            None => put(&store, request, way.hints).await?,
+            None => put(&store, request).await?,
         }
         if disk_ms(&store.stat()) - written_ms >= WRITE_DELAY_MS {
             store.sync().await?;
@@ -126,15 +129,15 @@ fn main() -> Result<(), Failure> {
         requests.len()
     );
     println!(
-        "{:<30} {:>6} {:>6} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>8}",
-        "", "hits", "memory", "reads/rq", "I/Os/rq", "KiB/read", "taken", "hit", "tied", "ms/rq"
+        "{:<30} {:>6} {:>6} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
+        "", "hits", "memory", "reads/rq", "I/Os/rq", "KiB/read", "taken", "hit", "tied", "strays", "anew", "ms/rq"
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for way in ways(memory_bytes).iter().filter(|way| only.as_ref().is_none_or(|only| way.name == only)) {
         let stat = runtime.block_on(replay(way, &requests, disk_bytes))?;
         let (counts, count) = (&stat.counts, requests.len() as f64);
         println!(
-            "{:<30} {:>6.3} {:>6.3} {:>8.4} {:>8.4} {:>8.1} {:>7} {:>7} {:>7} {:>8.3}",
+            "{:<30} {:>6.3} {:>6.3} {:>8.4} {:>8.4} {:>8.1} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8.3}",
             way.name,
             (counts.hits_memory + counts.hits_disk) as f64 / count,
             counts.hits_memory as f64 / count,
@@ -144,6 +147,8 @@ fn main() -> Result<(), Failure> {
             counts.neighbours_taken,
             counts.neighbours_hit,
             counts.objects_tied,
+            counts.strays,
+            counts.regrouped + counts.kept,
             disk_ms(&stat) / count,
         );
     }

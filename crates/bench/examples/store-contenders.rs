@@ -10,8 +10,9 @@ use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, Options, Plan, Preset, Programs};
 use nectary_bench::{guardian, worker};
 
-const USAGE: &str = "store-contenders limits FOLDER | table4 | table5; with a table: [--quick] [--ablations] [--scale F] [--trace F] \
-                     [--pairs N] [--size GB] [--only NAME] [--speed N] [--json FILE]";
+const USAGE: &str = "store-contenders limits FOLDER | table4 | table5 | bare; with the last three: [--quick] [--ablations] [--scale F] \
+                     [--trace F] [--pairs N] [--size GB] [--only NAME] [--speed N] [--embedded N] [--folder DIR] [--foyer PROGRAM] \
+                     [--json FILE]";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("limits") if arguments.len() == 2 => measure_limits(&arguments[1]),
         Some("table4") => run(Preset::Table4, &arguments[1..]),
         Some("table5") => run(Preset::Table5, &arguments[1..]),
+        Some("bare") => run(Preset::Bare, &arguments[1..]),
         _ => Err(USAGE.into()),
     }
 }
@@ -37,18 +39,7 @@ fn measure_limits(folder: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
-    let mut options = Options {
-        preset,
-        scale: None,
-        quick: false,
-        ablations: false,
-        seed: 1,
-        pairs: None,
-        only: Vec::new(),
-        sizes: Vec::new(),
-        speed: None,
-        trace: None,
-    };
+    let mut options = Options::new(preset);
     let mut json = None;
     let mut left = arguments.iter();
     while let Some(name) = left.next() {
@@ -67,6 +58,9 @@ fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
             "--size" => options.sizes.push(value.parse()?),
             "--trace" => options.trace = Some(value.parse()?),
             "--speed" => options.speed = Some(value.parse()?),
+            "--embedded" => options.embedded.push(value.parse()?),
+            "--folder" => options.folder = Some(value.into()),
+            "--foyer" => options.foyer = Some(value.into()),
             "--only" => options.only.push(value.clone()),
             "--json" => json = Some(value.clone()),
             _ => return Err(USAGE.into()),

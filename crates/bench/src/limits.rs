@@ -1,13 +1,14 @@
 //! `bench limits`: how much of what a device can do the store leaves to its users, beside fio on the same device.
 //!
-//! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once, against fio's random reads of
-//! the same size, 32 at once. Filling: objects put one after another, until they are flushed, against fio's sequential
+//! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two threads, against
+//! fio's random reads of the same size, 32 at once from one thread or from two, whichever is more. Filling: objects put one after another, until they are flushed, against fio's sequential
 //! writes of 1 MiB of as many bytes, until they are flushed. Both have a file of their own, of the same size, written once before, in
 //! the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the store gives back is
-//! compared. Leaves to others: what users wait for (`store`).
+//! compared with one that was made before. Leaves to others: what users wait for (`store`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,19 +21,24 @@ use crate::guardian::Guardian;
 use crate::random::Random;
 use crate::statistics::{estimate, paired_ratio};
 use crate::store::Figure;
-use crate::workload::{Request, content};
-use crate::{Error, ErrorKind, machine};
+use crate::workload::content;
+use crate::{Error, ErrorKind, machine, sys};
 
 /// How many reads are under way at once.
 const DEPTH: usize = 32;
+/// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it (`FIO_JOBS`).
+const THREADS: usize = 2;
+/// fio reads from one thread, or from as many as the store: what is more counts, as that is what the device can do.
+const FIO_JOBS: [usize; 2] = [1, THREADS];
 /// What the store may use: far less than what is read, so that hardly anything is in memory.
 const MEMORY_BYTES: u64 = 32 << 20;
 /// What both should reach.
 const TARGET: f64 = 0.9;
 /// Writes of fio that are under way at once.
 const FIO_WRITES: usize = 4;
-/// How long a put that the disk is too slow for waits before it is tried again.
-const PUT_PAUSE: Duration = Duration::from_micros(200);
+/// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an object
+/// which comes back for another one is found out. A prime, as what is confused lies at rounder distances.
+const BODIES: u32 = 1021;
 /// Bytes that the smallest run needs.
 const BYTES_MIN: u64 = 256 << 20;
 
@@ -73,11 +79,26 @@ impl LimitsReport {
     }
 }
 
-/// Rates of the store and of fio for the same figure.
+/// Runs of the store and of fio for the same figure.
 #[derive(Default)]
 struct Rates {
     store: Vec<f64>,
     fio: Vec<f64>,
+    /// Processor time, in microseconds a read, or for as many bytes as an object has.
+    store_processor: Vec<f64>,
+    fio_processor: Vec<f64>,
+}
+
+impl Rates {
+    fn add_store(&mut self, (rate, processor): (f64, f64)) {
+        self.store.push(rate);
+        self.store_processor.push(processor);
+    }
+
+    fn add_fio(&mut self, (rate, processor): (f64, f64)) {
+        self.fio.push(rate);
+        self.fio_processor.push(processor);
+    }
 }
 
 /// Measures; `progress` is told how many of how many runs are done.
@@ -117,7 +138,7 @@ async fn run(
         done += 1;
     };
     step();
-    fio.write(options.bytes)?;
+    fio.write(options.bytes, options.object_bytes)?;
     step();
     let mut store = Filled::create(&folder.join("store"), options).await?;
     store.fill(options.bytes).await?;
@@ -127,20 +148,25 @@ async fn run(
         for is_store in if pair % 2 == 0 { [true, false] } else { [false, true] } {
             step();
             match is_store {
-                true => fill.store.push(store.fill(fill_bytes).await?),
-                false => fill.fio.push(fio.write(fill_bytes)?),
+                true => fill.add_store(store.fill(fill_bytes).await?),
+                false => fill.add_fio(fio.write(fill_bytes, options.object_bytes)?),
             }
         }
     }
     // What one read takes, the record's header and the blocks that it touches included, is what fio reads.
-    let (_, read_bytes) = store.read(Duration::from_millis(200)).await?;
-    let read_bytes = read_bytes.next_multiple_of(4096);
+    let (_, read_bytes) = store.read(Duration::from_millis(200))?;
+    let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
     for pair in 0..options.pairs {
         for is_store in if pair % 2 == 0 { [true, false] } else { [false, true] } {
             step();
             match is_store {
-                true => reads.store.push(store.read(Duration::from_secs(options.seconds)).await?.0),
-                false => reads.fio.push(fio.read(read_bytes, options.seconds)?),
+                true => reads.add_store(store.read(Duration::from_secs(options.seconds))?.0),
+                false => {
+                    let runs = FIO_JOBS.map(|jobs| fio.read(read_bytes, jobs, options.seconds));
+                    let [one, several] = runs;
+                    let (one, several) = (one?, several?);
+                    reads.add_fio(if one.0 >= several.0 { one } else { several });
+                }
             }
         }
     }
@@ -152,7 +178,9 @@ async fn run(
 /// A store in a file, and which objects it should have.
 struct Filled {
     store: Store,
+    block_bytes: u32,
     object_bytes: u32,
+    bodies: Arc<Vec<Bytes>>,
     next: u32,
     random: Random,
 }
@@ -161,75 +189,106 @@ impl Filled {
     async fn create(path: &Path, options: &LimitsOptions) -> Result<Filled, Error> {
         let open = DeviceOptions { create_bytes: Some(options.bytes), ..DeviceOptions::default() };
         let device = nectary_block::open(&format!("file:{}", path.display()), &open).await?;
+        let block_bytes = device.geometry().block_bytes;
         let create = CreateOptions { size_bytes: options.bytes, segment_bytes: None, force: true };
         Store::create(device.clone(), &create).await?;
         let open = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
         let store = Store::open(device, open).await?;
-        Ok(Filled { store, object_bytes: options.object_bytes, next: 0, random: Random::new(1) })
+        let bodies = (0..BODIES).map(|number| content::body(number, options.object_bytes).into()).collect();
+        let (object_bytes, bodies) = (options.object_bytes, Arc::new(bodies));
+        Ok(Filled { store, block_bytes, object_bytes, bodies, next: 0, random: Random::new(1) })
     }
 
-    /// Puts objects of so many bytes together and flushes them; returns bytes a second.
-    async fn fill(&mut self, bytes: u64) -> Result<f64, Error> {
-        let began = Instant::now();
+    /// Puts objects of so many bytes together and flushes them; returns bytes a second, and processor time a put.
+    async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
+        let (began, processor) = (Instant::now(), sys::processor_time());
         let count = bytes.div_ceil(u64::from(self.object_bytes));
         for _ in 0..count {
-            let request = self.request(self.next);
+            let key = self.next.to_le_bytes();
+            let body = self.bodies[(self.next % BODIES) as usize].clone();
             self.next += 1;
-            let body = Bytes::from(content::body(request.object, request.bytes));
-            let key = request.key();
-            while let Err(error) = self.store.put(KeyRef::new(key.as_bytes(), b""), Bytes::new(), body.clone()).await {
+            while let Err(error) = self.store.put(KeyRef::new(&key, b""), Bytes::new(), body.clone()).await {
                 match error.kind {
-                    StoreErrorKind::Busy => tokio::time::sleep(PUT_PAUSE).await,
+                    StoreErrorKind::Busy => self.store.wait_for_room().await,
                     _ => return Err(error.into()),
                 }
             }
         }
         self.store.sync().await?;
-        Ok((count * u64::from(self.object_bytes)) as f64 / began.elapsed().as_secs_f64())
+        let rate = (count * u64::from(self.object_bytes)) as f64 / began.elapsed().as_secs_f64();
+        Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / count as f64))
     }
 
-    /// Reads objects at random for a while; returns reads of the device a second, and their mean size.
-    async fn read(&mut self, time: Duration) -> Result<(f64, u64), Error> {
+    /// Reads objects at random for a while; returns reads of the device a second, the processor time of each, and their mean size.
+    fn read(&mut self, time: Duration) -> Result<((f64, f64), u64), Error> {
         // The younger half: none of it is overwritten soon.
         let held = self.store.stat().entries.min(u64::from(self.next)) as u32 / 2;
         let before = self.store.stat().counts;
-        let began = Instant::now();
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..DEPTH {
-            let store = self.store.clone();
-            let mut random = Random::new(self.random.next_u64());
-            let (next, bytes) = (self.next, self.object_bytes);
-            tasks.spawn(async move {
-                while began.elapsed() < time {
-                    let object = next - 1 - random.below(held.into()) as u32;
-                    let request = Request { client: 0, object, bytes, page: None };
-                    let key = request.key();
-                    let Some(found) = store.get(KeyRef::new(key.as_bytes(), b"")).await else { continue };
-                    let Some(body) = found.whole() else { continue };
-                    if let Some(position) = content::first_wrong(object, bytes, std::slice::from_ref(body)) {
-                        let message =
-                            format!("the run is void: byte {position} of object {object} is not what was put");
-                        return Err(Error::new(ErrorKind::Void, message));
-                    }
-                }
-                Ok(())
-            });
-        }
-        while let Some(done) = tasks.join_next().await {
-            done.map_err(|error| Error::failed("a reader", error))??;
-        }
+        let (began, processor) = (Instant::now(), sys::processor_time());
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (store, bodies) = (self.store.clone(), self.bodies.clone());
+                let (newest, seed) = (self.next - 1, self.random.next_u64());
+                let reader = Reader { store, bodies, newest, held, until: began + time };
+                std::thread::spawn(move || reader.run(DEPTH / THREADS, seed))
+            })
+            .collect();
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         let seconds = began.elapsed().as_secs_f64();
+        let processor = sys::processor_time() - processor;
+        for ended in ended {
+            ended.map_err(|_| Error::failed("a reader", "it panicked"))??;
+        }
         let counts = self.store.stat().counts;
         let reads = counts.device_reads - before.device_reads;
         let bytes = counts.device_read_bytes - before.device_read_bytes;
         if reads == 0 {
             return Err(Error::failed("reading objects", "none came from the disk"));
         }
-        Ok((reads as f64 / seconds, bytes / reads))
+        Ok(((reads as f64 / seconds, processor.as_secs_f64() * 1e6 / reads as f64), bytes / reads))
+    }
+}
+
+/// One thread that reads.
+#[derive(Clone)]
+struct Reader {
+    store: Store,
+    bodies: Arc<Vec<Bytes>>,
+    /// The object that was put last, and how many before it are read.
+    newest: u32,
+    held: u32,
+    until: Instant,
+}
+
+impl Reader {
+    fn run(self, depth: usize, seed: u64) -> Result<(), Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
+        runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            let mut random = Random::new(seed);
+            for _ in 0..depth {
+                tasks.spawn(self.clone().read(Random::new(random.next_u64())));
+            }
+            while let Some(done) = tasks.join_next().await {
+                done.map_err(|error| Error::failed("a reader", error))??;
+            }
+            Ok(())
+        })
     }
 
-    fn request(&self, object: u32) -> Request {
-        Request { client: 0, object, bytes: self.object_bytes, page: None }
+    /// Reads one object after the other.
+    async fn read(self, mut random: Random) -> Result<(), Error> {
+        while Instant::now() < self.until {
+            let object = self.newest - random.below(self.held.into()) as u32;
+            let Some(found) = self.store.get(KeyRef::new(&object.to_le_bytes(), b"")).await else { continue };
+            let Some(body) = found.whole() else { continue };
+            if *body != self.bodies[(object % BODIES) as usize] {
+                let message = format!("the run is void: what object {object} has is not what was put");
+                return Err(Error::new(ErrorKind::Void, message));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -240,16 +299,25 @@ struct Fio {
 }
 
 impl Fio {
-    fn write(&self, bytes: u64) -> Result<f64, Error> {
+    /// Bytes a second, and processor time for `unit` bytes.
+    fn write(&self, bytes: u64, unit: u32) -> Result<(f64, f64), Error> {
         let arguments = ["--rw=write", "--bs=1M", "--end_fsync=1"];
         let more = [format!("--io_size={bytes}"), format!("--iodepth={FIO_WRITES}")];
-        number(&self.run(&arguments, &more)?, "write", "bw_bytes")
+        let report = self.run(&arguments, &more)?;
+        let rate = number(&report, "write", "bw_bytes")?;
+        Ok((rate, processor_share(&report) * 1e6 / rate * f64::from(unit)))
     }
 
-    fn read(&self, bytes: u64, seconds: u64) -> Result<f64, Error> {
-        let arguments = ["--rw=randread", "--time_based", "--norandommap"];
-        let more = [format!("--bs={bytes}"), format!("--runtime={seconds}"), format!("--iodepth={DEPTH}")];
-        number(&self.run(&arguments, &more)?, "read", "iops")
+    /// Reads a second, and processor time of each.
+    fn read(&self, bytes: u64, jobs: usize, seconds: u64) -> Result<(f64, f64), Error> {
+        let arguments = ["--rw=randread", "--time_based", "--norandommap", "--group_reporting"];
+        let depth = [format!("--numjobs={jobs}"), format!("--iodepth={}", DEPTH / jobs)];
+        let more =
+            [format!("--bs={bytes}"), format!("--runtime={seconds}")].into_iter().chain(depth).collect::<Vec<_>>();
+        let report = self.run(&arguments, &more)?;
+        let rate = number(&report, "read", "iops")?;
+        // With several jobs it is their mean.
+        Ok((rate, processor_share(&report) * jobs as f64 * 1e6 / rate))
     }
 
     fn run(&self, arguments: &[&str], more: &[String]) -> Result<Value, Error> {
@@ -276,12 +344,17 @@ fn number(report: &Value, direction: &str, name: &str) -> Result<f64, Error> {
     value.ok_or_else(|| Error::failed("fio's report", format!("there is no {direction} {name} in it")))
 }
 
+/// How much of one processor fio used.
+fn processor_share(report: &Value) -> f64 {
+    ["usr_cpu", "sys_cpu"].iter().filter_map(|name| report["jobs"][0][name].as_f64()).sum::<f64>() / 100.0
+}
+
 fn report(options: &LimitsOptions, read_bytes: u64, fill: &Rates, reads: &Rates) -> LimitsReport {
     let mut figures = Vec::new();
     let mut rows = Vec::new();
     let mut text = format!("bench limits: {}\n", machine::describe());
     text.push_str(&format!(
-        "{} pairs on files of {} MiB in {}; objects of {} bytes, {read_bytes} bytes a read\n",
+        "{} pairs on files of {} MiB in {}; objects of {} bytes, {read_bytes} bytes a read; us: processor time a read or an object\n",
         options.pairs,
         options.bytes >> 20,
         options.folder.display(),
@@ -291,15 +364,17 @@ fn report(options: &LimitsOptions, read_bytes: u64, fill: &Rates, reads: &Rates)
         let ratio = paired_ratio(&rates.store, &rates.fio);
         let figure = |name: String, unit, found: crate::statistics::Estimate, target| {
             let (value, low, high) = (found.value, found.low, found.high);
-            Figure { name, value, unit, low, high, target }
+            Figure { name, value, unit, low, high, target, is_at_most: false }
         };
         let main = figure(format!("limits.{name}.of_fio"), "x", ratio, Some(TARGET));
         let scaled = |rates: &[f64]| estimate(&rates.iter().map(|rate| rate / by).collect::<Vec<f64>>());
         let (store, fio) = (scaled(&rates.store), scaled(&rates.fio));
         text.push_str(&format!(
-            "  {name:14} nectary {:9.1} {unit}   fio {:9.1} {unit}   ratio {:.3} ({:.3} to {:.3})  target {TARGET}{}\n",
+            "  {name:14} nectary {:9.1} {unit} {:5.1} us   fio {:9.1} {unit} {:5.1} us   ratio {:.3} ({:.3} to {:.3})  target {TARGET}{}\n",
             store.value,
+            estimate(&rates.store_processor).value,
             fio.value,
+            estimate(&rates.fio_processor).value,
             ratio.value,
             ratio.low,
             ratio.high,
@@ -308,7 +383,8 @@ fn report(options: &LimitsOptions, read_bytes: u64, fill: &Rates, reads: &Rates)
         figures.push(main);
         figures.push(figure(format!("limits.{name}.nectary"), unit, store, None));
         figures.push(figure(format!("limits.{name}.fio"), unit, fio, None));
-        rows.push(json!({ "figure": name, "unit": unit, "nectary": rates.store, "fio": rates.fio, "divided_by": by }));
+        rows.push(json!({ "figure": name, "unit": unit, "nectary": rates.store, "fio": rates.fio, "divided_by": by,
+            "processor_us": { "nectary": rates.store_processor, "fio": rates.fio_processor } }));
     }
     figures.sort_by_key(|figure| !figure.is_short());
     let setting = json!({
@@ -334,8 +410,14 @@ mod tests {
     #[test]
     fn half_of_fios_rate_is_short_and_stands_first() {
         let options = LimitsOptions { folder: "/tmp".into(), bytes: 1 << 30, object_bytes: 8000, pairs: 2, seconds: 1 };
-        let half = Rates { store: vec![50.0, 50.0], fio: vec![100.0, 100.0] };
-        let whole = Rates { store: vec![95.0, 95.0], fio: vec![100.0, 100.0] };
+        let mut rates = [Rates::default(), Rates::default()];
+        for (rates, store) in rates.iter_mut().zip([50.0, 95.0]) {
+            for _ in 0..options.pairs {
+                rates.add_store((store, 20.0));
+                rates.add_fio((100.0, 10.0));
+            }
+        }
+        let [half, whole] = rates;
         let report = report(&options, 12_288, &half, &whole);
         assert_eq!(report.figures[0].name, "limits.fill.of_fio");
         assert!(report.figures[0].is_short() && !report.figures[1].is_short());

@@ -115,6 +115,33 @@ fn thrifty_allocator() {
     }
 }
 
+/// Stops a child with all its threads, and returns when none of them runs any more; one that has ended stays as it is.
+pub(crate) fn stop(child: u32) -> Result<(), Error> {
+    signal(child, libc::SIGSTOP)?;
+    loop {
+        // SAFETY: zeroes are a value of this plain structure.
+        let mut seen: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: the structure is the call's to write; the child is left for its owner to wait for.
+        let result = unsafe { libc::waitid(libc::P_PID, child, &mut seen, flags) };
+        match result {
+            0 => return Ok(()),
+            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return Err(Error::os(format!("waiting for process {child} to stop"))),
+        }
+    }
+}
+
+/// Lets a child that was stopped go on.
+pub(crate) fn go_on(child: u32) -> Result<(), Error> {
+    signal(child, libc::SIGCONT)
+}
+
+fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
+    // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
+    checked(unsafe { libc::kill(child as libc::pid_t, number) }, format!("signal {number} to process {child}"))
+}
+
 /// Makes this process the leader of a session of its own: no terminal's signal reaches it.
 pub(crate) fn leave_terminal() {
     // SAFETY: the call takes nothing; it fails only where that is so already.

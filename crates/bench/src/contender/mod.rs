@@ -4,6 +4,7 @@
 //! byte is right is judged by the worker, never by the contender.
 
 mod files;
+mod foyer;
 mod memory;
 mod nectary;
 
@@ -13,10 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::workload::Request;
+use crate::{Error, ErrorKind};
 
 pub use files::{FileSystem, Files, FilesOptions};
+pub use foyer::{FoyerEngine, FoyerSettings, FoyerWrites};
 pub use memory::Memory;
 pub use nectary::{Nectary, Settings};
 
@@ -74,12 +76,22 @@ pub enum Kind {
         /// Memory that is left to the kernel's buffer cache, in bytes.
         buffer_bytes: u64,
     },
+    /// foyer, a cache in memory and on disk from crates.io, in a program of its own: whoever does not compare pays nothing for it.
+    Foyer {
+        /// Its memory, in bytes: what it keeps there and its buffers.
+        memory_bytes: u64,
+        /// How it is used.
+        settings: FoyerSettings,
+    },
     /// A table in memory, for tests; it gives back one wrong byte for this object.
     Memory {
         /// The object whose bytes are wrong.
         wrong: Option<u32>,
     },
 }
+
+/// Opens a contender that another program brings.
+pub type Opener = fn(&Kind, &Place) -> Result<Box<dyn Storage>, Error>;
 
 /// What a contender stands on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -109,6 +121,7 @@ pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
             files::prepare(&options)?;
             Prepared::Files(options)
         }
+        Kind::Foyer { .. } => Prepared::Foreign { kind: kind.clone(), place: place.clone() },
         Kind::Memory { wrong } => Prepared::Memory(*wrong),
     })
 }
@@ -126,18 +139,33 @@ pub enum Prepared {
     },
     /// File systems were made.
     Files(FilesOptions),
+    /// What this program does not know; nothing was made.
+    Foreign {
+        /// What it is.
+        kind: Kind,
+        /// Where it is.
+        place: Place,
+    },
     /// Nothing was made.
     Memory(Option<u32>),
 }
 
 impl Prepared {
-    /// Puts it into service with cold caches.
-    pub fn start(self) -> Result<Box<dyn Storage>, Error> {
+    /// Puts it into service with cold caches; `opener` is for what this crate does not know.
+    ///
+    /// *Errors*: [`ErrorKind::Missing`] where there is none.
+    pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn Storage>, Error> {
         Ok(match self {
             Prepared::Nectary { memory_bytes, settings, place } => {
                 Box::new(Nectary::open(&place, memory_bytes, &settings)?)
             }
             Prepared::Files(options) => Box::new(Files::start(options)?),
+            Prepared::Foreign { kind, place } => match opener {
+                Some(open) => open(&kind, &place)?,
+                None => {
+                    return Err(Error::new(ErrorKind::Missing, format!("this program cannot contend with {kind:?}")));
+                }
+            },
             Prepared::Memory(wrong) => Box::new(Memory::new(wrong)),
         })
     }

@@ -31,7 +31,7 @@ const WRITE_DELAY_MS: u64 = 5_000;
 /// How the store is used: what ablations change, one thing at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether it is told the hints of what is put.
+    /// Whether it is told the hints of what is asked for.
     pub hints: bool,
     /// What a read takes.
     pub cluster_read: ClusterRead,
@@ -41,15 +41,17 @@ pub struct Settings {
     pub from_hot_end: bool,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
+    /// How much may be written anew from memory, in percent of what is put.
+    pub rewrite_percent: u32,
     /// How long what is put may wait to be written, in milliseconds.
     pub write_delay_ms: u64,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        let OpenOptions { cluster_read, cluster_bytes, reinsert_percent, .. } = OpenOptions::default();
+        let OpenOptions { cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, .. } = OpenOptions::default();
         let (hints, from_hot_end, write_delay_ms) = (true, false, WRITE_DELAY_MS);
-        Settings { hints, cluster_read, cluster_bytes, from_hot_end, reinsert_percent, write_delay_ms }
+        Settings { hints, cluster_read, cluster_bytes, from_hot_end, reinsert_percent, rewrite_percent, write_delay_ms }
     }
 }
 
@@ -66,6 +68,7 @@ impl Settings {
             ("cluster-256k", Settings { cluster_bytes: 256 << 10, ..usual() }),
             ("hot-end", Settings { from_hot_end: true, ..usual() }),
             ("reinsert-10", Settings { reinsert_percent: 10, ..usual() }),
+            ("rewrite-off", Settings { rewrite_percent: 0, ..usual() }),
             ("delay-500ms", Settings { write_delay_ms: 500, ..usual() }),
         ]
     }
@@ -128,6 +131,7 @@ impl Nectary {
             cluster_bytes: settings.cluster_bytes,
             pack_end: if settings.from_hot_end { PackEnd::Hot } else { PackEnd::Cold },
             reinsert_percent: settings.reinsert_percent,
+            rewrite_percent: settings.rewrite_percent,
             warm_up: false,
             ..OpenOptions::default()
         };
@@ -142,6 +146,9 @@ impl Nectary {
 impl Storage for Nectary {
     fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
         let key = request.key();
+        if let Some(page) = request.page_key().filter(|_| self.hints) {
+            self.store.collocate(key.as_bytes(), page.as_bytes());
+        }
         let key = KeyRef::new(key.as_bytes(), b"");
         let resident = self.store.get_resident(key);
         let in_memory = resident.is_some();
@@ -172,9 +179,6 @@ impl Storage for Nectary {
 
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
         let key = request.key();
-        if let Some(page) = request.page.filter(|_| self.hints) {
-            self.store.collocate(key.as_bytes(), Request { object: page, ..*request }.key().as_bytes());
-        }
         block_on(async {
             for _ in 0..PUT_ATTEMPTS_MAX {
                 let put = self.store.put(KeyRef::new(key.as_bytes(), b""), Bytes::new(), body.clone()).await;

@@ -2,9 +2,10 @@
 //!
 //! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, where one is wanted → memory or
 //! a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page cache has no part in it
-//! below the loop device. Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's
+//! below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing else (`bare`). Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's
 //! process can read.
 
+mod bare;
 mod clock;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use nectary_block::{
 };
 use serde::{Deserialize, Serialize};
 
+use bare::BareDisk;
 pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;
@@ -32,6 +34,8 @@ pub struct DiskOptions {
     pub time: Timekeeping,
     /// Where the bytes are: in files of this directory; `None` for memory.
     pub folder: Option<PathBuf>,
+    /// Whether the disk is the device that the directory is on, as it is: no model, and no process of ours below the loop device.
+    pub is_bare: bool,
 }
 
 /// Counters of one disk.
@@ -87,7 +91,13 @@ impl DiskCounts {
 
 /// An attached disk; dropped, it is detached where nobody uses it any more.
 pub struct MeasuredDisk {
-    attachment: Attachment,
+    below: Below,
+}
+
+/// What is below a disk's loop device.
+enum Below {
+    Attached(Attachment),
+    Bare(BareDisk),
 }
 
 impl MeasuredDisk {
@@ -99,6 +109,10 @@ impl MeasuredDisk {
         clock: &Arc<SharedClock>,
         slot: usize,
     ) -> Result<MeasuredDisk, Error> {
+        if let (true, Some(folder)) = (options.is_bare, &options.folder) {
+            let path = folder.join(format!("{name}.disk"));
+            return Ok(MeasuredDisk { below: Below::Bare(BareDisk::new(&path, bytes)?) });
+        }
         let below = match &options.folder {
             None => format!("memory:{bytes}"),
             Some(folder) => format!("file:{}", folder.join(format!("{name}.disk")).display()),
@@ -121,12 +135,15 @@ impl MeasuredDisk {
         // A thread of its own: the kernel's exceptions for who serves a disk are not for whoever calls.
         let thread = std::thread::spawn(move || Attachment::start(registry, &spec, options));
         let attachment = thread.join().map_err(|_| Error::failed("attaching a disk", "its thread panicked"))??;
-        Ok(MeasuredDisk { attachment })
+        Ok(MeasuredDisk { below: Below::Attached(attachment) })
     }
 
     /// The block device.
     pub fn path(&self) -> &Path {
-        self.attachment.path()
+        match &self.below {
+            Below::Attached(attachment) => attachment.path(),
+            Below::Bare(disk) => disk.path(),
+        }
     }
 
     /// What it has done until now.
@@ -134,7 +151,11 @@ impl MeasuredDisk {
         let name = self.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default();
         let mut counts = kernel_counts(&text);
-        for figures in self.attachment.device_figures() {
+        let figures = match &self.below {
+            Below::Attached(attachment) => attachment.device_figures(),
+            Below::Bare(_) => Vec::new(),
+        };
+        for figures in figures {
             if figures.device == "model" {
                 let value = |name| figures.values.iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1);
                 (counts.busy_us, counts.served, counts.seeks) = (value("busy_us"), value("operations"), value("seeks"));
@@ -147,10 +168,11 @@ impl MeasuredDisk {
 impl Drop for MeasuredDisk {
     fn drop(&mut self) {
         // What still uses it has been killed; what cannot be released now goes with this process.
-        if self.attachment.release().is_ok() {
-            let _ = self.attachment.finish();
-        } else {
-            let _ = self.attachment.release_when_unused();
+        match &mut self.below {
+            Below::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
+            Below::Attached(attachment) => drop(attachment.release_when_unused()),
+            // It lets go by itself.
+            Below::Bare(_) => {}
         }
     }
 }

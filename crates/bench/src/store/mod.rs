@@ -1,4 +1,4 @@
-//! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5.
+//! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5, and on a device of today.
 //!
 //! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a
 //! process of its own, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
@@ -6,18 +6,21 @@
 //! contenders' times for one piece is one pair, and there are at least ten. Nectary contends twice: what the two differ by
 //! is the noise. In the end the hits of each are compared with a simulation's.
 
+mod lanes;
 mod limit;
 mod plan;
 mod report;
 mod run;
 mod simulation;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 pub use limit::Limit;
 pub use plan::{Group, Lane, Plan};
 pub use report::{Figure, Report};
-pub use run::{LaneResult, Programs, Progress, run};
+pub use run::{GroupResult, LaneResult, Programs, Progress, run};
 pub use simulation::Expected;
 
 /// The seeds' tables.
@@ -27,6 +30,8 @@ pub enum Preset {
     Table4,
     /// Four threads, two disks; against UFS in three forms.
     Table5,
+    /// One thread, one disk as it is, in real time; pages that embed 1 to 10 objects; against file systems and foyer.
+    Bare,
 }
 
 impl Preset {
@@ -35,13 +40,14 @@ impl Preset {
         match self {
             Preset::Table4 => "table4",
             Preset::Table5 => "table5",
+            Preset::Bare => "bare",
         }
     }
 
     /// Disks of a contender.
     pub fn disks(self) -> usize {
         match self {
-            Preset::Table4 => 1,
+            Preset::Table4 | Preset::Bare => 1,
             Preset::Table5 => 2,
         }
     }
@@ -49,7 +55,7 @@ impl Preset {
     /// Threads of the workload.
     pub fn threads(self) -> usize {
         match self {
-            Preset::Table4 => 1,
+            Preset::Table4 | Preset::Bare => 1,
             Preset::Table5 => 4,
         }
     }
@@ -81,6 +87,33 @@ pub struct Options {
     pub only: Vec<String>,
     /// Disk sizes of the table to run, in GB; all where there is none.
     pub sizes: Vec<u64>,
+    /// Only pages that embed so many objects on average, of a bare disk's; all of them where there is none.
+    pub embedded: Vec<u64>,
+    /// The directory whose device is the bare disk.
+    pub folder: Option<PathBuf>,
+    /// The program that contends with foyer, where it is there.
+    pub foyer: Option<PathBuf>,
     /// Disks in real time, so many times faster; on a virtual clock where nothing is said.
     pub speed: Option<f64>,
+}
+
+impl Options {
+    /// A preset with nothing else asked for.
+    pub fn new(preset: Preset) -> Options {
+        Options {
+            preset,
+            scale: None,
+            trace: None,
+            quick: false,
+            ablations: false,
+            seed: 1,
+            pairs: None,
+            only: Vec::new(),
+            sizes: Vec::new(),
+            embedded: Vec::new(),
+            folder: None,
+            foyer: None,
+            speed: None,
+        }
+    }
 }

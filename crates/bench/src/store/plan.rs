@@ -1,15 +1,16 @@
 //! Which contenders run, on what disks, with how much memory: the presets as data, scaled.
+//!
+//! Owns: scaling, and what is refused. Leaves to others: the contenders of each preset (`lanes`).
 
+use super::lanes::{is_named, lanes};
 use super::{Options, Preset, SCALE, TRACE_SHARE};
-use crate::contender::{FileSystem, Kind, Settings};
+use crate::contender::Kind;
 use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
 /// The seeds' memory, in MB.
-const MEMORY_MB: u64 = 256;
-/// How it is divided between the proxy's cache and the buffer cache, in MB.
-const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
+pub(super) const MEMORY_MB: u64 = 256;
 /// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings, stacks, what its
 /// allocator keeps. It is given that much less, so that it stays in the memory that everybody has.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
@@ -28,6 +29,9 @@ const REQUESTS_QUICK: u64 = 12_000;
 const SPEED_MAX: f64 = 100.0;
 /// The seeds' disk.
 const MODEL: &str = "hdd-1999";
+/// Embedded objects a page on a bare disk, of which a quick run takes the one that a target is for.
+const EMBEDDED: [u64; 4] = [1, 3, 5, 10];
+pub(super) const EMBEDDED_AIM: u64 = 5;
 /// Bytes of a GB, as disks have them.
 const GB: f64 = 1e9;
 
@@ -49,8 +53,12 @@ pub struct Lane {
 /// All contenders on one disk size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
+    /// Its name in figures.
+    pub label: String,
     /// The seeds' disk size in GB.
     pub seed_gb: u64,
+    /// The requests' laws.
+    pub laws: Laws,
     /// Scaled, in bytes, all disks together.
     pub disk_bytes: u64,
     /// The contenders; the first two are Nectary.
@@ -64,8 +72,8 @@ pub struct Plan {
     pub options: Options,
     /// The share of the seeds' sizes.
     pub scale: f64,
-    /// The requests' laws.
-    pub laws: Laws,
+    /// Requests of the whole scaled trace.
+    pub trace_requests: u64,
     /// How many of them are replayed.
     pub requests: u64,
     /// Pieces of the workload, each of which gives one pair.
@@ -102,48 +110,50 @@ impl Plan {
         if pairs < 2 || (pairs < PAIRS && !options.quick) {
             return Err(usage(format!("{pairs} pairs are too few: {PAIRS} at least, or 2 with --quick")));
         }
-        let laws = Laws::seed_trace(options.seed, scale);
         let threads = options.preset.threads();
+        let is_bare = options.preset == Preset::Bare;
         let time = match options.speed {
+            Some(_) if is_bare => return Err(usage("a bare disk is as fast as it is: leave --speed away".to_owned())),
+            None if is_bare => Timekeeping::Real { speed: 1.0 },
             None => Timekeeping::Virtual,
             Some(speed) if (1.0..=SPEED_MAX).contains(&speed) => Timekeeping::Real { speed },
             Some(_) => return Err(usage(format!("a speed is at least 1 and at most {SPEED_MAX}"))),
         };
+        if is_bare != options.folder.is_some() {
+            return Err(usage("a bare disk, and it alone, needs a directory on the device".to_owned()));
+        }
         let share = options.trace.unwrap_or(TRACE_SHARE);
         if !(share > 0.0 && share <= 1.0) {
             return Err(usage("a share of the trace is more than 0 and at most 1".to_owned()));
         }
-        let requests = ((laws.requests as f64 * share) as u64).max(pairs as u64);
+        let trace_requests = Laws::seed_trace(options.seed, scale).requests;
+        let requests = ((trace_requests as f64 * share) as u64).max(pairs as u64);
         let requests = if options.quick { requests.min(REQUESTS_QUICK) } else { requests };
         let mut skipped = Vec::new();
         let mut groups = Vec::new();
-        for (seed_gb, lanes) in lanes(&options, memory_bytes) {
-            let is_wanted = options.sizes.is_empty() || options.sizes.contains(&seed_gb);
-            let is_small = options.quick || options.ablations;
-            if !is_wanted || (is_small && options.sizes.is_empty() && !groups.is_empty()) {
-                continue;
-            }
+        for (label, seed_gb, laws) in conditions(&options, scale) {
             let disk_bytes = ((seed_gb as f64 * GB * scale) as u64).next_multiple_of(1 << 20);
-            let is_there = |lane: &Lane| match lane.kind {
-                Kind::Files { system, .. } => match system.missing() {
-                    None => true,
-                    Some(reason) => {
-                        skipped.push(format!("{}: {reason}", lane.name));
-                        false
-                    }
-                },
-                _ => true,
+            let lanes = lanes(&options, memory_bytes, memory_bytes - beyond_bytes, seed_gb);
+            let is_there = |lane: &Lane| match missing(&options, lane) {
+                None => true,
+                Some(reason) => {
+                    skipped.push(format!("{}: {reason}", lane.name));
+                    false
+                }
             };
             let lanes: Vec<Lane> = lanes.into_iter().filter(|lane| is_named(&options, lane)).filter(is_there).collect();
-            groups.push(Group { seed_gb, disk_bytes, lanes });
+            groups.push(Group { label, seed_gb, laws, disk_bytes, lanes });
         }
         skipped.sort();
         skipped.dedup();
         if groups.is_empty() {
-            return Err(usage(format!("{} has no disk of {:?} GB", options.preset.name(), options.sizes)));
+            let Options { sizes, embedded, .. } = &options;
+            let name = options.preset.name();
+            return Err(usage(format!("{name} has no disk of {sizes:?} GB with pages of {embedded:?} objects")));
         }
-        let disk = DiskOptions { model: Some(MODEL.to_owned()), time, folder: None };
-        Ok(Plan { options, scale, laws, requests, pairs, threads, disk, memory_bytes, groups, skipped })
+        let model = (!is_bare).then(|| MODEL.to_owned());
+        let disk = DiskOptions { model, time, folder: options.folder.clone(), is_bare };
+        Ok(Plan { options, scale, trace_requests, requests, pairs, threads, disk, memory_bytes, groups, skipped })
     }
 
     /// Where the kernel would kill a contender that could not be held at its allowance, in bytes.
@@ -163,6 +173,42 @@ impl Plan {
     }
 }
 
+/// Name, disk size in GB and laws of each group of contenders.
+fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
+    let usual = Laws::seed_trace(options.seed, scale);
+    let is_small = options.quick || options.ablations;
+    let of_size = |size: u64| (format!("{size}gb"), size, usual.clone());
+    let sizes: &[u64] = match options.preset {
+        Preset::Table4 => &[4, 9, 18],
+        Preset::Table5 => &[4, 8],
+        Preset::Bare => {
+            let size = options.sizes.first().copied().unwrap_or(4);
+            let of_embedded =
+                |count: u64| (format!("embedded-{count}"), size, Laws { embedded_mean: count as f64, ..usual.clone() });
+            let is_wanted = |count: &u64| match options.embedded.is_empty() {
+                true => !is_small || *count == EMBEDDED_AIM,
+                false => options.embedded.contains(count),
+            };
+            return EMBEDDED.into_iter().filter(is_wanted).map(of_embedded).collect();
+        }
+    };
+    let wanted = sizes.iter().filter(|size| options.sizes.is_empty() || options.sizes.contains(size));
+    let all: Vec<_> = wanted.map(|&size| of_size(size)).collect();
+    let count = if is_small && options.sizes.is_empty() { 1 } else { all.len() };
+    all.into_iter().take(count).collect()
+}
+
+/// Why a contender is not there, where it is not.
+fn missing(options: &Options, lane: &Lane) -> Option<String> {
+    match lane.kind {
+        Kind::Files { system, .. } => system.missing(),
+        Kind::Foyer { .. } if options.foyer.is_none() => Some(
+            "its program, nectary-foyer, is not beside this one: cargo build --release -p nectary-foyer".to_owned(),
+        ),
+        _ => None,
+    }
+}
+
 fn store_beyond_bytes(options: &Options) -> u64 {
     match options.speed {
         // Threads are modelled: one asks for all of them.
@@ -171,98 +217,13 @@ fn store_beyond_bytes(options: &Options) -> u64 {
     }
 }
 
-fn is_named(options: &Options, lane: &Lane) -> bool {
-    let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
-    let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
-    let is_ablation = options.ablations && is_nectary && lane.disks == options.preset.disks();
-    let is_any = options.only.is_empty() && !options.ablations;
-    is_any || is_named || is_ablation || lane.name == "nectary" || lane.name == "nectary-again"
-}
-
-/// The lanes of each disk size of a preset.
-fn lanes(options: &Options, memory_bytes: u64) -> Vec<(u64, Vec<Lane>)> {
-    let nectary = |name: &str, disks| Lane {
-        name: name.to_owned(),
-        seed_name: "Hummingbird",
-        kind: Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options), settings: Settings::default() },
-        disks,
-        memory: MEMORY_MB.to_string(),
-    };
-    let ablations = |disks| {
-        let all = if options.ablations { Settings::ablations() } else { Vec::new() };
-        let lane = move |(name, settings)| {
-            let mut lane = nectary(&format!("nectary-{name}"), disks);
-            lane.kind = Kind::Nectary { memory_bytes: memory_bytes - store_beyond_bytes(options), settings };
-            lane
-        };
-        all.into_iter().map(lane)
-    };
-    let files = |system: FileSystem, seed_name, split: (u64, u64), disks| Lane {
-        name: format!("{}.{}", system.name(), split.0),
-        seed_name,
-        kind: Kind::Files {
-            system,
-            proxy_bytes: memory_bytes * split.0 / MEMORY_MB,
-            buffer_bytes: memory_bytes * split.1 / MEMORY_MB,
-        },
-        disks,
-        memory: format!("{}+{}", split.0, split.1),
-    };
-    let [guideline, even] = SPLITS_MB;
-    let sizes: &[u64] = match options.preset {
-        Preset::Table4 => &[4, 9, 18],
-        Preset::Table5 => &[4, 8],
-    };
-    let of_size = |size: u64| match options.preset {
-        Preset::Table4 => {
-            let mut lanes = vec![nectary("nectary", 1), nectary("nectary-again", 1)];
-            lanes.extend(ablations(1));
-            for split in [guideline, even] {
-                // The seeds' EFS supports no more than 8 GB.
-                if size <= 8 {
-                    lanes.push(files(FileSystem::Ext4Dirsync, "EFS", split, 1));
-                }
-                lanes.push(files(FileSystem::Xfs, "XFS", split, 1));
-            }
-            if size == sizes[0] {
-                lanes.push(files(FileSystem::Ext4, "", guideline, 1));
-                lanes.push(files(FileSystem::Btrfs, "", guideline, 1));
-            }
-            lanes
-        }
-        Preset::Table5 => {
-            let mut lanes = vec![nectary("nectary", 2), nectary("nectary-again", 2)];
-            lanes.extend(ablations(2));
-            lanes.push(files(FileSystem::Ext4Async, "UFS-async", guideline, 2));
-            lanes.push(files(FileSystem::Ext4, "UFS-soft", guideline, 2));
-            lanes.push(files(FileSystem::Ext4Dirsync, "UFS", guideline, 2));
-            lanes.push(nectary("nectary-one-disk", 1));
-            let mut one = files(FileSystem::Ext4Async, "UFS-async", guideline, 1);
-            one.name.push_str("-one-disk");
-            lanes.push(one);
-            lanes
-        }
-    };
-    sizes.iter().map(|&size| (size, of_size(size))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contender::{FileSystem, Settings};
 
     fn options(preset: Preset) -> Options {
-        Options {
-            preset,
-            scale: None,
-            quick: false,
-            ablations: false,
-            seed: 1,
-            pairs: None,
-            only: Vec::new(),
-            sizes: Vec::new(),
-            speed: None,
-            trace: None,
-        }
+        Options::new(preset)
     }
 
     #[test]
@@ -276,6 +237,9 @@ mod tests {
         }
         let plan = Plan::new(options(Preset::Table5)).unwrap();
         assert_eq!(plan.threads, 4);
+        assert!(
+            plan.groups.iter().all(|group| group.lanes.iter().all(|lane| !matches!(lane.kind, Kind::Foyer { .. })))
+        );
         assert!(plan.groups.iter().all(|group| group.lanes[0].disks == 2));
     }
 
@@ -302,6 +266,26 @@ mod tests {
                 assert_ne!(*settings, Settings::default(), "{}", lane.name);
             }
         }
+    }
+
+    #[test]
+    fn a_bare_disk_has_a_group_for_each_number_of_embedded_objects_in_real_time() {
+        let bare = Options { folder: Some("/tmp".into()), foyer: Some("/bin/true".into()), ..options(Preset::Bare) };
+        let plan = Plan::new(bare.clone()).unwrap();
+        let labels: Vec<&str> = plan.groups.iter().map(|group| group.label.as_str()).collect();
+        assert_eq!(labels, ["embedded-1", "embedded-3", "embedded-5", "embedded-10"]);
+        assert_eq!((plan.disk.time, &plan.disk.model), (Timekeeping::Real { speed: 1.0 }, &None));
+        for group in &plan.groups {
+            for name in ["nectary-again", "nectary-hints-off", "foyer"] {
+                assert!(group.lanes.iter().any(|lane| lane.name == name), "{name}");
+            }
+        }
+        let without = Plan::new(Options { foyer: None, ..bare.clone() }).unwrap();
+        assert!(without.skipped.iter().any(|reason| reason.contains("nectary-foyer")), "{:?}", without.skipped);
+        assert_eq!(Plan::new(Options { quick: true, ..bare.clone() }).unwrap().groups[0].label, "embedded-5");
+        assert!(Plan::new(Options { embedded: vec![4], ..bare.clone() }).is_err());
+        assert!(Plan::new(Options { folder: None, ..bare.clone() }).is_err());
+        assert!(Plan::new(Options { speed: Some(2.0), ..bare }).is_err());
     }
 
     #[test]

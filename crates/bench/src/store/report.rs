@@ -10,11 +10,10 @@ use serde_json::{Value, json};
 use super::Preset;
 use super::limit::Limit;
 use super::plan::{Group, Plan};
-use super::run::LaneResult;
+use super::run::{GroupResult, LaneResult};
 use crate::disk::Timekeeping;
 use crate::machine;
 use crate::statistics::paired_ratio;
-use crate::workload::Totals;
 
 /// One figure of a report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,19 +30,21 @@ pub struct Figure {
     pub high: f64,
     /// What it should be at least, where something was set.
     pub target: Option<f64>,
+    /// Whether the target is what it should be at most.
+    pub is_at_most: bool,
 }
 
 impl Figure {
     /// Whether it is under its target.
     pub fn is_short(&self) -> bool {
-        self.target.is_some_and(|target| self.value < target)
+        self.target.is_some_and(|target| if self.is_at_most { self.value > target } else { self.value < target })
     }
 }
 
 /// A finished run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// `store-table4` or `store-table5`.
+    /// `store-table4`, `store-table5` or `store-bare`.
     pub experiment: String,
     /// How it was asked for and where it ran.
     pub setting: Value,
@@ -57,24 +58,27 @@ pub struct Report {
 
 impl Report {
     /// Makes the report of a run.
-    pub fn new(plan: &Plan, totals: Totals, groups: Vec<(Group, Limit, Vec<LaneResult>)>, took: Duration) -> Report {
+    pub fn new(plan: &Plan, groups: Vec<GroupResult>, took: Duration) -> Report {
         let mut figures = Vec::new();
         let mut rows = Vec::new();
-        for (group, limit, lanes) in &groups {
+        for GroupResult { group, limit, lanes, .. } in &groups {
             figures.extend(ratios(plan.options.preset, group, lanes));
             rows.extend(lanes.iter().map(|lane| row(group, limit, lane)));
         }
-        figures.extend(best_of_xfs(&figures));
+        if plan.options.preset != Preset::Bare {
+            figures.extend(best_of_xfs(&figures));
+        }
         // Stable: what is as short as another keeps its order.
         figures.sort_by_key(|figure| (!figure.name.ends_with(".nectary-again"), !figure.is_short()));
         let experiment = format!("store-{}", plan.options.preset.name());
         let setting = json!({
             "scale": plan.scale, "requests": plan.requests, "quick": plan.options.quick, "seed": plan.options.seed, "pairs": plan.pairs,
             "threads": plan.threads, "disk": plan.disk, "memory_bytes": plan.memory_bytes,
-            "group_bytes": plan.group_bytes(), "workload": totals, "machine": machine::describe(),
+            "group_bytes": plan.group_bytes(), "workload": groups.iter().map(|one| json!({"group": one.group.label, "totals": one.totals})).collect::<Vec<_>>(),
+            "machine": machine::describe(),
             "skipped": plan.skipped, "took_s": took.as_secs_f64(),
         });
-        let text = text(plan, totals, &groups, &figures, took);
+        let text = text(plan, &groups, &figures, took);
         Report { experiment, setting, figures, rows, text }
     }
 
@@ -84,9 +88,11 @@ impl Report {
     }
 }
 
-/// What the design asks for, by preset and peer.
-fn target(preset: Preset, name: &str) -> Option<f64> {
+/// What the design asks for, by preset, group and peer.
+fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
     match preset {
+        Preset::Bare if name.starts_with("xfs.") && group.label == EMBEDDED_AIM => Some(5.0),
+        Preset::Bare if name.starts_with("foyer") => Some(1.0),
         Preset::Table4 if name.starts_with("xfs.") => Some(4.6),
         Preset::Table4 if name.starts_with("ext4-dirsync.") => Some(13.0),
         Preset::Table5 if name.starts_with("ext4-async.") && !name.ends_with("one-disk") => Some(2.3),
@@ -95,27 +101,54 @@ fn target(preset: Preset, name: &str) -> Option<f64> {
     }
 }
 
+/// The pages for which a bare disk has a target with hints, and what the target without hints is.
+const EMBEDDED_AIM: &str = "embedded-5";
+const HINTS_OFF: &str = "nectary-hints-off";
+const HINTS_OFF_AIM: f64 = 2.0;
+/// What may be written to the device for each byte that was put.
+const WRITTEN_MAX: f64 = 1.25;
+
 /// Nectary's requests a second over those of each other contender, piece by piece.
 fn ratios(preset: Preset, group: &Group, lanes: &[LaneResult]) -> Vec<Figure> {
     let Some(nectary) = lanes.first() else { return Vec::new() };
-    let ratio = |lane: &LaneResult| {
-        let estimate = paired_ratio(&lane.times(), &nectary.times());
-        Figure {
-            name: format!("ratio.{}gb.{}", group.seed_gb, lane.name),
-            value: estimate.value,
-            unit: "x",
-            low: estimate.low,
-            high: estimate.high,
-            target: target(preset, &lane.name),
-        }
+    let label = &group.label;
+    let ratio = |name: String, one: &LaneResult, other: &LaneResult, target| {
+        let estimate = paired_ratio(&other.times(), &one.times());
+        let (value, low, high) = (estimate.value, estimate.low, estimate.high);
+        Figure { name, value, unit: "x", low, high, target, is_at_most: false }
     };
-    let mut figures: Vec<Figure> = lanes.iter().skip(1).map(ratio).collect();
-    let peers = lanes.iter().filter(|lane| !lane.name.starts_with("nectary"));
-    if let Some(best) = peers.map(|lane| lane.total.hit_rate()).reduce(f64::max) {
-        let value = 100.0 * (nectary.total.hit_rate() - best);
-        let name = format!("hit_rate_beyond_peers.{}gb", group.seed_gb);
-        figures.push(Figure { name, value, unit: "points", low: value, high: value, target: Some(0.0) });
+    let with = lanes
+        .iter()
+        .skip(1)
+        .map(|lane| ratio(format!("ratio.{label}.{}", lane.name), nectary, lane, target(preset, group, &lane.name)));
+    let mut figures: Vec<Figure> = with.collect();
+    let single = |name, value, unit, target, is_at_most| Figure {
+        name,
+        value,
+        unit,
+        low: value,
+        high: value,
+        target: Some(target),
+        is_at_most,
+    };
+    if let (Preset::Bare, Some(off)) = (preset, lanes.iter().find(|lane| lane.name == HINTS_OFF)) {
+        for lane in lanes.iter().filter(|lane| !lane.name.starts_with("nectary")) {
+            let target = lane.name.starts_with("xfs.").then_some(HINTS_OFF_AIM);
+            figures.push(ratio(format!("ratio_hints_off.{label}.{}", lane.name), off, lane, target));
+        }
     }
+    let best = |is_foyer: bool| {
+        let peers = lanes.iter().filter(|lane| !lane.name.starts_with("nectary"));
+        let peers = peers.filter(|lane| lane.name.starts_with("foyer") == is_foyer);
+        peers.map(|lane| lane.total.hit_rate()).reduce(f64::max)
+    };
+    for (name, best) in [("peers", best(false)), ("foyer", best(true))] {
+        let Some(best) = best else { continue };
+        let beyond = 100.0 * (nectary.total.hit_rate() - best);
+        figures.push(single(format!("hit_rate_beyond_{name}.{label}"), beyond, "points", 0.0, false));
+    }
+    let written = nectary.written_per_byte();
+    figures.push(single(format!("written_per_byte_put.{label}"), written, "B", WRITTEN_MAX, true));
     figures
 }
 
@@ -123,16 +156,16 @@ fn ratios(preset: Preset, group: &Group, lanes: &[LaneResult]) -> Vec<Figure> {
 fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
     let against = figures.iter().filter(|figure| figure.name.contains(".xfs."));
     let best = against.max_by(|left, right| left.value.total_cmp(&right.value))?;
-    Some(Figure { name: "ratio.best.xfs".to_owned(), target: Some(7.6), ..best.clone() })
+    Some(Figure { name: "ratio.best.xfs".to_owned(), target: Some(7.6), is_at_most: false, ..best.clone() })
 }
 
 fn row(group: &Group, limit: &Limit, lane: &LaneResult) -> Value {
     let (total, disk) = (&lane.total, lane.disk());
     json!({
-        "contender": lane.name, "stands_for": lane.seed_name, "disk_gb": group.seed_gb, "disk_bytes": group.disk_bytes,
+        "contender": lane.name, "stands_for": lane.seed_name, "group": group.label, "disk_gb": group.seed_gb, "disk_bytes": group.disk_bytes,
         "disks": lane.disks, "memory": lane.memory, "hit_rate": total.hit_rate(), "fs_read_ms": read_ms(lane),
         "fs_write_ms": write_ms(lane), "disk_ios": disk.operations, "disk_io_ms": lane.disk_io_ms(),
-        "run_s": total.run_s, "requests_per_s": total.requests as f64 / total.run_s,
+        "written_per_byte_put": lane.written_per_byte(), "run_s": total.run_s, "requests_per_s": total.requests as f64 / total.run_s,
         "limit_requests_per_s": limit.requests_per_s(total, lane.disks), "limit": limit, "memory_use": lane.usage,
         "memory_kept": lane.keeping, "simulated": lane.simulated,
         "disk_counts": lane.counts, "counters": lane.counters, "total": total, "pieces": lane.pieces,
@@ -152,27 +185,22 @@ fn write_ms(lane: &LaneResult) -> f64 {
     1e3 * lane.total.put_s / lane.total.misses().max(1) as f64
 }
 
-fn text(
-    plan: &Plan,
-    totals: Totals,
-    groups: &[(Group, Limit, Vec<LaneResult>)],
-    figures: &[Figure],
-    took: Duration,
-) -> String {
+fn text(plan: &Plan, groups: &[GroupResult], figures: &[Figure], took: Duration) -> String {
     let mut text = String::new();
-    head(&mut text, plan, totals, took);
+    head(&mut text, plan, took);
     let _ = writeln!(
         text,
-        "\nNectary's requests a second over those of each contender; first itself again, which is the noise, then what is short"
+        "\nNectary's requests a second over those of each contender, and what else has a target; first itself again, which is the noise, then what is short"
     );
     for figure in figures {
-        let target = figure.target.map(|target| format!("  target {target}")).unwrap_or_default();
+        let most = if figure.is_at_most { "at most " } else { "" };
+        let target = figure.target.map(|target| format!("  target {most}{target}")).unwrap_or_default();
         let short = if figure.is_short() { "  SHORT" } else { "" };
         let Figure { name, value, unit, low, high, .. } = figure;
         let _ = writeln!(text, "  {name:34} {value:7.2} {unit} ({low:.2} to {high:.2}){target}{short}");
     }
-    for (group, limit, lanes) in groups {
-        table(&mut text, group, limit, lanes);
+    for result in groups {
+        table(&mut text, result);
     }
     for skipped in &plan.skipped {
         let _ = writeln!(text, "not run: {skipped}");
@@ -180,29 +208,37 @@ fn text(
     text
 }
 
-fn head(text: &mut String, plan: &Plan, totals: Totals, took: Duration) {
+fn head(text: &mut String, plan: &Plan, took: Duration) {
     let Plan { scale, pairs, threads, .. } = plan;
-    let mega = |bytes: u64| bytes as f64 / 1e6;
-    let _ = writeln!(text, "bench store --seed {}: {}", plan.options.preset.name(), machine::describe());
+    let option = if plan.disk.is_bare { "--disk" } else { "--seed" };
+    let _ = writeln!(text, "bench store {option} {}: {}", plan.options.preset.name(), machine::describe());
     let _ = writeln!(
         text,
-        "scale {scale:.5}, seed {}, {pairs} pairs, {threads} thread(s), took {:.0} s; {} requests of {}, {:.0} MB unique, {:.0} MB in all",
+        "scale {scale:.5}, seed {}, {pairs} pairs, {threads} thread(s), took {:.0} s; {} requests of {}",
         plan.options.seed,
         took.as_secs_f64(),
-        totals.requests,
-        plan.laws.requests,
-        mega(totals.unique_bytes),
-        mega(totals.bytes)
+        plan.requests,
+        plan.trace_requests
     );
-    let model = plan.disk.model.as_deref().unwrap_or("none");
-    let clock = match plan.disk.time {
-        Timekeeping::Virtual => "virtual clock".to_owned(),
-        Timekeeping::Real { speed } => format!("{speed} times faster than real"),
+    let path = match (&plan.disk.model, plan.disk.is_bare, plan.disk.time) {
+        (_, true, _) => {
+            "a bare disk under every contender: a file on this device and a loop device with direct I/O; times are \
+                         real, without the harness's own between calls"
+                .to_owned()
+        }
+        (model, _, time) => {
+            let clock = match time {
+                Timekeeping::Virtual => "virtual clock".to_owned(),
+                Timekeeping::Real { speed } => format!("{speed} times faster than real"),
+            };
+            let model = model.as_deref().unwrap_or("none");
+            format!(
+                "disk model {model} ({clock}) under every contender by FUSE file and loop device with direct I/O; times are the \
+                 disk's"
+            )
+        }
     };
-    let _ = writeln!(
-        text,
-        "disk model {model} ({clock}) under every contender by FUSE file and loop device with direct I/O; times are the disk's"
-    );
+    let _ = writeln!(text, "{path}");
     let _ = writeln!(
         text,
         "memory {}, in groups of {}, which is a quarter and 6M more; every byte that was read back was compared, and the hits \
@@ -216,18 +252,23 @@ fn head(text: &mut String, plan: &Plan, totals: Totals, took: Duration) {
     }
 }
 
-fn table(text: &mut String, group: &Group, limit: &Limit, lanes: &[LaneResult]) {
+fn table(text: &mut String, result: &GroupResult) {
+    let GroupResult { group, limit, totals, lanes } = result;
+    let mega_of = |bytes: u64| bytes as f64 / 1e6;
     let _ = writeln!(
         text,
-        "\n{} GB scaled to {:.0} MB; the disk alone: {:.2} ms a read of 8 KiB, {:.1} MB/s written",
+        "\n{}: {} GB scaled to {:.0} MB, {:.0} MB unique, {:.0} MB in all; the disk alone: {:.3} ms a read of 8 KiB, {:.1} MB/s written",
+        group.label,
         group.seed_gb,
-        group.disk_bytes as f64 / 1e6,
+        mega_of(group.disk_bytes),
+        mega_of(totals.unique_bytes),
+        mega_of(totals.bytes),
         limit.random_read_ms,
         limit.write_bytes_per_s / 1e6
     );
     let _ = writeln!(
         text,
-        "  {:20} {:11} {:>7} {:>5} {:>5} {:>8} {:>8} {:>9} {:>8} {:>9} {:>7} {:>7} {:>8} {:>8}",
+        "  {:20} {:11} {:>7} {:>5} {:>5} {:>8} {:>8} {:>9} {:>8} {:>7} {:>6} {:>9} {:>8} {:>7} {:>8} {:>8}",
         "file system",
         "stands for",
         "memory",
@@ -237,6 +278,8 @@ fn table(text: &mut String, group: &Group, limit: &Limit, lanes: &[LaneResult]) 
         "write ms",
         "disk I/Os",
         "I/O ms",
+        "written",
+        "cpu us",
         "run s",
         "req/s",
         "limit",
@@ -247,7 +290,7 @@ fn table(text: &mut String, group: &Group, limit: &Limit, lanes: &[LaneResult]) 
         let total = &lane.total;
         let _ = writeln!(
             text,
-            "  {:20} {:11} {:>7} {:>5.3} {:>5.3} {:>8.2} {:>8.2} {:>9} {:>8.2} {:>9.0} {:>7.1} {:>7.0} {:>8} {:>8}",
+            "  {:20} {:11} {:>7} {:>5.3} {:>5.3} {:>8.3} {:>8.3} {:>9} {:>8.3} {:>7.2} {:>6.0} {:>9.1} {:>8.1} {:>7.0} {:>8} {:>8}",
             lane.name,
             lane.seed_name,
             lane.memory,
@@ -257,6 +300,8 @@ fn table(text: &mut String, group: &Group, limit: &Limit, lanes: &[LaneResult]) 
             write_ms(lane),
             lane.disk().operations,
             lane.disk_io_ms(),
+            lane.written_per_byte(),
+            1e6 * total.processor_s / total.requests.max(1) as f64,
             lane.run_time().as_secs_f64(),
             total.requests as f64 / total.run_s,
             limit.requests_per_s(total, lane.disks),

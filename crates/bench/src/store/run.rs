@@ -1,6 +1,6 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
 //!
-//! Owns: the order of steps, and who is charged for what. File systems and stores are made outside of the memory groups; then
+//! Owns: the order of steps, and who is charged for what. Whoever has no turn is stopped. File systems and stores are made outside of the memory groups; then
 //! the worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::group::{GroupUsage, Keeping, MemoryGroup};
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{Client, Piece, Setup};
-use crate::workload::{Generator, TraceReader, write_trace};
+use crate::workload::{Generator, Totals, TraceReader, write_trace};
 use crate::{Error, machine};
 
 /// How this program is started again for the processes of a run.
@@ -73,6 +73,19 @@ pub struct LaneResult {
     pub simulated: Option<Expected>,
 }
 
+/// What came of all contenders of a group.
+#[derive(Debug, Clone)]
+pub struct GroupResult {
+    /// The group.
+    pub group: Group,
+    /// What its disk alone can do.
+    pub limit: Limit,
+    /// What was asked for.
+    pub totals: Totals,
+    /// A result a contender.
+    pub lanes: Vec<LaneResult>,
+}
+
 /// The directory of a run, guarded, and what is shared in it.
 struct Workshop {
     folder: PathBuf,
@@ -103,12 +116,16 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut dyn FnMut(&Progress)
     let mut guardian = Guardian::start((programs.guardian)())?;
     let folder = PathBuf::from(format!("/dev/shm/nectary-bench-{}", std::process::id()));
     guardian.guard(&folder)?;
-    let result = run_in(plan, programs, &mut guardian, &folder, progress);
+    let mut plan = plan.clone();
+    if let Some(below) = &mut plan.disk.folder {
+        *below = below.join(format!("nectary-bench-{}", std::process::id()));
+        guardian.guard(below)?;
+        std::fs::create_dir_all(&*below).map_err(|error| Error::failed(below.display(), error))?;
+    }
+    let result = run_in(&plan, programs, &mut guardian, &folder, progress);
     guardian.finish();
-    result.map(|(totals, groups)| Report::new(plan, totals, groups, began.elapsed()))
+    result.map(|groups| Report::new(&plan, groups, began.elapsed()))
 }
-
-type Groups = Vec<(Group, Limit, Vec<LaneResult>)>;
 
 fn run_in(
     plan: &Plan,
@@ -116,10 +133,9 @@ fn run_in(
     guardian: &mut Guardian,
     folder: &Path,
     progress: &mut dyn FnMut(&Progress),
-) -> Result<(crate::workload::Totals, Groups), Error> {
+) -> Result<Vec<GroupResult>, Error> {
     std::fs::create_dir(folder).map_err(|error| Error::failed(folder.display(), error))?;
     let (trace, clock_path) = (folder.join("requests"), folder.join("clock"));
-    let totals = write_trace(&trace, Generator::new(plan.laws.clone()), plan.requests)?;
     let lanes: usize = plan.groups.iter().map(|group| group.lanes.len()).sum();
     // Making a contender counts as one step too, and so does the simulation of a disk size.
     let of = (lanes * (plan.pairs + 1) + plan.groups.len()) as u64;
@@ -130,31 +146,35 @@ fn run_in(
     };
     let mut groups = Vec::new();
     for group in &plan.groups {
+        let totals = write_trace(&trace, Generator::new(group.laws.clone()), plan.requests)?;
         let clock = Arc::new(SharedClock::create(&clock_path)?);
         let shop = Workshop { folder: folder.to_owned(), trace: trace.clone(), clock_path: clock_path.clone(), clock };
         let limit = Limit::measure(&plan.disk, group.disk_bytes, totals.unique_bytes, &shop.clock, 0)?;
         let mut running = Vec::new();
         let mut slot = 1;
         for lane in &group.lanes {
-            step(format!("{} GB: making {}", group.seed_gb, lane.name));
+            step(format!("{}: making {}", group.label, lane.name));
             running.push(start(plan, group, lane, programs, guardian, &shop, slot)?);
             slot += lane.disks;
         }
         for index in 0..plan.pairs {
             let (first, count) = plan.piece(index);
             for lane in order(running.len(), index) {
+                step(format!("{}: {} ({} of {})", group.label, running[lane].lane.name, index + 1, plan.pairs));
+                for one in &running {
+                    one.client.rest()?;
+                }
                 let one = &mut running[lane];
-                step(format!("{} GB: {} ({} of {})", group.seed_gb, one.lane.name, index + 1, plan.pairs));
                 one.pieces.push(one.client.replay(first, count)?);
             }
         }
         let mut results = running.into_iter().map(|one| one.end(plan)).collect::<Result<Vec<_>, Error>>()?;
-        step(format!("{} GB: comparing hits with the simulation", group.seed_gb));
+        step(format!("{}: comparing hits with the simulation", group.label));
         simulation::compare(plan, group, &mut results, &mut TraceReader::open(&trace)?)?;
-        groups.push((group.clone(), limit, results));
+        groups.push(GroupResult { group: group.clone(), limit, totals, lanes: results });
     }
     progress(&Progress { done: of, of, what: "done".to_owned() });
-    Ok((totals, groups))
+    Ok(groups)
 }
 
 fn start(
@@ -200,7 +220,15 @@ fn start(
         threads: plan.threads,
         memory: Some(memory.allowance(plan.group_bytes(), plan.hard_bytes())),
     };
-    let mut client = Client::start(&lane.name, (programs.worker)(), setup)?;
+    let worker = match (&lane.kind, &plan.options.foyer) {
+        (Kind::Foyer { .. }, Some(program)) => {
+            let mut command = Command::new(program);
+            command.arg("worker");
+            command
+        }
+        _ => (programs.worker)(),
+    };
+    let mut client = Client::start(&lane.name, worker, setup)?;
     memory.add(client.id())?;
     client.begin()?;
     let before = disks.iter().map(MeasuredDisk::counts).collect();
@@ -248,6 +276,11 @@ impl LaneResult {
             0 => disk.kernel_ms as f64 * self.speed / disk.operations.max(1) as f64,
             served => disk.busy_us as f64 / 1e3 / served as f64,
         }
+    }
+
+    /// Bytes that its disks wrote for each byte that was put.
+    pub fn written_per_byte(&self) -> f64 {
+        self.disk().written_bytes as f64 / self.total.put_bytes.max(1) as f64
     }
 
     /// Time for each piece, in seconds.

@@ -29,6 +29,9 @@ const REQUESTS_AT_ONCE: u64 = 1 << 16;
 /// By how many points of the hit rate others than files on one thread may differ.
 const POINTS: f64 = 1.0;
 
+/// By how many times that foyer may have more: its memory holds what its disk does not.
+const FOYER_POINTS: u64 = 3;
+
 /// The hits that were expected.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Expected {
@@ -98,6 +101,9 @@ impl Simulated for Recency {
 struct Ring {
     segment_bytes: u64,
     segments_max: usize,
+    /// What a record takes beside body and key, and what it is rounded up to, in bytes.
+    record_bytes: u64,
+    unit_bytes: u64,
     /// Bodies over this are in pieces; of what size is of no account here, so of this one.
     whole_bytes_max: u64,
     /// The objects that begin in each segment; the last is the open one.
@@ -114,11 +120,19 @@ impl Ring {
         Some(Ring {
             segment_bytes: number("segment_bytes")?,
             segments_max,
+            record_bytes: number("record_bytes").unwrap_or(RECORD_BYTES),
+            unit_bytes: number("unit_bytes").unwrap_or(UNIT_BYTES).max(1),
             whole_bytes_max: number("whole_bytes_max").filter(|bytes| *bytes > 0)?,
             segments: VecDeque::from([Vec::new()]),
             used: 0,
             held: Default::default(),
         })
+    }
+
+    /// What two rings have in common whose hits are the same.
+    fn shape(&self) -> [u64; 5] {
+        let Ring { segment_bytes, segments_max, whole_bytes_max, record_bytes, unit_bytes, .. } = self;
+        [*segment_bytes, *segments_max as u64, *whole_bytes_max, *record_bytes, *unit_bytes]
     }
 
     fn append(&mut self, bytes: u64) {
@@ -141,7 +155,8 @@ impl Simulated for Ring {
         if self.held.contains(&request.object) {
             return true;
         }
-        let record = |body: u64| (body + RECORD_BYTES + request.key().len() as u64).next_multiple_of(UNIT_BYTES);
+        let (beside, unit) = (self.record_bytes + request.key().len() as u64, self.unit_bytes);
+        let record = |body: u64| (body + beside).next_multiple_of(unit);
         let mut left = u64::from(request.bytes);
         let piece = self.whole_bytes_max;
         self.append(record(left.min(piece)));
@@ -173,9 +188,9 @@ pub(super) fn compare(
             Kind::Files { .. } => {
                 (format!("files on {}", lane.disks), Some(Box::new(Recency::new(group.disk_bytes, lane.disks))))
             }
-            Kind::Nectary { .. } => {
+            Kind::Nectary { .. } | Kind::Foyer { .. } => {
                 let ring = Ring::new(&result.counters);
-                let like = format!("store {} {}", result.counters["segments"], result.counters["segment_bytes"]);
+                let like = format!("ring {:?}", ring.as_ref().map(Ring::shape));
                 (like, ring.map(|ring| Box::new(ring) as Box<dyn Simulated>))
             }
             Kind::Memory { .. } => continue,
@@ -196,8 +211,8 @@ pub(super) fn compare(
         result.simulated = Some(expected);
         if !(expected.low..=expected.high).contains(&found) {
             return Err(void(format!(
-                "{} on {} GB had {found} hits of {} requests, a simulation {hits}; {} to {} are accepted",
-                lane.name, group.seed_gb, plan.requests, expected.low, expected.high
+                "{} on {} had {found} hits of {} requests, a simulation {hits}; {} to {} are accepted",
+                lane.name, group.label, plan.requests, expected.low, expected.high
             )));
         }
     }
@@ -222,6 +237,8 @@ fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64) -
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
         Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
+        // foyer may leave an object away, and what it has in memory may not be on its disk; it has no more than both hold.
+        Kind::Foyer { .. } => Expected { hits, low: 0, high: hits + FOYER_POINTS * points },
         _ if reinserted => Expected { hits, low: hits.saturating_sub(points), high: plan.requests },
         _ => Expected { hits, low: hits.saturating_sub(points), high: hits + points },
     }
@@ -270,18 +287,7 @@ mod tests {
     #[test]
     fn a_contender_that_invents_or_loses_a_hit_is_found_out() {
         let kind = Kind::Files { system: crate::contender::FileSystem::Xfs, proxy_bytes: 0, buffer_bytes: 0 };
-        let options = super::super::Options {
-            preset: super::super::Preset::Table4,
-            scale: None,
-            quick: true,
-            ablations: false,
-            seed: 1,
-            pairs: None,
-            only: Vec::new(),
-            sizes: Vec::new(),
-            speed: None,
-            trace: None,
-        };
+        let options = super::super::Options { quick: true, ..super::super::Options::new(super::super::Preset::Table4) };
         let plan = Plan::new(options).unwrap();
         let expected = accepted(&kind, &serde_json::Value::Null, &plan, 100);
         assert_eq!((expected.low, expected.high), (100, 100));

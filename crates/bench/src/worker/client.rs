@@ -1,11 +1,15 @@
 //! A worker as its parent sees it.
+//!
+//! Owns: the worker's process and the conversation with it. Promises: the process runs while it is asked something and is stopped with all its
+//! threads (SIGSTOP) from its answer until it is asked again, so that no contender takes processor time in another's turn, whatever its threads
+//! do when nobody wants anything of it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::{Answer, Ask, Piece, Setup};
 use crate::group::Keeping;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, sys};
 
 /// A worker's process; it is killed and reaped when it is dropped.
 pub struct Client {
@@ -55,7 +59,22 @@ impl Client {
         }
     }
 
+    /// Stops it again, where somebody else has let it go on: a terminal does when the run itself was stopped.
+    pub fn rest(&self) -> Result<(), Error> {
+        sys::stop(self.child.id())
+    }
+
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
+        sys::go_on(self.child.id())?;
+        let answer = self.converse(ask);
+        // One that has ended was waited for, and its number may be another's.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.rest()?;
+        }
+        answer
+    }
+
+    fn converse(&mut self, ask: &Ask) -> Result<Answer, Error> {
         let text = serde_json::to_string(ask).map_err(|error| self.failed(error.to_string()))?;
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{text}").and_then(|()| input.flush()),
@@ -90,7 +109,11 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Its pipe ends, and with it the process, which unmounts; one that does not is killed.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // It goes on, its pipe ends, and with it the process, which unmounts; one that does not is killed.
+        let _ = sys::go_on(self.child.id());
         drop(self.input.take());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while std::time::Instant::now() < deadline {
@@ -101,5 +124,57 @@ impl Drop for Client {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::{Kind, Place};
+    use crate::disk::Timekeeping;
+
+    /// What the kernel says a process does.
+    fn state(process: u32) -> Option<char> {
+        let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        text.rsplit_once(") ")?.1.chars().next()
+    }
+
+    fn start(script: &str) -> Result<Client, Error> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let setup = Setup {
+            kind: Kind::Memory { wrong: None },
+            place: Place::default(),
+            time: Timekeeping::Virtual,
+            clock: None,
+            trace: "/dev/null".into(),
+            threads: 1,
+            memory: None,
+        };
+        Client::start("a worker", command, setup)
+    }
+
+    #[test]
+    fn a_worker_is_stopped_whenever_nothing_is_asked_of_it_and_ends_with_its_client() {
+        // It turns without a pause once it has answered twice.
+        let mut client = start("for i in 1 2; do read line; echo '\"Done\"'; done; while :; do :; done").unwrap();
+        assert_eq!(state(client.id()), Some('T'));
+        client.begin().unwrap();
+        assert_eq!(state(client.id()), Some('T'));
+        sys::go_on(client.id()).unwrap();
+        client.rest().unwrap();
+        assert_eq!(state(client.id()), Some('T'));
+        client.child.kill().unwrap();
+        let process = client.id();
+        drop(client);
+        assert_eq!(state(process), None);
+    }
+
+    #[test]
+    fn a_worker_that_ends_is_an_error_that_names_it_and_no_wait() {
+        let error = start("exit 3").map(drop).unwrap_err();
+        assert!(error.message.contains("a worker") && error.message.contains("it ended"), "{error}");
+        let mut client = start("read line; echo '\"Done\"'; read line").unwrap();
+        assert!(client.begin().unwrap_err().message.contains("it ended"));
     }
 }

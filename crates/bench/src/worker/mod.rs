@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{self, Kind, Place, Prepared, Storage};
+use crate::contender::{self, Kind, Opener, Place, Prepared, Storage};
 use crate::disk::{DiskClock, SharedClock, Timekeeping};
 use crate::group::{Allowance, Keeper, Keeping};
 use crate::workload::TraceReader;
@@ -68,9 +68,14 @@ enum Answer {
 /// Serves a parent until its pipe ends: what the worker's process does.
 ///
 /// Call it before the process has other threads.
-pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
+pub fn serve(input: impl BufRead, output: impl Write) -> Result<(), Error> {
+    serve_with(input, output, None)
+}
+
+/// As [`serve`], with contenders that this crate does not know.
+pub fn serve_with(input: impl BufRead, mut output: impl Write, opener: Option<Opener>) -> Result<(), Error> {
     sys::become_worker();
-    let mut worker = Worker::default();
+    let mut worker = Worker { opener, ..Worker::default() };
     for line in input.lines() {
         let line = line.map_err(|error| Error::failed("the worker's pipe", error))?;
         let asked = serde_json::from_str(&line).map_err(|error| Error::failed("the worker's pipe", error));
@@ -87,6 +92,7 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
 
 #[derive(Default)]
 struct Worker {
+    opener: Option<Opener>,
     setup: Option<(Setup, TraceReader)>,
     prepared: Option<Prepared>,
     running: Option<(Box<dyn Storage>, Player)>,
@@ -112,7 +118,7 @@ impl Worker {
                     }
                 };
                 let keeper = setup.memory.clone().map(Keeper::new).transpose()?;
-                let storage = self.prepared.take().ok_or_else(early)?.start()?;
+                let storage = self.prepared.take().ok_or_else(early)?.start(self.opener)?;
                 self.running = Some((storage, Player::new(clock, setup.threads, keeper)));
             }
             Ask::Replay { first, count } => {

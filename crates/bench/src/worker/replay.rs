@@ -2,7 +2,8 @@
 //!
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece ends
 //! when everything that was put is written, so that no contender writes while another is measured. Times are the disk's.
-//! The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual, and else in the run's.
+//! The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual or there is one thread, and
+//! else in the run's. On one thread in real time neither is what the memory group's keeper takes, which is in favour of who has to be held.
 
 use std::time::Duration;
 
@@ -39,6 +40,10 @@ pub struct Piece {
     pub run_s: f64,
     /// Of that, writing at the end what still waited, in seconds.
     pub settle_s: f64,
+    /// Time of the harness itself between the calls of one thread in real time, in seconds: in no other time.
+    pub harness_s: f64,
+    /// Processor time of the contender's process, the harness's own included, in seconds.
+    pub processor_s: f64,
     /// How long requests waited for disks that served others, in seconds, all disks together; virtual clocks alone tell.
     pub waited_s: f64,
 }
@@ -56,6 +61,8 @@ impl Piece {
         self.put_s += other.put_s;
         self.run_s += other.run_s;
         self.settle_s += other.settle_s;
+        self.harness_s += other.harness_s;
+        self.processor_s += other.processor_s;
         self.waited_s += other.waited_s;
     }
 
@@ -88,10 +95,13 @@ impl Player {
     ///
     /// *Errors*: [`ErrorKind::Void`] at the first body that is not the object's.
     pub fn replay(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
-        match self.clock.is_virtual() {
+        let before = crate::sys::processor_time();
+        let mut piece = match self.clock.is_virtual() {
             true => self.replay_virtual(storage, requests),
             false => self.replay_real(storage, requests),
-        }
+        }?;
+        piece.processor_s = (crate::sys::processor_time() - before).as_secs_f64();
+        Ok(piece)
     }
 
     /// What the contender's memory group was like until now.
@@ -165,7 +175,11 @@ impl Player {
         storage.settle()?;
         let ended = self.clock.now();
         sum.settle_s = (ended - settling).as_secs_f64();
-        sum.run_s = (ended - began).as_secs_f64();
+        let elapsed_s = (ended - began).as_secs_f64();
+        if threads == 1 {
+            sum.harness_s = (elapsed_s - sum.run_s - sum.settle_s).max(0.0);
+        }
+        sum.run_s = elapsed_s - sum.harness_s;
         Ok(sum)
     }
 
@@ -180,13 +194,18 @@ impl Player {
             let began = self.clock.now();
             let found = storage.get(request)?;
             let took = seconds(began);
+            piece.run_s += took;
             if !piece.count_get(request, found, took)? {
                 let body = Bytes::from(content::body(request.object, request.bytes));
                 let began = self.clock.now();
                 storage.put(request, body)?;
-                piece.put_s += seconds(began);
+                let took = seconds(began);
+                piece.put_s += took;
+                piece.run_s += took;
             }
-            storage.tick(self.clock.now())?;
+            let began = self.clock.now();
+            storage.tick(began)?;
+            piece.run_s += seconds(began);
             if let Some(keeper) = &self.keeper
                 && keeper.is_due()
             {

@@ -1,0 +1,82 @@
+//! How foyer contends, as the parent tells its program.
+//!
+//! Owns: what of foyer's settings is chosen by measurement, as data: the chosen ones, and those they were chosen from. Leaves to others:
+//! foyer itself, which only its own program knows, and the reasons (`docs/decisions/0028-foyer.md`).
+
+use serde::{Deserialize, Serialize};
+
+/// When foyer writes an object to its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FoyerWrites {
+    /// When it leaves memory, which is foyer's default.
+    Eviction,
+    /// When it is put.
+    Insertion,
+}
+
+/// How foyer reads and writes its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FoyerEngine {
+    /// Calls that wait, on threads of its runtime for such calls; foyer's default.
+    Psync,
+    /// One thread with a ring, which turns without a pause.
+    Uring,
+    /// The same, and a thread of the kernel that looks for what it submits.
+    UringSubmitPoll,
+}
+
+/// foyer's settings, but for those that its disk and memory leave no choice in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoyerSettings {
+    /// When it writes.
+    pub writes: FoyerWrites,
+    /// How it reads and writes.
+    pub engine: FoyerEngine,
+    /// Reads and writes that a ring may have under way.
+    pub depth: usize,
+    /// Threads of its runtime; with none its tasks run on the thread that calls, while that waits.
+    pub threads: usize,
+    /// Parts of its disk that are written at the same time.
+    pub flushers: usize,
+    /// What is evicted at once, in bytes.
+    pub block_bytes: u64,
+    /// The part of the memory that each of its two buffers has: one of so many.
+    pub buffer_share: u64,
+}
+
+impl Default for FoyerSettings {
+    fn default() -> FoyerSettings {
+        FoyerSettings {
+            writes: FoyerWrites::Eviction,
+            engine: FoyerEngine::Psync,
+            depth: 64,
+            threads: 0,
+            flushers: 1,
+            block_bytes: 4 << 20,
+            buffer_share: 8,
+        }
+    }
+}
+
+impl FoyerSettings {
+    /// What the chosen settings were chosen from, by name: each changes one thing, or that and the engine.
+    pub fn alternatives() -> Vec<(&'static str, FoyerSettings)> {
+        let usual = FoyerSettings::default;
+        let uring = || FoyerSettings { engine: FoyerEngine::Uring, ..usual() };
+        vec![
+            ("threads-1", FoyerSettings { threads: 1, ..usual() }),
+            ("threads-2", FoyerSettings { threads: 2, ..usual() }),
+            ("uring", uring()),
+            ("uring-threads-1", FoyerSettings { threads: 1, ..uring() }),
+            ("uring-threads-2", FoyerSettings { threads: 2, ..uring() }),
+            ("uring-depth-8", FoyerSettings { depth: 8, ..uring() }),
+            ("uring-submit-poll", FoyerSettings { engine: FoyerEngine::UringSubmitPoll, ..usual() }),
+            ("flushers-2", FoyerSettings { flushers: 2, ..usual() }),
+            ("block-2m", FoyerSettings { block_bytes: 2 << 20, ..usual() }),
+            ("block-8m", FoyerSettings { block_bytes: 8 << 20, ..usual() }),
+            ("block-16m", FoyerSettings { block_bytes: 16 << 20, ..usual() }),
+            ("buffer-4", FoyerSettings { buffer_share: 4, ..usual() }),
+            ("buffer-16", FoyerSettings { buffer_share: 16, ..usual() }),
+        ]
+    }
+}

@@ -1,0 +1,56 @@
+//! A bare disk: a loop device with direct I/O on a file, nothing modelled, no process of ours below it.
+//!
+//! Owns: the file, written once before so that no block of it is new to the file system that it is on, and the loop device.
+//! Promises: dropped, the loop device is released and the file removed. Leaves to others: both where this process is killed (`guardian`).
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nectary_attach::LoopDevice;
+use nectary_block::Buffer;
+
+use crate::Error;
+
+/// The block of the loop device, in bytes: a page, as the devices below have.
+const BLOCK_BYTES: u32 = 4096;
+/// What the file is written in, in bytes.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// A loop device on a file.
+pub(super) struct BareDisk {
+    device: LoopDevice,
+    file: PathBuf,
+}
+
+impl BareDisk {
+    /// Makes file and loop device; the size is a multiple of 1 MiB.
+    pub fn new(path: &Path, bytes: u64) -> Result<BareDisk, Error> {
+        let failed = |error: std::io::Error| Error::failed(path.display(), error);
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT);
+        let mut file = options.open(path).map_err(failed)?;
+        let buffer = Buffer::zeroed(WRITE_BYTES);
+        for _ in 0..bytes.div_ceil(WRITE_BYTES as u64) {
+            file.write_all(&buffer).map_err(failed)?;
+        }
+        file.sync_all().map_err(failed)?;
+        let device = LoopDevice::on_file(&file, BLOCK_BYTES)?;
+        Ok(BareDisk { device, file: path.to_owned() })
+    }
+
+    /// The block device.
+    pub fn path(&self) -> &Path {
+        self.device.path()
+    }
+}
+
+impl Drop for BareDisk {
+    fn drop(&mut self) {
+        if self.device.release().is_err() {
+            let _ = self.device.release_when_unused();
+        }
+        let _ = std::fs::remove_file(&self.file);
+    }
+}

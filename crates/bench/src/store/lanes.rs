@@ -1,0 +1,106 @@
+//! The contenders of each preset, as data.
+//!
+//! Owns: who contends on which disk size, with how much memory, under what name. Leaves to others: scaling (`plan`).
+
+use super::plan::{Lane, MEMORY_MB};
+use super::{Options, Preset};
+use crate::contender::{FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
+
+/// How the seeds' memory is divided between the proxy's cache and the buffer cache, in MB.
+const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
+/// The smallest disk, where more file systems contend, in GB.
+const SMALLEST_GB: u64 = 4;
+/// The largest disk that the seeds' EFS supports, in GB.
+const EFS_GB_MAX: u64 = 8;
+
+/// Whether a contender is to run: all do where none is named, but ablations are of Nectary alone.
+pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
+    let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
+    let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
+    let is_ablation = options.ablations && is_nectary && lane.disks == options.preset.disks();
+    let is_any = options.only.is_empty() && !options.ablations;
+    // What a target is for without hints is no ablation there.
+    let is_aim = options.preset == Preset::Bare && lane.name == "nectary-hints-off";
+    is_any || is_named || is_ablation || is_aim || lane.name == "nectary" || lane.name == "nectary-again"
+}
+
+/// The contenders on a disk size; the first two are Nectary, whose budget is `store_bytes` of the memory that all have.
+pub(super) fn lanes(options: &Options, memory_bytes: u64, store_bytes: u64, seed_gb: u64) -> Vec<Lane> {
+    let store = |name: &str, disks, settings| Lane {
+        name: name.to_owned(),
+        seed_name: "Hummingbird",
+        kind: Kind::Nectary { memory_bytes: store_bytes, settings },
+        disks,
+        memory: MEMORY_MB.to_string(),
+    };
+    let nectary = |name: &str, disks| store(name, disks, Settings::default());
+    let files = |system: FileSystem, seed_name, split: (u64, u64), disks| Lane {
+        name: format!("{}.{}", system.name(), split.0),
+        seed_name,
+        kind: Kind::Files {
+            system,
+            proxy_bytes: memory_bytes * split.0 / MEMORY_MB,
+            buffer_bytes: memory_bytes * split.1 / MEMORY_MB,
+        },
+        disks,
+        memory: format!("{}+{}", split.0, split.1),
+    };
+    let [guideline, even] = SPLITS_MB;
+    let disks = options.preset.disks();
+    let mut lanes = vec![nectary("nectary", disks), nectary("nectary-again", disks)];
+    if options.ablations {
+        let all = Settings::ablations().into_iter();
+        lanes.extend(all.map(|(name, settings)| store(&format!("nectary-{name}"), disks, settings)));
+    }
+    match options.preset {
+        Preset::Table4 => {
+            for split in [guideline, even] {
+                if seed_gb <= EFS_GB_MAX {
+                    lanes.push(files(FileSystem::Ext4Dirsync, "EFS", split, 1));
+                }
+                lanes.push(files(FileSystem::Xfs, "XFS", split, 1));
+            }
+            if seed_gb == SMALLEST_GB {
+                lanes.push(files(FileSystem::Ext4, "", guideline, 1));
+                lanes.push(files(FileSystem::Btrfs, "", guideline, 1));
+            }
+        }
+        Preset::Table5 => {
+            lanes.push(files(FileSystem::Ext4Async, "UFS-async", guideline, 2));
+            lanes.push(files(FileSystem::Ext4, "UFS-soft", guideline, 2));
+            lanes.push(files(FileSystem::Ext4Dirsync, "UFS", guideline, 2));
+            lanes.push(nectary("nectary-one-disk", 1));
+            let mut one = files(FileSystem::Ext4Async, "UFS-async", guideline, 1);
+            one.name.push_str("-one-disk");
+            lanes.push(one);
+        }
+        Preset::Bare => {
+            if !options.ablations {
+                lanes.push(store("nectary-hints-off", 1, Settings { hints: false, ..Settings::default() }));
+            }
+            lanes.push(files(FileSystem::Xfs, "", guideline, 1));
+            lanes.push(files(FileSystem::Xfs, "", even, 1));
+            lanes.push(files(FileSystem::Ext4, "", guideline, 1));
+            lanes.push(files(FileSystem::Btrfs, "", guideline, 1));
+            let usual = FoyerSettings::default;
+            for (name, settings) in [
+                ("foyer", usual()),
+                ("foyer-uring", FoyerSettings { engine: FoyerEngine::Uring, ..usual() }),
+                ("foyer-insertion", FoyerSettings { writes: FoyerWrites::Insertion, ..usual() }),
+            ] {
+                let kind = Kind::Foyer { memory_bytes, settings };
+                lanes.push(Lane {
+                    name: name.to_owned(),
+                    seed_name: "",
+                    kind,
+                    disks: 1,
+                    memory: MEMORY_MB.to_string(),
+                });
+            }
+            for lane in &mut lanes {
+                lane.seed_name = "";
+            }
+        }
+    }
+    lanes
+}
