@@ -12,6 +12,10 @@ use nectary_store::planted::Bug;
 
 /// At least this share of the distinct images must have live objects, in percent.
 const LIVE_PERCENT_MIN: u64 = 95;
+/// The same of a sample: one workload that deletes all it put is much of a few.
+const LIVE_PERCENT_MIN_OF_A_SAMPLE: u64 = 80;
+/// Fewer workloads are a sample: of what is rare they need not have any.
+const WORKLOADS_WHOLE: u64 = 200;
 /// A planted bug must be caught within this many workloads.
 const PLANTED_WORKLOADS_MAX: u64 = 200;
 
@@ -79,9 +83,13 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
         println!("BROKEN {violation}");
     }
     let live_percent = report.live * 100 / report.distinct.max(1);
+    let is_whole = workloads >= WORKLOADS_WHOLE;
+    let live_percent_min = if is_whole { LIVE_PERCENT_MIN } else { LIVE_PERCENT_MIN_OF_A_SAMPLE };
+    let seldom =
+        [report.reinserted, report.tied, report.rewritten, report.neighbours, report.tag_purges, report.warmed];
     println!(
         "seed {seed}: {} workloads, {} states, {} distinct images (wanted {states}), {live_percent} % of them with live \
-         objects (wanted {LIVE_PERCENT_MIN}), {} objects re-inserted, {} tied by hints, {} written anew from memory, {} read as neighbours, {} purges by tag, {} warmed (wanted some of each), {} hits demanded, {} broken promises",
+         objects (wanted {live_percent_min}), {} objects re-inserted, {} tied by hints, {} written anew from memory, {} read as neighbours, {} purges by tag, {} warmed (wanted{} some of each), {} hits demanded, {} broken promises",
         report.workloads,
         report.states,
         report.distinct,
@@ -91,17 +99,13 @@ fn print(report: &CrashReport, seed: u64, workloads: u64, states: u64) -> bool {
         report.neighbours,
         report.tag_purges,
         report.warmed,
+        if is_whole { "" } else { ", of 200 workloads," },
         report.demanded,
         report.violation_count
     );
     report.violation_count == 0
         && report.distinct >= states
-        && report.reinserted > 0
-        && report.tied > 0
-        && report.rewritten > 0
-        && report.neighbours > 0
-        && report.tag_purges > 0
-        && report.warmed > 0
+        && (!is_whole || seldom.iter().all(|&count| count > 0))
         && report.workloads == workloads
-        && live_percent >= LIVE_PERCENT_MIN
+        && live_percent >= live_percent_min
 }
