@@ -113,6 +113,7 @@ pub fn soak(
         coverage::clear();
         if let Err(finding) = guard.run(target, &input) {
             let runs = progress.runs;
+            progress.features = reached.features();
             return Ok((progress, Some(Guilty { input, finding, runs })));
         }
         if reached.take() > 0 {

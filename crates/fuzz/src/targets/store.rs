@@ -99,12 +99,14 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// A superblock: what is believed is written back as the same fields.
+/// A superblock: what is believed is written back as the same fields. What is reserved is not read.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
         assert_eq!(fuzzing::superblock(&written).as_ref(), Some(&written));
-        assert_eq!(written[64..264], bytes[64..264], "a field that was not checked");
+        for fields in [64..196, 200..264] {
+            assert_eq!(written[fields.clone()], bytes[fields], "a field that was not checked");
+        }
     }
 }
 
