@@ -4,7 +4,8 @@
 //! fio's random reads of the same size, 32 at once from one thread or from two, whichever is more. Filling: objects put one after another, until they are flushed, against fio's sequential
 //! writes of 1 MiB of as many bytes, until they are flushed. Both have a file of their own, of the same size, written once before, in
 //! the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the store gives back is
-//! compared with one that was made before. Leaves to others: what users wait for (`store`).
+//! compared with one that was made before. Beside the reads stands what the store gets with more gets at once, against the same reads of
+//! fio: what is missing at 32 and there at 128 is waiting, what is missing at 128 too is the processor. Leaves to others: what users wait for (`store`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,6 +27,8 @@ use crate::{Error, ErrorKind, machine, sys};
 
 /// How many reads are under way at once.
 const DEPTH: usize = 32;
+/// More gets at once, to tell what the store waits for: no target.
+const DEPTHS_BEYOND: [usize; 2] = [64, 128];
 /// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it (`FIO_JOBS`).
 const THREADS: usize = 2;
 /// fio reads from one thread, or from as many as the store: what is more counts, as that is what the device can do.
@@ -131,7 +134,7 @@ async fn run(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<LimitsReport, Error> {
     let fio = Fio { path: folder.join("fio"), bytes: options.bytes };
-    let of = 4 * options.pairs as u64 + 2;
+    let of = (4 + DEPTHS_BEYOND.len() as u64) * options.pairs as u64 + 2;
     let mut done = 0;
     let mut step = || {
         progress(done, of);
@@ -154,13 +157,15 @@ async fn run(
         }
     }
     // What one read takes, the record's header and the blocks that it touches included, is what fio reads.
-    let (_, read_bytes) = store.read(Duration::from_millis(200))?;
+    let (_, read_bytes) = store.read(Duration::from_millis(200), DEPTH)?;
     let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
+    let time = Duration::from_secs(options.seconds);
+    let mut beyond = DEPTHS_BEYOND.map(|_| Rates::default());
     for pair in 0..options.pairs {
         for is_store in if pair % 2 == 0 { [true, false] } else { [false, true] } {
             step();
             match is_store {
-                true => reads.add_store(store.read(Duration::from_secs(options.seconds))?.0),
+                true => reads.add_store(store.read(time, DEPTH)?.0),
                 false => {
                     let runs = FIO_JOBS.map(|jobs| fio.read(read_bytes, jobs, options.seconds));
                     let [one, several] = runs;
@@ -169,10 +174,18 @@ async fn run(
                 }
             }
         }
+        for (rates, depth) in beyond.iter_mut().zip(DEPTHS_BEYOND) {
+            step();
+            rates.add_store(store.read(time, depth)?.0);
+        }
+    }
+    for rates in &mut beyond {
+        rates.fio.clone_from(&reads.fio);
+        rates.fio_processor.clone_from(&reads.fio_processor);
     }
     progress(of, of);
     store.store.close().await?;
-    Ok(report(options, read_bytes, &fill, &reads))
+    Ok(report(options, read_bytes, &fill, &reads, &beyond))
 }
 
 /// A store in a file, and which objects it should have.
@@ -219,8 +232,8 @@ impl Filled {
         Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / count as f64))
     }
 
-    /// Reads objects at random for a while; returns reads of the device a second, the processor time of each, and their mean size.
-    fn read(&mut self, time: Duration) -> Result<((f64, f64), u64), Error> {
+    /// Reads `depth` objects at once, at random, for a while; returns reads of the device a second, the processor time of each, and their mean size.
+    fn read(&mut self, time: Duration, depth: usize) -> Result<((f64, f64), u64), Error> {
         // The younger half: none of it is overwritten soon.
         let held = self.store.stat().entries.min(u64::from(self.next)) as u32 / 2;
         let before = self.store.stat().counts;
@@ -230,7 +243,7 @@ impl Filled {
                 let (store, bodies) = (self.store.clone(), self.bodies.clone());
                 let (newest, seed) = (self.next - 1, self.random.next_u64());
                 let reader = Reader { store, bodies, newest, held, until: began + time };
-                std::thread::spawn(move || reader.run(DEPTH / THREADS, seed))
+                std::thread::spawn(move || reader.run(depth / THREADS, seed))
             })
             .collect();
         let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
@@ -349,7 +362,13 @@ fn processor_share(report: &Value) -> f64 {
     ["usr_cpu", "sys_cpu"].iter().filter_map(|name| report["jobs"][0][name].as_f64()).sum::<f64>() / 100.0
 }
 
-fn report(options: &LimitsOptions, read_bytes: u64, fill: &Rates, reads: &Rates) -> LimitsReport {
+fn report(
+    options: &LimitsOptions,
+    read_bytes: u64,
+    fill: &Rates,
+    reads: &Rates,
+    beyond: &[Rates; DEPTHS_BEYOND.len()],
+) -> LimitsReport {
     let mut figures = Vec::new();
     let mut rows = Vec::new();
     let mut text = format!("bench limits: {}\n", machine::describe());
@@ -360,17 +379,24 @@ fn report(options: &LimitsOptions, read_bytes: u64, fill: &Rates, reads: &Rates)
         options.folder.display(),
         options.object_bytes
     ));
-    for (name, unit, by, rates) in [("read.depth32", "reads/s", 1.0, reads), ("fill", "MB/s", 1e6, fill)] {
+    let [twice, four_times] = beyond;
+    let measured = [
+        ("read.depth32", "reads/s", 1.0, reads, Some(TARGET)),
+        ("read.gets64", "reads/s", 1.0, twice, None),
+        ("read.gets128", "reads/s", 1.0, four_times, None),
+        ("fill", "MB/s", 1e6, fill, Some(TARGET)),
+    ];
+    for (name, unit, by, rates, target) in measured {
         let ratio = paired_ratio(&rates.store, &rates.fio);
         let figure = |name: String, unit, found: crate::statistics::Estimate, target| {
             let (value, low, high) = (found.value, found.low, found.high);
             Figure { name, value, unit, low, high, target, is_at_most: false }
         };
-        let main = figure(format!("limits.{name}.of_fio"), "x", ratio, Some(TARGET));
+        let main = figure(format!("limits.{name}.of_fio"), "x", ratio, target);
         let scaled = |rates: &[f64]| estimate(&rates.iter().map(|rate| rate / by).collect::<Vec<f64>>());
         let (store, fio) = (scaled(&rates.store), scaled(&rates.fio));
         text.push_str(&format!(
-            "  {name:14} nectary {:9.1} {unit} {:5.1} us   fio {:9.1} {unit} {:5.1} us   ratio {:.3} ({:.3} to {:.3})  target {TARGET}{}\n",
+            "  {name:14} nectary {:9.1} {unit} {:5.1} us   fio {:9.1} {unit} {:5.1} us   ratio {:.3} ({:.3} to {:.3}){}{}\n",
             store.value,
             estimate(&rates.store_processor).value,
             fio.value,
@@ -378,6 +404,7 @@ fn report(options: &LimitsOptions, read_bytes: u64, fill: &Rates, reads: &Rates)
             ratio.value,
             ratio.low,
             ratio.high,
+            target.map(|target| format!("  target {target}")).unwrap_or_default(),
             if main.is_short() { "  SHORT" } else { "" }
         ));
         figures.push(main);
@@ -418,7 +445,8 @@ mod tests {
             }
         }
         let [half, whole] = rates;
-        let report = report(&options, 12_288, &half, &whole);
+        let beyond = [Rates::default(), Rates::default()];
+        let report = report(&options, 12_288, &half, &whole, &beyond);
         assert_eq!(report.figures[0].name, "limits.fill.of_fio");
         assert!(report.figures[0].is_short() && !report.figures[1].is_short());
         assert_eq!(report.text().matches("SHORT").count(), 1);

@@ -44,7 +44,7 @@ use crate::stat::Counters;
 /// The largest share of what is put that may be written anew, in percent.
 pub const REWRITE_PERCENT_MAX: u32 = 100;
 /// The usual share: with headers it writes at most 1.25 bytes for each that is put.
-pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 20;
+pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
 /// A view for so many bytes of the memory budget.
 const BYTES_PER_VIEW: u64 = 128 << 10;
 /// The fewest and the most views under way that are known; beyond, the oldest are forgotten.
