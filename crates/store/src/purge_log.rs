@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::format::{
     self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, Place, PurgeBlockBody, PurgeRecord,
 };
@@ -21,6 +21,10 @@ use crate::purges::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG};
 /// How much of the log is read at once, in bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
+
+/// No log gets as far: that is more than a lap a microsecond for ten thousand years. A block that says more is not ours,
+/// and a lap after it could not be told from damage.
+const LAP_MAX: u64 = COUNTER_MAX / 2;
 
 /// How far the log goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -96,11 +100,13 @@ impl PurgeLog {
     }
 
     /// Begins a new lap with the table's live records.
+    ///
+    /// *Errors*: those of the device; corrupt where the laps are used up, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
         // What overwrote the segments of retired records must be durable before the records are gone.
         self.device.flush(Default::default()).await?;
         let records = table.records();
-        self.end = LogEnd { lap: self.next_lap(), blocks: 0 };
+        self.end = LogEnd { lap: checked(self.next_lap())?, blocks: 0 };
         self.lap_seen = self.end.lap;
         self.snapshot_blocks = records.len().div_ceil(PURGE_RECORDS_PER_BLOCK).max(1) as u32;
         if records.is_empty() {
@@ -121,7 +127,10 @@ impl PurgeLog {
     }
 
     /// Finds the log of an existing store.
+    ///
+    /// *Errors*: corrupt where a block says a lap that no log gets to.
     pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
+        let newest = checked(newest_lap(device, layout).await)?;
         let mut laps: Vec<u64> = Vec::new();
         for half in 0..2 {
             for copy in 0..2 {
@@ -151,14 +160,14 @@ impl PurgeLog {
             let one_copy = blocks.iter().flatten().any(|block| block.copies == 1);
             let records = blocks.into_iter().flatten().flat_map(|block| block.records).collect();
             let end = LogEnd { lap, blocks: whole as u32 };
-            let lap_seen = newest_lap(device, layout).await.max(lap);
+            let lap_seen = newest.max(lap);
             let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks };
             return Ok(Recovered { log, records, lost, one_copy });
         }
         lost |= !laps.is_empty();
         let lap = laps.first().copied().unwrap_or(0);
         let end = LogEnd { lap, blocks: 0 };
-        let lap_seen = newest_lap(device, layout).await.max(lap);
+        let lap_seen = newest.max(lap);
         let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks: 1 };
         Ok(Recovered { log, records: Vec::new(), lost, one_copy: true })
     }
@@ -184,6 +193,12 @@ impl PurgeLog {
         self.end.blocks += 1;
         Ok(())
     }
+}
+
+/// The lap, where a log gets to it.
+fn checked(lap: u64) -> Result<u64, Error> {
+    let message = || format!("the purge log says lap {lap}, which no log gets to: make the store anew");
+    if lap <= LAP_MAX { Ok(lap) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
 }
 
 struct Block {
