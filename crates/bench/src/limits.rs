@@ -2,21 +2,24 @@
 //!
 //! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two threads, against
 //! fio's random reads of the same size, 32 at once from one thread or from two, whichever is more. Filling: objects put one after another, until they are flushed, against fio's sequential
-//! writes of 1 MiB of as many bytes, until they are flushed. Both have a file of their own, of the same size, written once before, in
+//! writes of 1 MiB of as many bytes, until they are flushed; and against a loop that copies the same bodies into buffers, sums them, writes
+//! those two at a time and does nothing else, which is what filling costs anybody who is given bodies. Both have a file of their own, of the same size, written once before, in
 //! the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the store gives back is
 //! compared with one that was made before. Beside the reads stands what the store gets with more gets at once, against the same reads of
 //! fio: what is missing at 32 and there at 128 is waiting, what is missing at 128 too is the processor. Leaves to others: what users wait for (`store`).
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nectary_block::OpenOptions as DeviceOptions;
+use nectary_block::{Buffer, Context, OpenOptions as DeviceOptions, SharedDevice, WriteFlags};
 use nectary_store::{CreateOptions, ErrorKind as StoreErrorKind, KeyRef, OpenOptions, Store};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::guardian::Guardian;
 use crate::random::Random;
@@ -39,6 +42,8 @@ const MEMORY_BYTES: u64 = 32 << 20;
 const TARGET: f64 = 0.9;
 /// Writes of fio that are under way at once.
 const FIO_WRITES: usize = 4;
+/// The size of a write of whoever only copies, in bytes: that of a store's append, if an object is not longer.
+const COPIED_BYTES: usize = 2 << 20;
 /// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an object
 /// which comes back for another one is found out. A prime, as what is confused lies at rounder distances.
 const BODIES: u32 = 1021;
@@ -134,7 +139,7 @@ async fn run(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<LimitsReport, Error> {
     let fio = Fio { path: folder.join("fio"), bytes: options.bytes };
-    let of = (4 + DEPTHS_BEYOND.len() as u64) * options.pairs as u64 + 2;
+    let of = (5 + DEPTHS_BEYOND.len() as u64) * options.pairs as u64 + 2;
     let mut done = 0;
     let mut step = || {
         progress(done, of);
@@ -146,7 +151,10 @@ async fn run(
     let mut store = Filled::create(&folder.join("store"), options).await?;
     store.fill(options.bytes).await?;
     let fill_bytes = options.bytes / 4;
+    let mut copier = Copier::create(&folder.join("copier"), options, &store.bodies).await?;
+    copier.fill(options.bytes).await?;
     let (mut fill, mut reads) = (Rates::default(), Rates::default());
+    let mut copied = Rates::default();
     for pair in 0..options.pairs {
         for is_store in if pair % 2 == 0 { [true, false] } else { [false, true] } {
             step();
@@ -155,7 +163,12 @@ async fn run(
                 false => fill.add_fio(fio.write(fill_bytes, options.object_bytes)?),
             }
         }
+        step();
+        copied.add_store(copier.fill(fill_bytes).await?);
     }
+    copied.fio.clone_from(&fill.fio);
+    copied.fio_processor.clone_from(&fill.fio_processor);
+    drop(copier);
     // What one read takes, the record's header and the blocks that it touches included, is what fio reads.
     let (_, read_bytes) = store.read(Duration::from_millis(200), DEPTH)?;
     let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
@@ -185,7 +198,7 @@ async fn run(
     }
     progress(of, of);
     store.store.close().await?;
-    Ok(report(options, read_bytes, &fill, &reads, &beyond))
+    Ok(report(options, read_bytes, [&fill, &copied], &reads, &beyond))
 }
 
 /// A store in a file, and which objects it should have.
@@ -259,6 +272,68 @@ impl Filled {
             return Err(Error::failed("reading objects", "none came from the disk"));
         }
         Ok(((reads as f64 / seconds, processor.as_secs_f64() * 1e6 / reads as f64), bytes / reads))
+    }
+}
+
+/// Whoever does for a body what nobody can leave out: a sum, a copy, a write.
+struct Copier {
+    device: SharedDevice,
+    bodies: Arc<Vec<Bytes>>,
+    spare: Vec<Buffer>,
+    buffer_bytes: usize,
+    position: u64,
+}
+
+impl Copier {
+    async fn create(path: &Path, options: &LimitsOptions, bodies: &Arc<Vec<Bytes>>) -> Result<Copier, Error> {
+        let open = DeviceOptions { create_bytes: Some(options.bytes), ..DeviceOptions::default() };
+        let device = nectary_block::open(&format!("file:{}", path.display()), &open).await?;
+        let block_bytes = device.geometry().block_bytes as usize;
+        let buffer_bytes = COPIED_BYTES.max((options.object_bytes as usize).next_multiple_of(block_bytes));
+        let spare = (0..2).map(|_| Buffer::zeroed(buffer_bytes)).collect();
+        Ok(Copier { device, bodies: Arc::clone(bodies), spare, buffer_bytes, position: 0 })
+    }
+
+    /// Writes about so many bytes and flushes them; returns bytes of bodies a second, and processor time of each body.
+    async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
+        let (began, processor) = (Instant::now(), sys::processor_time());
+        let (mut in_flight, mut filled, mut count) = (VecDeque::<JoinHandle<Result<Vec<Buffer>, _>>>::new(), 0, 0_u32);
+        let ended = |error| Error::failed("a write", error);
+        let mut bodies = self.bodies.iter().cycle();
+        while filled < bytes {
+            let mut buffer = match self.spare.pop() {
+                Some(buffer) => buffer,
+                None => match in_flight.pop_front() {
+                    Some(written) => written.await.map_err(ended)??.remove(0),
+                    None => Buffer::zeroed(self.buffer_bytes),
+                },
+            };
+            let mut rest = &mut buffer[..];
+            let mut sum = 0;
+            while let Some(body) = bodies.next().filter(|body| body.len() <= rest.len()) {
+                sum ^= crc32c::crc32c(body);
+                let (place, after) = rest.split_at_mut(body.len());
+                place.copy_from_slice(body);
+                rest = after;
+                filled += body.len() as u64;
+                count += 1;
+            }
+            std::hint::black_box(sum);
+            if self.position + self.buffer_bytes as u64 > self.device.geometry().size_bytes {
+                self.position = 0;
+            }
+            let write = self.device.write_at(self.position, vec![buffer], WriteFlags::default(), Context::default());
+            in_flight.push_back(tokio::spawn(write));
+            // It goes to the device now, not when the next one is ready.
+            tokio::task::yield_now().await;
+            self.position += self.buffer_bytes as u64;
+        }
+        for written in in_flight {
+            self.spare.push(written.await.map_err(ended)??.remove(0));
+        }
+        self.device.flush(Context::default()).await?;
+        let rate = filled as f64 / began.elapsed().as_secs_f64();
+        Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / f64::from(count.max(1))))
     }
 }
 
@@ -365,7 +440,7 @@ fn processor_share(report: &Value) -> f64 {
 fn report(
     options: &LimitsOptions,
     read_bytes: u64,
-    fill: &Rates,
+    [fill, copied]: [&Rates; 2],
     reads: &Rates,
     beyond: &[Rates; DEPTHS_BEYOND.len()],
 ) -> LimitsReport {
@@ -385,6 +460,7 @@ fn report(
         ("read.gets64", "reads/s", 1.0, twice, None),
         ("read.gets128", "reads/s", 1.0, four_times, None),
         ("fill", "MB/s", 1e6, fill, Some(TARGET)),
+        ("fill.copied", "MB/s", 1e6, copied, None),
     ];
     for (name, unit, by, rates, target) in measured {
         let ratio = paired_ratio(&rates.store, &rates.fio);
@@ -446,7 +522,7 @@ mod tests {
         }
         let [half, whole] = rates;
         let beyond = [Rates::default(), Rates::default()];
-        let report = report(&options, 12_288, &half, &whole, &beyond);
+        let report = report(&options, 12_288, [&half, &half], &whole, &beyond);
         assert_eq!(report.figures[0].name, "limits.fill.of_fio");
         assert!(report.figures[0].is_short() && !report.figures[1].is_short());
         assert_eq!(report.text().matches("SHORT").count(), 1);

@@ -5,8 +5,11 @@
 //!
 //! Small buffers that end on a thread are kept for the next read there, up to [`SPARE_BYTES_MAX`] a thread: an aligned
 //! allocation costs as much as a small read's other work.
+//!
+//! Large ones lie on huge pages where the kernel has some (`madvise`): filling, pinning and describing them page by page
+//! took as long as copying into them.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -16,6 +19,8 @@ use bytes::Bytes;
 /// The alignment of every [`Buffer`], in bytes: enough for `O_DIRECT` on every device of today.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
+/// A huge page, and the length from which on buffers lie on them, in bytes.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The longest buffer that is kept for another read, in bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// What each thread keeps at most, in bytes.
@@ -40,10 +45,26 @@ impl Buffer {
     pub fn zeroed(length: usize) -> Buffer {
         let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);
         let layout = Self::layout(capacity);
-        // SAFETY: the layout has a size of at least one alignment unit, so it is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let start = match capacity >= HUGE_PAGE_BYTES {
+            true => Self::huge_zeroed(layout),
+            // SAFETY: the layout has a size of at least one alignment unit, so it is not zero.
+            false => NonNull::new(unsafe { alloc_zeroed(layout) }),
+        };
+        let Some(start) = start else { handle_alloc_error(layout) };
         Buffer { start, length, capacity }
+    }
+
+    /// Memory of zeros, on huge pages where the kernel has some.
+    fn huge_zeroed(layout: Layout) -> Option<NonNull<u8>> {
+        // SAFETY: the caller's layout has a size that is not zero.
+        let start = NonNull::new(unsafe { alloc(layout) })?;
+        // SAFETY: the range was just allocated and is this call's alone. The advice changes nothing but the size of pages that
+        // come later, so a kernel that refuses it does no harm; it comes first, as pages do when they are written.
+        unsafe {
+            libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
+            start.as_ptr().write_bytes(0, layout.size());
+        }
+        Some(start)
     }
 
     /// A buffer to read into: it holds zeros or what an earlier buffer of this thread held. *Cost*: mostly no allocation.
@@ -80,7 +101,8 @@ impl Buffer {
     }
 
     fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, BUFFER_ALIGNMENT).expect("a buffer's capacity fits the address space")
+        let alignment = if capacity >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BUFFER_ALIGNMENT };
+        Layout::from_size_align(capacity, alignment).expect("a buffer's capacity fits the address space")
     }
 }
 
@@ -88,7 +110,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // A thread that is ending keeps nothing.
         if !SPARE.try_with(|spare| spare.borrow_mut().keep(self.start, self.capacity)).unwrap_or(false) {
-            // SAFETY: `start` came from `alloc_zeroed` with this very layout, is freed once, and nobody keeps it.
+            // SAFETY: `start` was allocated with this very layout, is freed once, and nobody keeps it.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
         }
     }

@@ -10,8 +10,10 @@
 //! the group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
 
 use crate::hints::HintId;
+use crate::key::Hashed;
 
 /// Groups that are tried for the rest of a cluster.
 const LOOKAHEAD: usize = 64;
@@ -100,7 +102,7 @@ pub fn arrange(pieces: &[Piece], position: u64, cluster_bytes: u64, end: PackEnd
 
 /// The groups in the order of their first members, and what is in none because it is long or no whole object.
 fn groups_of(pieces: &[Piece], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
-    let seeds: HashSet<HintId> = pieces
+    let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = pieces
         .iter()
         .filter_map(|piece| match piece.tie {
             Some(Tie::Seed(seed)) => Some(seed),
@@ -108,7 +110,8 @@ fn groups_of(pieces: &[Piece], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
         })
         .collect();
     let mut groups: Vec<Group> = Vec::new();
-    let mut by_tie: HashMap<Tie, usize> = HashMap::new();
+    let mut by_tie: HashMap<Tie, usize, BuildHasherDefault<Hashed>> = HashMap::default();
+    by_tie.reserve(pieces.len());
     let mut last = Vec::new();
     for (index, piece) in pieces.iter().enumerate() {
         let Some(id) = piece.id.filter(|_| piece.bytes <= cluster_bytes / LONG_SHARE) else {

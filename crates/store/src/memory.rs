@@ -13,10 +13,10 @@
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
 
+mod entries;
 mod kept;
 
 use std::collections::VecDeque;
-use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -24,7 +24,8 @@ use nectary_cache::{Access, Policy, Stream};
 
 use crate::entry::{Entry, Neighbour, Piece};
 use crate::index::Location;
-use crate::key::{Hashed, KeyHash, KeyRef};
+use crate::key::{KeyHash, KeyRef};
+use entries::Entries;
 
 const NOTES: usize = 256;
 const NOTES_BATCH: usize = 64;
@@ -36,10 +37,10 @@ const NEIGHBOURS_AGE_SHARE: u64 = 2;
 const CEDED_STEP_SHARE: u64 = 64;
 /// Fills say so when they hold so many bytes more or less.
 const FILL_STEP_BYTES: u64 = 64 << 10;
+/// Entries that are handed over or taken out under one lock.
+const LOCKED_AT_ONCE: usize = 16;
 /// The policy keeps at least this share of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
-
-type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 
 struct Replacement {
     policy: Box<dyn Policy>,
@@ -74,7 +75,7 @@ pub enum Warmed {
 
 /// Entries in memory.
 pub struct MemoryTier {
-    map: Map,
+    map: Entries,
     notes: Box<[AtomicU64]>,
     noted: AtomicUsize,
     replacement: Mutex<Replacement>,
@@ -85,6 +86,7 @@ pub struct MemoryTier {
 impl MemoryTier {
     /// Makes an empty tier under `policy`, whose capacity is in bytes.
     pub fn new(policy: Box<dyn Policy>) -> MemoryTier {
+        let map = Entries::new(policy.capacity());
         let replacement = Replacement {
             taken: 0,
             capacity: policy.capacity(),
@@ -94,7 +96,7 @@ impl MemoryTier {
             policy,
         };
         MemoryTier {
-            map: Map::with_hasher(BuildHasherDefault::default()),
+            map,
             notes: (0..NOTES).map(|_| AtomicU64::new(0)).collect(),
             noted: AtomicUsize::new(0),
             replacement: Mutex::new(replacement),
@@ -106,7 +108,7 @@ impl MemoryTier {
     /// Finds the entry of `key` and notes the reference.
     pub fn get(&self, hash: KeyHash, key: KeyRef<'_>) -> Option<Arc<Entry>> {
         let id = hash.0 as u64;
-        let entry = self.map.pin().get(&id).filter(|entry| entry.is(hash, key)).cloned()?;
+        let entry = self.map.pin().get(id).filter(|entry| entry.is(hash, key)).cloned()?;
         self.note(id);
         Some(entry)
     }
@@ -114,14 +116,14 @@ impl MemoryTier {
     /// Finds the entry of a hash that is an identity by itself (a fragment's).
     pub fn get_hashed(&self, hash: KeyHash) -> Option<Arc<Entry>> {
         let id = hash.0 as u64;
-        let entry = self.map.pin().get(&id).filter(|entry| entry.hash == hash).cloned()?;
+        let entry = self.map.pin().get(id).filter(|entry| entry.hash == hash).cloned()?;
         self.note(id);
         Some(entry)
     }
 
     /// The entry of `hash`; no reference.
     pub fn peek(&self, hash: KeyHash) -> Option<Arc<Entry>> {
-        self.map.pin().get(&(hash.0 as u64)).filter(|entry| entry.hash == hash).cloned()
+        self.map.pin().get(hash.0 as u64).filter(|entry| entry.hash == hash).cloned()
     }
 
     /// Whole objects that were asked for since they were written and lie where `here` says, in the order of the disk; no
@@ -146,13 +148,13 @@ impl MemoryTier {
     pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
         let here =
             |entry: &&Arc<Entry>| entry.hash == hash && entry.location().is_some_and(|at| at.unit == location.unit);
-        self.map.pin().get(&(hash.0 as u64)).filter(here).cloned()
+        self.map.pin().get(hash.0 as u64).filter(here).cloned()
     }
 
     /// Whether memory holds something else than this version under its id.
     pub fn has_other_version(&self, entry: &Entry) -> bool {
         let other = |current: &Arc<Entry>| current.hash != entry.hash || current.generation != entry.generation;
-        self.map.pin().get(&entry.id()).is_some_and(other)
+        self.map.pin().get(entry.id()).is_some_and(other)
     }
 
     /// Says where the entry of `hash` at `from` lies now.
@@ -165,7 +167,7 @@ impl MemoryTier {
 
     /// Whether a hash is in memory; no reference.
     pub fn contains(&self, hash: KeyHash) -> bool {
-        self.map.pin().get(&(hash.0 as u64)).is_some_and(|entry| entry.hash == hash)
+        self.map.pin().get(hash.0 as u64).is_some_and(|entry| entry.hash == hash)
     }
 
     /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it replaces.
@@ -174,19 +176,25 @@ impl MemoryTier {
         let mut replacement = self.lock();
         replacement.policy.remove(entry.id());
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        let previous = pinned.insert(entry.id(), Arc::clone(entry)).cloned();
+        let previous = pinned.insert(entry).cloned();
         self.cede(&mut replacement);
         previous
     }
 
-    /// Hands an entry over to the policy once it is on disk.
-    pub fn admit(&self, entry: &Arc<Entry>) {
+    /// Hands entries over to the policy once they are on disk.
+    pub fn admit(&self, entries: &[Arc<Entry>]) {
         let pinned = self.map.pin();
-        let mut replacement = self.lock();
-        self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
-        self.cede(&mut replacement);
-        if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
-            self.refer(&mut replacement, entry);
+        // Not for all of them at once: puts wait for the lock.
+        for some in entries.chunks(LOCKED_AT_ONCE) {
+            let mut replacement = self.lock();
+            let bytes = some.iter().map(|entry| entry.weight()).sum();
+            self.unwritten_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.cede(&mut replacement);
+            for entry in some {
+                if pinned.holds(entry) {
+                    self.refer(&mut replacement, entry);
+                }
+            }
         }
     }
 
@@ -202,13 +210,13 @@ impl MemoryTier {
     pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
-        if let Some(current) = pinned.get(&entry.id()) {
+        if let Some(current) = pinned.get(entry.id()) {
             return Some(Arc::clone(current)).filter(|current| current.hash == entry.hash);
         }
         if !still_valid() {
             return None;
         }
-        pinned.insert(entry.id(), Arc::clone(entry));
+        pinned.insert(entry);
         self.refer(&mut replacement, entry);
         Some(Arc::clone(entry))
     }
@@ -222,10 +230,10 @@ impl MemoryTier {
         if used + entry.weight() > replacement.capacity {
             return Warmed::Full;
         }
-        if pinned.contains_key(&entry.id()) || !still_valid() {
+        if pinned.contains(entry.id()) || !still_valid() {
             return Warmed::No;
         }
-        pinned.insert(entry.id(), Arc::clone(entry));
+        pinned.insert(entry);
         self.refer(&mut replacement, entry);
         Warmed::Taken
     }
@@ -251,14 +259,14 @@ impl MemoryTier {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         let (weight, most) = (entry.weight(), replacement.capacity / NEIGHBOURS_SHARE);
-        if weight > most || pinned.contains_key(&entry.id()) || !still_valid() {
+        if weight > most || pinned.contains(entry.id()) || !still_valid() {
             return false;
         }
         while replacement.neighbours.bytes + weight > most && self.drop_neighbour(&mut replacement) {}
         let born = replacement.inserted_bytes;
         replacement.neighbours.bytes += weight;
         replacement.neighbours.queue.push_back((Arc::clone(entry), born));
-        pinned.insert(entry.id(), Arc::clone(entry));
+        pinned.insert(entry);
         self.cede(&mut replacement);
         true
     }
@@ -273,7 +281,7 @@ impl MemoryTier {
         let mut replacement = self.replacement.try_lock().ok()?;
         let neighbour = entry.take_neighbour()?;
         replacement.neighbours.bytes = replacement.neighbours.bytes.saturating_sub(entry.weight());
-        if self.map.pin().get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+        if self.map.pin().holds(entry) {
             self.refer(&mut replacement, entry);
         }
         Some(neighbour)
@@ -287,8 +295,8 @@ impl MemoryTier {
             let bytes = &mut replacement.neighbours.bytes;
             *bytes = bytes.saturating_sub(entry.weight());
             let pinned = self.map.pin();
-            if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, &entry)) {
-                pinned.remove(&entry.id());
+            if pinned.holds(&entry) {
+                pinned.remove(entry.id());
             }
         }
         true
@@ -333,21 +341,24 @@ impl MemoryTier {
         let map = self.map.pin();
         let bytes = replacement.capacity.saturating_sub(replacement.ceded);
         replacement.policy.set_capacity(bytes, &mut |id| {
-            map.remove(&id);
+            map.remove(id);
             true
         });
     }
 
-    /// Removes the entry of `hash` if it lies at `location`: what stood there is about to be overwritten.
-    pub fn remove_at(&self, hash: KeyHash, location: Location) {
+    /// Removes entries of these hashes that lie at these locations: what stood there is about to be overwritten.
+    pub fn remove_at(&self, records: &[(KeyHash, Location)]) {
         let pinned = self.map.pin();
-        let mut replacement = self.lock();
-        let id = hash.0 as u64;
-        let here =
-            |entry: &Arc<Entry>| entry.hash == hash && entry.location().is_some_and(|at| at.unit == location.unit);
-        if pinned.get(&id).is_some_and(here) {
-            pinned.remove(&id);
-            replacement.policy.remove(id);
+        for some in records.chunks(LOCKED_AT_ONCE) {
+            let mut replacement = self.lock();
+            for (hash, location) in some {
+                let id = hash.0 as u64;
+                let lies = |entry: &Arc<Entry>| entry.location().is_some_and(|at| at.unit == location.unit);
+                if pinned.get(id).is_some_and(|entry| entry.hash == *hash && lies(entry)) {
+                    pinned.remove(id);
+                    replacement.policy.remove(id);
+                }
+            }
         }
     }
 
@@ -355,8 +366,8 @@ impl MemoryTier {
     pub fn remove_same(&self, entry: &Arc<Entry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
-        if pinned.get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
-            pinned.remove(&entry.id());
+        if pinned.holds(entry) {
+            pinned.remove(entry.id());
             replacement.policy.remove(entry.id());
         }
     }
@@ -423,11 +434,11 @@ impl MemoryTier {
         self.take_notes(replacement);
         let map = self.map.pin();
         let access = replacement.policy.reference(entry.id(), entry.weight(), Stream::default(), &mut |id| {
-            map.remove(&id);
+            map.remove(id);
             true
         });
         match access {
-            Access::Bypassed => drop(map.remove(&entry.id())),
+            Access::Bypassed => map.remove(entry.id()),
             Access::Inserted => {
                 replacement.inserted_bytes += entry.weight();
                 self.age_neighbours(replacement);
@@ -486,7 +497,7 @@ mod tests {
         }
         assert!(waiting.iter().all(|entry| tier.contains(entry.hash)), "what waits is found");
         for entry in &waiting {
-            tier.admit(entry);
+            tier.admit(std::slice::from_ref(entry));
             let (_, used, unwritten, _) = tier.usage();
             assert!(used + unwritten <= capacity, "{used} + {unwritten}");
         }

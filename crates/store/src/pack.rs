@@ -87,9 +87,16 @@ impl Packing<'_> {
     }
 }
 
+/// The length of the append of these items, in bytes.
+pub fn append_bytes(items: &[Unwritten]) -> u64 {
+    let table_end = (APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES) as u64;
+    let records: u64 = items.iter().map(|item| record_bytes(&item.entry).next_multiple_of(UNIT_BYTES)).sum();
+    (table_end + records).next_multiple_of(BLOCK_BYTES)
+}
+
 /// Lays entries out as the append that stands at `offset` of the segment of `incarnation`.
 ///
-/// `items` come by sequence; `sequence` is that of an append without entries.
+/// `items` come by sequence; `sequence` is that of an append without entries; `buffer` has room for [`append_bytes`].
 #[expect(clippy::too_many_arguments)]
 pub fn pack(
     layout: &Layout,
@@ -99,19 +106,12 @@ pub fn pack(
     sequence: u64,
     known: Known,
     packing: &Packing<'_>,
-    buffer: Option<Buffer>,
+    mut buffer: Buffer,
 ) -> PackedAppend {
     let address = layout.segment_start(incarnation) + offset;
     let table_end = APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES;
-    let records: u64 = items.iter().map(|item| record_bytes(&item.entry).next_multiple_of(UNIT_BYTES)).sum();
-    let append_bytes = (table_end as u64 + records).next_multiple_of(BLOCK_BYTES);
-    let mut buffer = match buffer.filter(|buffer| buffer.capacity() as u64 >= append_bytes) {
-        Some(mut buffer) => {
-            buffer.set_len(append_bytes as usize);
-            buffer
-        }
-        None => Buffer::zeroed(append_bytes as usize),
-    };
+    let append_bytes = append_bytes(&items);
+    buffer.set_len(append_bytes as usize);
     let first_sequence = items.first().map_or(sequence, |item| item.sequence);
     let last_sequence = items.last().map_or(sequence, |item| item.sequence);
     let body = AppendBody {

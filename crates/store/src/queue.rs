@@ -119,12 +119,14 @@ impl Queue {
         let entry = Arc::clone(&item.entry);
         self.last_sequence.store(item.sequence, Ordering::Release);
         let was_empty = waiting.items.is_empty();
+        let was_due = waiting.bytes >= self.wake_bytes;
         waiting.bytes += entry.weight();
         waiting.items.push_back(item);
         waiting.oldest.get_or_insert_with(Instant::now);
-        let due = waiting.bytes >= self.wake_bytes;
+        let is_due = waiting.bytes >= self.wake_bytes;
         drop(waiting);
-        if was_empty || due {
+        // Once: a writer that has not come for it waits for an append in flight, and looks again after that.
+        if was_empty || (is_due && !was_due) {
             self.wake.notify_one();
         }
         entry

@@ -13,14 +13,14 @@ impl MemoryTier {
     pub fn put_kept(&self, entry: &Arc<Entry>) {
         let mut replacement = self.lock();
         replacement.policy.remove(entry.id());
-        self.map.pin().insert(entry.id(), Arc::clone(entry));
+        self.map.pin().insert(entry);
         self.refer(&mut replacement, entry);
     }
 
     /// Takes an entry in memory alone from the policy, as it will be written; false where it has left memory.
     pub fn pin_kept(&self, entry: &Arc<Entry>) -> bool {
         let mut replacement = self.lock();
-        let is_here = self.map.pin().get(&entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry));
+        let is_here = self.map.pin().holds(entry);
         if !is_here || !entry.is_in_memory_alone() {
             return false;
         }

@@ -4,9 +4,11 @@
 //! everything else that runs in the background. It lives on a thread of its own with a runtime and a ring of its own, so
 //! nothing here delays a hit. It stops when the store is closed or dropped.
 //!
-//! Up to [`IN_FLIGHT_MAX`] appends are in flight at a time and are completed in order, so "written" is a prefix of all
-//! sequences. A segment is flushed when it is closed, so at most two are unflushed.
+//! Appends in flight are completed in order, so "written" is a prefix of all sequences. A segment is flushed when it is
+//! closed, so at most two are unflushed.
 
+mod appends;
+mod buffers;
 mod index;
 mod publish;
 mod purges;
@@ -17,28 +19,27 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use nectary_block::{Buffer, Context, WriteFlags};
+use nectary_block::Buffer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::budget::Budget;
 use crate::checkpoint::{LogPosition, write_checkpoint};
 use crate::error::Error;
-use crate::format::{BLOCK_BYTES, PurgeRecord};
+use crate::format::PurgeRecord;
 use crate::index::Location;
 use crate::loading::Rest;
-use crate::pack::{self, PackedAppend};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::queue::Unwritten;
 use crate::recovery::{Membership, State, wipe_future, write_state};
 use crate::replay::Suspect;
 use crate::shared::Shared;
-use crate::stat::{Counters, Recovery};
+use crate::stat::Recovery;
 use crate::warm::{Warm, warm_up};
+use buffers::AppendBuffers;
+use segments::Tables;
 
-/// Appends in flight at a time.
-const IN_FLIGHT_MAX: usize = 2;
 /// The index is checkpointed when this many times its size was appended.
 const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 /// … but at least and at most after this many bytes, and at most after this many appends.
@@ -83,7 +84,7 @@ pub(crate) struct Start {
     pub memory_bytes: u64,
     /// An append of several records has at most so many bytes …
     pub append_bytes: u64,
-    /// … and all in flight, where there are several.
+    /// … and the buffers of all in flight, where there are several.
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
     /// What the index lacks yet.
@@ -102,7 +103,8 @@ struct Written {
     result: Result<Vec<Buffer>, nectary_block::Error>,
     items: Vec<(Unwritten, Location)>,
     last_sequence: u64,
-    bytes: u64,
+    /// The size of its buffer.
+    buffer_bytes: u64,
 }
 
 /// The writer of a span.
@@ -111,13 +113,15 @@ pub(crate) struct Writer {
     commands: mpsc::Receiver<Command>,
     position: LogPosition,
     in_flight: InFlight,
-    spare: Vec<Buffer>,
+    buffers: AppendBuffers,
     suspects: Vec<Suspect>,
     purge_log: PurgeLog,
     purge_end: LogEnd,
     purges_waiting: Vec<(PurgeRecord, oneshot::Sender<Result<(), Error>>)>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
-    /// Re-insertion from the segment that is overwritten next.
+    /// What stands in the segment that is overwritten next.
+    tables: Option<JoinHandle<Tables>>,
+    /// Re-insertion from it.
     harvest: Option<JoinHandle<()>>,
     /// What brings back into memory what was there in the life before.
     warming: Option<JoinHandle<()>>,
@@ -139,8 +143,6 @@ pub(crate) struct Writer {
     replayed: Recovery,
     memory_bytes: u64,
     append_bytes: u64,
-    buffers_bytes: u64,
-    in_flight_bytes: u64,
     /// What waits has to wait for an append in flight.
     waits_for_append: bool,
     /// The index's size for which the memory tier's capacity was set.
@@ -157,13 +159,14 @@ impl Writer {
             commands,
             position: start.position,
             in_flight: FuturesOrdered::new(),
-            spare: Vec::new(),
+            buffers: AppendBuffers::new(start.buffers_bytes),
             suspects: Vec::new(),
             rest: Some(start.rest),
             purge_end: start.purge_log.end(),
             purge_log: start.purge_log,
             purges_waiting: Vec::new(),
             syncs_waiting: Vec::new(),
+            tables: None,
             harvest: None,
             warming: None,
             warm: Some(start.warm),
@@ -182,8 +185,6 @@ impl Writer {
             replayed: start.replayed,
             memory_bytes: start.memory_bytes,
             append_bytes: start.append_bytes,
-            buffers_bytes: start.buffers_bytes,
-            in_flight_bytes: 0,
             waits_for_append: false,
             index_bytes: 0,
             write_delay: start.write_delay,
@@ -264,113 +265,10 @@ impl Writer {
     /// When there will be something to do without being asked.
     fn deadline(&self) -> Instant {
         let (_, oldest) = self.shared.queue.backlog();
-        let can_write =
-            self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append && self.shared.stopped().is_none();
-        let write = oldest.filter(|_| can_write).map(|oldest| oldest + self.write_delay);
+        let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
         let flush = self.flush_interval.map(|interval| self.flushed_at + interval);
         let far = Instant::now() + Duration::from_secs(3600);
         write.unwrap_or(far).min(flush.unwrap_or(far))
-    }
-
-    /// Starts appends while they are due and fewer than the maximum are in flight.
-    async fn write_due(&mut self) -> Result<(), Error> {
-        while self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append && self.shared.stopped().is_none() {
-            let (bytes, oldest) = self.shared.queue.backlog();
-            let Some(oldest) = oldest else { return Ok(()) };
-            let wanted =
-                self.syncs_waiting.iter().any(|(sequence, _)| *sequence > self.shared.written.load(Ordering::Acquire));
-            let due = bytes >= self.shared.queue.wake_bytes() || oldest.elapsed() >= self.write_delay || wanted;
-            if !due {
-                return Ok(());
-            }
-            if !self.append().await? {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Packs one append from the queue and starts writing it; false where nothing waits, or it has to wait for those in flight.
-    async fn append(&mut self) -> Result<bool, Error> {
-        // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one takes.
-        // A record that is longer than appends usually are goes alone.
-        let left = self.buffers_bytes.saturating_sub(self.in_flight_bytes);
-        let room = self.shared.layout.segment_bytes - self.position.offset;
-        let (usual, most) = (self.append_bytes, self.shared.layout.append_bytes_max());
-        let bounds = if self.in_flight.is_empty() {
-            [usual.min(room), usual, most.min(room), most]
-        } else {
-            [usual.min(left).min(room), usual.min(left), 0, 0]
-        };
-        let (mut items, mut bytes) = (Vec::new(), 0);
-        for bound in bounds {
-            if items.is_empty() {
-                (items, bytes) = pack::take(&self.shared.queue, bound);
-            }
-        }
-        // What was purged while it waited is written all the same: until the purge is durable, it is what hides the
-        // version that it replaced.
-        let Some(last_sequence) = items.last().map(|item| item.sequence) else {
-            self.waits_for_append = !self.in_flight.is_empty();
-            return Ok(false);
-        };
-        if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
-            items.iter().for_each(|item| self.shared.give_up(item));
-            return Err(error);
-        }
-        self.start(items, last_sequence);
-        Ok(true)
-    }
-
-    fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
-        let layout = &self.shared.layout;
-        let spare = self.spare.pop();
-        let LogPosition { incarnation, offset } = self.position;
-        let flushed_sequence = self.shared.flushed.load(Ordering::Acquire);
-        let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
-        let shared = &self.shared;
-        let cluster_bytes = shared.clusters.cluster_bytes();
-        let packing = pack::Packing { hints: &shared.hints, cluster_bytes, end: shared.pack_end };
-        let packed = pack::pack(layout, incarnation, offset, items, sequence, known, &packing, spare);
-        let PackedAppend { buffer, items, last_sequence, tied, groups } = packed;
-        shared.groups.add(layout.segment_of(incarnation), incarnation, offset == 0, &groups);
-        Counters::add(&shared.counters.objects_tied, tied);
-        let tags_bytes = items.iter().map(|(item, _)| item.entry.tags.record_bytes() as u64).sum();
-        Counters::add(&shared.counters.tags_written_bytes, tags_bytes);
-        self.appended_sequence = last_sequence;
-        self.appended_records += items.len() as u64;
-        let bytes = buffer.len() as u64;
-        let address = layout.segment_start(incarnation) + offset;
-        let write = self.shared.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
-        self.in_flight.push_back(Box::pin(async move { Written { result: write.await, items, last_sequence, bytes } }));
-        self.position.offset += bytes;
-        self.in_flight_bytes += bytes;
-        self.appended_bytes += bytes;
-        self.appended_count += 1;
-        Counters::add(&self.shared.counters.appends, 1);
-        Counters::add(&self.shared.counters.append_bytes, bytes);
-    }
-
-    /// Takes the result of the oldest append in flight.
-    async fn complete(&mut self, written: Written) {
-        self.in_flight_bytes -= written.bytes;
-        self.waits_for_append = false;
-        match written.result {
-            Ok(mut buffers) => {
-                if self.spare.len() < IN_FLIGHT_MAX && written.bytes <= self.append_bytes {
-                    self.spare.extend(buffers.pop());
-                }
-                for (item, location) in written.items {
-                    self.publish(item, location);
-                }
-                self.shared.written.fetch_max(written.last_sequence, Ordering::AcqRel);
-                self.divide_memory();
-            }
-            Err(error) => {
-                written.items.iter().for_each(|(item, _)| self.shared.give_up(item));
-                self.fail(&error.into());
-            }
-        }
     }
 
     /// Gives the memory tier what the index leaves.
@@ -385,6 +283,7 @@ impl Writer {
                 + shared.twins.bytes()
                 + shared.admission.bytes();
             let reinserts = self.shared.reinsert_percent > 0;
+            let fixed = fixed + self.tables_bytes_max();
             let budget = Budget::of(self.memory_bytes, fixed, &self.shared.layout, reinserts);
             self.shared.memory.set_capacity(budget.tier_bytes);
         }
@@ -519,8 +418,7 @@ impl Writer {
         }
         while self.shared.stopped().is_none() {
             self.serve_purges().await?;
-            let may_append = self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append;
-            if self.shared.queue.backlog().1.is_some() && may_append {
+            if self.shared.queue.backlog().1.is_some() && self.may_append() {
                 if let Err(error) = self.append().await {
                     self.fail(&error);
                 }

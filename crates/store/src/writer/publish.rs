@@ -2,6 +2,7 @@
 //!
 //! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Writer;
@@ -20,8 +21,22 @@ const SUSPECTS_AT_ONCE: usize = 16;
 const SUSPECTS_MAX: usize = 100_000;
 
 impl Writer {
-    /// Makes a written entry findable on disk, and its older versions not.
-    pub(super) fn publish(&mut self, item: Unwritten, location: Location) {
+    /// Makes written entries findable on disk, and their older versions not.
+    pub(super) fn publish(&mut self, items: Vec<(Unwritten, Location)>) {
+        let (mut admitted, mut purged) = (Vec::with_capacity(items.len()), Vec::new());
+        for (item, location) in items {
+            let Some((entry, verdict)) = self.publish_one(item, location) else { continue };
+            if verdict == Verdict::Tag {
+                purged.push(Arc::clone(&entry));
+            }
+            admitted.push(entry);
+        }
+        self.shared.memory.admit(&admitted);
+        purged.iter().for_each(|entry| self.shared.memory.remove_same(entry));
+    }
+
+    /// Returns what memory gives to its policy, and what purges say of it.
+    fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
         let shared = &self.shared;
         let entry = &item.entry;
         if let Some(from) = item.moved_from {
@@ -29,12 +44,12 @@ impl Writer {
             if !self.shared.admission.is_open() {
                 self.shared.admission.doubt.move_ends(entry.hash);
             }
-            return;
+            return None;
         }
         let verdict = shared.verdict(entry);
         if verdict == Verdict::Key || (verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers)) {
             shared.memory.drop_unwritten(entry);
-            return;
+            return None;
         }
         let known = item.previous.as_ref().and_then(|previous| previous.location());
         let older = if matches!(entry.piece, Piece::Fragment { .. }) {
@@ -56,10 +71,7 @@ impl Writer {
         if entry.was_asked_for() {
             shared.marks.set(location);
         }
-        shared.memory.admit(entry);
-        if verdict == Verdict::Tag {
-            shared.memory.remove_same(entry);
-        }
+        Some((item.entry, verdict))
     }
 
     /// Makes an entry that was written anew findable at its new place, unless it has been purged or replaced since.

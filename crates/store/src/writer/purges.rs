@@ -67,7 +67,7 @@ impl Writer {
         let mut rounds = shared.layout.segment_count + ahead + 4;
         while shared.purges.len() > self.purge_log.live_records_max() && rounds > 0 {
             self.open_next_segment().await?;
-            self.start(Vec::new(), self.appended_sequence);
+            self.start(Vec::new(), self.appended_sequence).await;
             rounds -= 1;
         }
         if shared.purges.len() > self.purge_log.live_records_max() {

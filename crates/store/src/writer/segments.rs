@@ -14,18 +14,53 @@ use crate::checkpoint::LogPosition;
 use crate::error::Error;
 use crate::format::UNIT_BYTES;
 use crate::index::Location;
+use crate::key::KeyHash;
 use crate::log::{Care, SegmentReader};
 use crate::reinsert::harvest;
+use crate::shared::Shared;
 use crate::stat::Counters;
 
 /// To look through an index of up to so many bytes, and what of it is in memory, costs less than reading the tables of a segment.
 const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
+
+/// Tables that are read ahead take at most this share of the memory budget.
+const TABLES_SHARE: u64 = 64;
+
+/// Records that are taken out of index and memory together while they are read.
+const FORGOTTEN_AT_ONCE: usize = 1024;
+
+/// A record: its hash and where it stands.
+type Standing = (KeyHash, Location);
+
+/// What stands in a segment.
+pub(super) struct Tables {
+    incarnation: u64,
+    standing: Vec<Standing>,
+    /// Whether that is all.
+    is_whole: bool,
+}
+
+/// Visits what stands in the segment of `incarnation`; whether that is all.
+async fn visit_standing(shared: &Shared, incarnation: u64, mut visit: impl FnMut(Standing)) -> bool {
+    let mut reader = SegmentReader::new(&shared.device, &shared.layout, incarnation);
+    let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
+    !scanned.damaged
+}
+
+/// Takes records out of index and memory, and out of the list; returns how many the index had.
+fn forget(shared: &Shared, standing: &mut Vec<Standing>) -> u64 {
+    let removed = standing.iter().filter(|(hash, location)| shared.index.remove(*hash, *location)).count();
+    shared.memory.remove_at(standing);
+    standing.clear();
+    removed as u64
+}
 
 impl Writer {
     /// Opens the next segment where this one has no room for `bytes`.
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         if self.position.offset + bytes > self.shared.layout.segment_bytes {
             self.open_next_segment().await?;
+            self.read_tables_ahead();
             self.begin_harvest();
         }
         Ok(())
@@ -39,8 +74,9 @@ impl Writer {
             return Err(self.shared.stopped_error());
         }
         let next = self.position.incarnation + 1;
+        let tables = self.tables_ahead(next).await;
         // Both wait for the disk, and neither for the other.
-        let (flushed, ()) = tokio::join!(self.shared.flush(), self.reclaim(next));
+        let (flushed, ()) = tokio::join!(self.shared.flush(), self.reclaim(next, tables));
         flushed?;
         self.flushed_at = Instant::now();
         self.shared.head.store(next, Ordering::Release);
@@ -73,23 +109,67 @@ impl Writer {
         }
     }
 
-    /// Forgets what stands in the segment that `incarnation` will overwrite.
-    pub(super) async fn reclaim(&self, incarnation: u64) {
+    /// Begins to read what stands in the segment that is overwritten next, so that it is known when that is due.
+    fn read_tables_ahead(&mut self) {
+        let old = (self.position.incarnation + 1).checked_sub(self.shared.layout.segment_count).filter(|&old| old > 0);
+        let Some(old) = old.filter(|_| !self.sweeps()) else { return };
+        // A list that grows has room for twice what is in it.
+        let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
+        let shared = Arc::clone(&self.shared);
+        self.tables = Some(tokio::spawn(async move {
+            let (mut standing, mut fits) = (Vec::new(), true);
+            let is_whole = visit_standing(&shared, old, |record| {
+                fits &= standing.len() < most;
+                if fits {
+                    standing.push(record);
+                }
+            });
+            let is_whole = is_whole.await && fits;
+            Tables { incarnation: old, standing, is_whole }
+        }));
+    }
+
+    /// What was read ahead of the segment that `incarnation` will overwrite, where it is all that stands there.
+    async fn tables_ahead(&mut self, incarnation: u64) -> Option<Tables> {
+        let tables = self.tables.take()?.await.ok()?;
+        let is_next = tables.incarnation + self.shared.layout.segment_count == incarnation;
+        Some(tables).filter(|tables| is_next && tables.is_whole)
+    }
+
+    /// What tables that are read ahead may take, in bytes.
+    pub(super) fn tables_bytes_max(&self) -> u64 {
+        if self.sweeps() { 0 } else { self.memory_bytes / TABLES_SHARE }
+    }
+
+    /// Whether looking through index and memory costs less than reading tables.
+    fn sweeps(&self) -> bool {
+        self.shared.index.bytes() <= SWEEP_INDEX_BYTES_MAX
+    }
+
+    /// Forgets what stands in the segment that `incarnation` will overwrite; `tables` say what that is, where they were read ahead.
+    async fn reclaim(&self, incarnation: u64, tables: Option<Tables>) {
         let shared = &self.shared;
         let layout = &shared.layout;
         let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
         let segment = layout.segment_of(old);
         let mut removed = 0;
-        let mut sweeps = shared.index.bytes() <= SWEEP_INDEX_BYTES_MAX;
+        let mut sweeps = self.sweeps();
         if !sweeps {
-            let mut reader = SegmentReader::new(&shared.device, layout, old);
-            let scanned = reader
-                .scan(0, 0, Care::Search, |record| {
-                    removed += u64::from(shared.index.remove(record.hash, record.location));
-                    shared.memory.remove_at(record.hash, record.location);
-                })
-                .await;
-            sweeps = scanned.damaged;
+            let mut standing = match tables {
+                Some(tables) => tables.standing,
+                None => {
+                    let mut some = Vec::with_capacity(FORGOTTEN_AT_ONCE);
+                    let is_whole = visit_standing(shared, old, |record| {
+                        some.push(record);
+                        if some.len() == FORGOTTEN_AT_ONCE {
+                            removed += forget(shared, &mut some);
+                        }
+                    });
+                    sweeps = !is_whole.await;
+                    some
+                }
+            };
+            removed += forget(shared, &mut standing);
         }
         if sweeps {
             let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;

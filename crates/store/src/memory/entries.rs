@@ -1,0 +1,100 @@
+//! The map of entries in memory, which is read without a lock.
+//!
+//! Owns: when what left is freed. That needs every thread to have seen that it left, and to tell them so costs an
+//! interrupt on every processor: so each thread frees what it took out in batches, as large as the budget can spare.
+
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use papaya::{Guard, LocalGuard};
+
+use crate::entry::Entry;
+use crate::key::Hashed;
+
+type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
+
+/// Entries in a batch, at most …
+const BATCH_MAX: usize = 256;
+/// … and this share of the tier.
+const BATCH_SHARE: u64 = 64;
+/// Threads whose bytes are counted apart.
+const THREADS: usize = 64;
+
+/// Entries by the lowest 64 bits of their hashes.
+pub(super) struct Entries {
+    map: Map,
+    /// What left since its thread freed something, in bytes.
+    left: [AtomicU64; THREADS],
+    batch_bytes_max: u64,
+}
+
+impl Entries {
+    /// Makes an empty map, of a tier of so many bytes.
+    pub fn new(tier_bytes: u64) -> Entries {
+        let collector = seize::Collector::new().batch_size(BATCH_MAX);
+        let map = papaya::HashMap::builder().hasher(BuildHasherDefault::default()).collector(collector).build();
+        Entries { map, left: std::array::from_fn(|_| AtomicU64::new(0)), batch_bytes_max: tier_bytes / BATCH_SHARE }
+    }
+
+    /// Holds what is read here, until it is dropped.
+    pub fn pin(&self) -> Pinned<'_> {
+        Pinned { entries: self, guard: self.map.guard() }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+}
+
+/// The map, with everything that is read through it held.
+pub(super) struct Pinned<'a> {
+    entries: &'a Entries,
+    guard: LocalGuard<'a>,
+}
+
+impl Pinned<'_> {
+    /// The entry of an id.
+    pub fn get(&self, id: u64) -> Option<&Arc<Entry>> {
+        self.entries.map.get(&id, &self.guard)
+    }
+
+    /// Whether there is one of an id.
+    pub fn contains(&self, id: u64) -> bool {
+        self.entries.map.contains_key(&id, &self.guard)
+    }
+
+    /// Whether this very entry is the one of its id.
+    pub fn holds(&self, entry: &Arc<Entry>) -> bool {
+        self.get(entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry))
+    }
+
+    /// All entries.
+    pub fn values(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.entries.map.values(&self.guard)
+    }
+
+    /// Puts an entry; returns what it replaces.
+    pub fn insert(&self, entry: &Arc<Entry>) -> Option<&Arc<Entry>> {
+        let replaced = self.entries.map.insert(entry.id(), Arc::clone(entry), &self.guard);
+        self.leave(replaced);
+        replaced
+    }
+
+    /// Takes the entry of an id out.
+    pub fn remove(&self, id: u64) {
+        self.leave(self.entries.map.remove(&id, &self.guard));
+    }
+
+    /// Frees what this thread took out, once that is enough; at the earliest when nothing is pinned any more.
+    fn leave(&self, entry: Option<&Arc<Entry>>) {
+        let Some(entry) = entry else { return };
+        let left = &self.entries.left[self.guard.thread_id() % THREADS];
+        let bytes = left.fetch_add(entry.weight(), Ordering::Relaxed) + entry.weight();
+        if bytes >= self.entries.batch_bytes_max {
+            left.store(0, Ordering::Relaxed);
+            self.guard.flush();
+        }
+    }
+}
