@@ -1,6 +1,6 @@
 //! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
 //!
-//! Owns: the order of that. Leaves to others: what is written into the new segment.
+//! Owns: the order of that, and what is read of that segment before. Leaves to others: what is written into the new segment.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
