@@ -11,6 +11,7 @@
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -25,6 +26,25 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// What each thread keeps at most, in bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
+
+/// Asks for huge pages under memory that nothing was written to yet: so filling it takes one page fault for 2 MiB.
+pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
+    let start = unwritten.as_ptr().addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
+    let end = unwritten.as_ptr_range().end.addr().next_multiple_of(BUFFER_ALIGNMENT);
+    // SAFETY: the advice changes nothing in the pages that it names, what lies beside the memory included, but the size of
+    // pages that come later; a kernel that refuses it does no harm.
+    unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
+}
+
+/// Gives pages that lie wholly in `memory` back to the kernel; what they hold afterwards is of no use, and may be zeros.
+pub fn release_pages(memory: &mut [u8]) {
+    let start = memory.as_ptr().addr().next_multiple_of(BUFFER_ALIGNMENT);
+    let end = memory.as_ptr_range().end.addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
+    if start < end {
+        // SAFETY: all of these pages are the caller's alone, and any bytes that they hold from now on are bytes.
+        unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_DONTNEED) };
+    }
+}
 
 /// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]; it derefs to its `len` bytes.
 ///

@@ -13,7 +13,7 @@ use crate::format::{
     self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, Magic,
     Place,
 };
-use crate::index::{Index, Location, slots_bytes};
+use crate::index::{Index, Location, Slots, slots_bytes};
 use crate::layout::Layout;
 use crate::purge_log::LogEnd;
 use crate::shared::Shared;
@@ -79,7 +79,10 @@ pub(crate) async fn write_checkpoint(
     }
     let chunk_count = writer.chunk as u32;
     writer.magic = Magic::HotChunk;
-    for locations in shared.memory.hot_locations(HOT_LOCATIONS_MAX).chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
+    let mut hot = shared.memory.hot_locations(HOT_LOCATIONS_MAX);
+    let room = HOT_LOCATIONS_MAX - hot.len();
+    hot.extend(shared.warm_list.left(room).await);
+    for locations in hot.chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
         writer.payload.extend(locations.iter().flat_map(|location| location.pack().to_le_bytes()));
         if !writer.write_chunk().await? {
             break;
@@ -218,6 +221,11 @@ impl CheckpointHeader {
         self.shard_start(INDEX_SHARDS)
     }
 
+    /// What the slots of a shard take, in bytes.
+    pub fn slots_bytes(&self, shard: usize) -> usize {
+        slots_bytes(self.homes[shard])
+    }
+
     /// Where the slots of a shard begin in the joined payloads, in bytes.
     fn shard_start(&self, shard: usize) -> u64 {
         self.homes[..shard].iter().map(|&homes| slots_bytes(homes) as u64).sum()
@@ -226,18 +234,19 @@ impl CheckpointHeader {
 
 /// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` where a chunk of it is damaged.
 ///
-/// The buffer of an earlier call is used again, as zeroing new memory costs more than reading into old.
+/// They are put into `slots`, which are empty and have room for them. The buffer of an earlier call is used again, as zeroing
+/// new memory costs more than reading into old.
 pub(crate) async fn read_shard(
     device: &SharedDevice,
     layout: &Layout,
     header: &CheckpointHeader,
     shard: usize,
+    mut slots: Slots,
     spare: &mut Option<Buffer>,
-) -> Option<Vec<u64>> {
+) -> Option<Slots> {
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
     let (start, end) = (header.shard_start(shard), header.shard_start(shard + 1));
     let chunks = start / PAYLOAD_BYTES_MAX..end.div_ceil(PAYLOAD_BYTES_MAX);
-    let mut slots = Vec::with_capacity(((end - start) / 8) as usize);
     for first in chunks.clone().step_by(READ_CHUNKS as usize) {
         let offset = BLOCK_BYTES + first * CHUNK_BYTES as u64;
         let length = CHUNK_BYTES as u64 * READ_CHUNKS.min(chunks.end - first);
@@ -253,8 +262,9 @@ pub(crate) async fn read_shard(
             // All are full but the last one.
             let from = chunk * PAYLOAD_BYTES_MAX;
             let wanted = start.saturating_sub(from) as usize..(end - from).min(PAYLOAD_BYTES_MAX) as usize;
-            let (words, _) = payload.get(wanted)?.as_chunks();
-            slots.extend(words.iter().map(|slot| u64::from_le_bytes(*slot)));
+            if !slots.add(payload.get(wanted)?) {
+                return None;
+            }
         }
         *spare = Some(buffer);
     }

@@ -479,6 +479,11 @@ impl Append {
     ///
     /// Where `bytes` is too short for the table, the answer is `Err(Mismatch::Length)`; see [`Append::header_bytes`].
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
+        Append::decode_into(bytes, place, room, Vec::new())
+    }
+
+    /// The same, into the memory of an earlier table.
+    pub fn decode_into(bytes: &[u8], place: Place, room: u64, mut table: Vec<TableEntry>) -> Result<Append, Mismatch> {
         let header = open(bytes, Magic::Append, place)?;
         let fields: AppendBody = body(bytes)?;
         let count = fields.record_count.get() as usize;
@@ -494,7 +499,8 @@ impl Append {
         else {
             return Err(Mismatch::Field);
         };
-        let mut table = Vec::with_capacity(count);
+        table.clear();
+        table.reserve(count);
         for chunk in table_bytes.chunks_exact(TABLE_ENTRY_BYTES) {
             let entry = TableEntry::read_from_bytes(chunk).map_err(|_| Mismatch::Length)?;
             let start = u64::from(entry.start_units.get()) * UNIT_BYTES;

@@ -107,7 +107,7 @@ impl Span {
             }
             let loading = Some(Loading::of(header, Kept::below(unit_max)));
             let mut rest = Rest { loading, replay: Replay::new(), recovered_sequence: 0 };
-            if rest.bring(device, &self.layout, &index, || 0, |_| true).await != 0 {
+            if rest.bring(device, &self.layout, &index, |_| true).await != 0 {
                 continue;
             }
             for number in 0..1500_u128 {

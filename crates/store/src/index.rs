@@ -21,6 +21,7 @@
 //! Source: P. Celis, "Robin Hood Hashing", 1986; the range reduction is Lemire's, 2019.
 
 mod load;
+mod slots;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -29,6 +30,7 @@ use crate::format::{INDEX_SHARDS, UNIT_BYTES};
 use crate::key::KeyHash;
 
 pub use load::Kept;
+pub use slots::Slots;
 
 const TAG_BITS: u32 = 16;
 const UNIT_BITS: u32 = 36;
@@ -80,8 +82,11 @@ fn class_units(class: u8) -> u64 {
 }
 
 fn size_class(bytes: u64) -> u8 {
-    let units = bytes.div_ceil(UNIT_BYTES).max(1);
-    (0..64u8).find(|&class| class_units(class) >= units).unwrap_or(63)
+    // From 4 units on four classes for each doubling.
+    let Some(above) = bytes.div_ceil(UNIT_BYTES).checked_sub(5) else { return 0 };
+    let doublings = (above + 4).ilog2() - 2;
+    let class = u64::from(4 * doublings) + ((above + 4) >> doublings) - 3;
+    class.min(63) as u8
 }
 
 /// How many bytes the slots of a shard of `homes` take.
@@ -97,7 +102,7 @@ pub fn shard_of(hash: KeyHash) -> usize {
 /// The table of one shard.
 struct Shard {
     /// `homes` slots and the reach of the last of them.
-    slots: Vec<u64>,
+    slots: Slots,
     homes: usize,
     entries: usize,
 }
@@ -173,24 +178,49 @@ impl Index {
     /// Adds an entry; does nothing where it is there already.
     pub fn insert(&self, hash: KeyHash, location: Location) {
         let (shard, known) = self.locate(hash);
-        let mut shard = self.shard(shard);
+        self.insert_into(&mut self.shard(shard), known, location);
+    }
+
+    /// Adds entries that are all of one shard; `older` is told before of what else is there of each.
+    pub fn insert_all(
+        &self,
+        shard: usize,
+        entries: impl Iterator<Item = (KeyHash, Location)>,
+        mut older: impl FnMut(KeyHash, Location),
+    ) {
+        let mut locked = self.shard(shard);
+        for (hash, location) in entries {
+            let (of, known) = self.locate(hash);
+            debug_assert_eq!(of, shard);
+            locked.scan(self.width, known, |_, entry| {
+                Some(location_of(entry))
+                    .filter(|other| *other != location)
+                    .into_iter()
+                    .for_each(|other| older(hash, other));
+                false
+            });
+            self.insert_into(&mut locked, known, location);
+        }
+    }
+
+    fn insert_into(&self, shard: &mut Shard, known: u64, location: Location) {
         if shard.find(self.width, known, location).is_some() {
             return;
         }
         if shard.entries * 100 >= shard.homes * LOAD_PERCENT_MAX {
-            self.grow(&mut shard);
+            self.grow(shard);
         }
         if shard.entries * 100 >= shard.homes * LOAD_PERCENT_AT_BOUND {
-            self.give_up_one(&mut shard, known);
+            self.give_up_one(shard, known);
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.record_bytes.fetch_add(location.bytes_max(), Ordering::Relaxed);
         let mut homeless = shard.place(self.width, known, location.pack());
         while let Some((known, entry)) = homeless {
-            if !self.grow(&mut shard) {
+            if !self.grow(shard) {
                 self.forget(entry);
                 self.evictions.fetch_add(1, Ordering::Relaxed);
-                self.give_up_all(&mut shard, known);
+                self.give_up_all(shard, known);
                 break;
             }
             homeless = shard.place(self.width, known, entry);
@@ -298,7 +328,7 @@ impl Index {
 
 impl Shard {
     fn of(homes: usize) -> Shard {
-        Shard { slots: vec![0; homes + REACH], homes, entries: 0 }
+        Shard { slots: Slots::empty(homes + REACH), homes, entries: 0 }
     }
 
     fn home(&self, width: u32, known: u64) -> usize {
@@ -345,16 +375,17 @@ impl Shard {
         let home = self.home(width, known);
         let tag = known & ((1 << TAG_BITS) - 1);
         let mut carried = entry & ((1 << DISTANCE_SHIFT) - 1) | tag << TAG_SHIFT;
+        let slots = &mut *self.slots;
         let (mut slot, mut distance) = (home, 0);
         while distance < REACH {
-            let present = self.slots[slot];
+            let present = slots[slot];
             if present == 0 {
-                self.slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
+                slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
                 self.entries += 1;
                 return None;
             }
             if distance_of(present) < distance {
-                self.slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
+                slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
                 distance = distance_of(present);
                 carried = present & !DISTANCE_MASK;
             }
@@ -368,16 +399,17 @@ impl Shard {
 
     /// Empties a slot; what stands behind it and away from home moves up.
     fn take(&mut self, slot: usize) {
+        let slots = &mut *self.slots;
         let mut hole = slot;
-        while hole + 1 < self.slots.len() {
-            let next = self.slots[hole + 1];
+        while hole + 1 < slots.len() {
+            let next = slots[hole + 1];
             if next == 0 || distance_of(next) == 0 {
                 break;
             }
-            self.slots[hole] = next - (1 << DISTANCE_SHIFT);
+            slots[hole] = next - (1 << DISTANCE_SHIFT);
             hole += 1;
         }
-        self.slots[hole] = 0;
+        slots[hole] = 0;
         self.entries -= 1;
     }
 }
@@ -405,8 +437,26 @@ mod tests {
             let class = size_class(bytes);
             let covered = class_units(class) * UNIT_BYTES;
             assert!(covered >= bytes, "{bytes}");
+            assert!(
+                class == 0 || class_units(class - 1) * UNIT_BYTES < bytes,
+                "{bytes}: class {class} is not the least"
+            );
             assert!(covered <= 256 || covered * 4 <= bytes * 5 + 4 * UNIT_BYTES, "{bytes} {covered}");
         }
+    }
+
+    #[test]
+    fn entries_that_are_added_together_say_what_else_is_there() {
+        let index = Index::new(4, 64 << 20);
+        let one = (1..).map(hash).find(|hash| shard_of(*hash) == 5).unwrap();
+        let (old, new) = (Location::new(2, 1000), Location::new(9, 1000));
+        index.insert(one, old);
+        let mut older = Vec::new();
+        for _ in 0..2 {
+            index.insert_all(5, [(one, new)].into_iter(), |hash, location| older.push((hash, location)));
+        }
+        assert_eq!(older, [(one, old); 2]);
+        assert_eq!((index.len(), index.candidates(one).len()), (2, 2));
     }
 
     #[test]
@@ -419,7 +469,8 @@ mod tests {
         let copy = Index::new(4, 64 << 20);
         for shard in 0..INDEX_SHARDS {
             let (homes, bytes) = index.dump(shard);
-            let slots = bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect();
+            let mut slots = Slots::rooms(&[bytes.len()]).remove(0);
+            assert!(slots.add(&bytes));
             assert!(copy.load(shard, homes, slots, &Kept::below(200_000)));
         }
         assert_eq!((copy.len(), copy.bytes(), copy.record_bytes()), (index.len(), index.bytes(), index.record_bytes()));

@@ -49,6 +49,7 @@ mod purge_log;
 mod purges;
 mod purging;
 mod queue;
+mod read_ahead;
 mod recovery;
 mod regroup;
 mod reinsert;

@@ -11,35 +11,42 @@
 //!    turns out to be damaged the shards that are missing are made anew: from the other checkpoint, or from all segments.
 //! 3. Whatever happens, waiting ends: where the writer is gone, what is missing stays empty.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::{OptionFuture, join};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nectary_block::{Buffer, SharedDevice};
-use tokio::sync::Notify;
+use nectary_block::SharedDevice;
+use tokio::sync::{Notify, mpsc};
 
 use crate::checkpoint::{CheckpointHeader, read_shard};
 use crate::format::INDEX_SHARDS;
-use crate::index::{Index, Kept, shard_of};
+use crate::index::{Index, Kept, Slots, shard_of};
 use crate::key::KeyHash;
 use crate::layout::Layout;
+use crate::read_ahead;
 use crate::replay::Replay;
 
 /// Shards that are read at the same time: one is worked on while the next is read.
 const SHARDS_AT_ONCE: usize = 2;
+/// An index from this size on is read on a thread of its own, in bytes; where defects are planted every other one is.
+const APART_BYTES_MIN: u64 = 4 << 20;
 
 /// Which shards of the index are there.
 pub struct Presence {
     /// One bit a shard.
     present: AtomicU64,
-    wanted: AtomicU64,
+    /// The shards that somebody asked for, one bit each.
+    wanted: Arc<AtomicU64>,
     arrived: Notify,
 }
 
 impl Presence {
-    /// All are there, or none.
-    pub fn new(all: bool) -> Presence {
-        let present = if all { u64::MAX } else { 0 };
-        Presence { present: AtomicU64::new(present), wanted: AtomicU64::new(0), arrived: Notify::new() }
+    /// None are there where they are still loaded, or else all.
+    pub fn new(loading: Option<&Loading>) -> Presence {
+        let present = AtomicU64::new(if loading.is_some() { 0 } else { u64::MAX });
+        let wanted = loading.map(|loading| Arc::clone(&loading.wanted)).unwrap_or_default();
+        Presence { present, wanted, arrived: Notify::new() }
     }
 
     /// Whether the shard of a hash is there.
@@ -53,11 +60,6 @@ impl Presence {
             self.wanted.fetch_or(bit(shard_of(hash)), Ordering::AcqRel);
             self.wait_for(bit(shard_of(hash))).await;
         }
-    }
-
-    /// The shards that somebody asked for, one bit each.
-    pub fn wanted(&self) -> u64 {
-        self.wanted.load(Ordering::Acquire)
     }
 
     /// Waits until all shards are there.
@@ -94,19 +96,24 @@ fn bit(shard: usize) -> u64 {
     1 << shard
 }
 
+/// The slots of a shard, or none where they are damaged.
+type ReadShard = (usize, Option<Slots>);
+
 /// A checkpoint whose shards are not all in the index yet.
 pub struct Loading {
     header: CheckpointHeader,
     kept: Kept,
     /// Shards whose slots are in the index, one bit each.
     loaded: u64,
-    spare: Vec<Buffer>,
+    wanted: Arc<AtomicU64>,
+    /// Where shards are read on another thread: what comes from there.
+    arriving: Option<mpsc::UnboundedReceiver<ReadShard>>,
 }
 
 impl Loading {
     /// Nothing of a checkpoint that fits the index is loaded yet.
     pub fn of(header: CheckpointHeader, kept: Kept) -> Loading {
-        Loading { header, kept, loaded: 0, spare: Vec::new() }
+        Loading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None }
     }
 
     /// The checkpoint's number.
@@ -114,61 +121,130 @@ impl Loading {
         self.header.number
     }
 
-    /// Loads the slots of one shard, without what was replayed; false where they are damaged.
-    pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
-        if self.loaded & bit(shard) != 0 {
-            return true;
+    /// Begins to read a large index on a thread of its own.
+    pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
+        let is_planted = cfg!(feature = "planted") && self.header.number.is_multiple_of(2);
+        if self.header.index_bytes() >= APART_BYTES_MIN || is_planted {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };
+            let (device, layout) = (device.clone(), *layout);
+            let is_spawned = read_ahead::spawn(move || async move { shards.read(&device, &layout, sender).await });
+            self.arriving = is_spawned.then_some(receiver);
         }
-        let mut spare = self.spare.pop();
-        let slots = read_shard(device, layout, &self.header, shard, &mut spare).await;
-        self.spare.extend(spare);
-        self.put(index, shard, slots)
     }
 
+    /// Loads the slots of one shard, without what was replayed; false where they, or others that came first, are damaged.
+    pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
+        self.wanted.fetch_or(bit(shard), Ordering::AcqRel);
+        while self.loaded & bit(shard) == 0 {
+            let (shard, slots) = match &mut self.arriving {
+                Some(arriving) => match arriving.recv().await {
+                    Some(arrived) => arrived,
+                    None => return false,
+                },
+                None => {
+                    let room = Slots::rooms(&[self.header.slots_bytes(shard)]).pop().expect("one for each size");
+                    (shard, read_shard(device, layout, &self.header, shard, room, &mut None).await)
+                }
+            };
+            if !self.put(index, shard, slots) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Loads what is not loaded; tells `arrived` of each shard. Returns those that are not there, one bit each.
     async fn load_all(
         &mut self,
         device: &SharedDevice,
         layout: &Layout,
         index: &Index,
-        wanted: impl Fn() -> u64,
         mut arrived: impl FnMut(usize) -> bool,
     ) -> u64 {
-        let mut left = u64::MAX;
-        let mut missing = u64::MAX;
-        let mut reads = FuturesUnordered::new();
-        loop {
-            while reads.len() < SHARDS_AT_ONCE && left != 0 {
-                let first = Some(left & wanted()).filter(|&shards| shards != 0).unwrap_or(left);
-                let shard = first.trailing_zeros() as usize;
-                left &= !bit(shard);
-                let is_loaded = self.loaded & bit(shard) != 0;
-                let (header, mut spare) = (self.header, self.spare.pop());
-                reads.push(async move {
-                    let slots = match is_loaded {
-                        true => None,
-                        false => read_shard(device, layout, &header, shard, &mut spare).await,
-                    };
-                    (shard, slots, spare)
-                });
+        let (mut arriving, here) = match self.arriving.take() {
+            Some(arriving) => (arriving, None),
+            None => {
+                let (sender, arriving) = mpsc::unbounded_channel();
+                let shards = Shards { header: self.header, left: !self.loaded, wanted: Arc::clone(&self.wanted) };
+                (arriving, Some(shards.read(device, layout, sender)))
             }
-            let Some((shard, slots, spare)) = reads.next().await else { return missing };
-            let shard: usize = shard;
-            self.spare.extend(spare);
-            if self.loaded & bit(shard) == 0 && !self.put(index, shard, slots) {
-                return missing;
+        };
+        let load = async move {
+            let mut missing = u64::MAX;
+            for shard in (0..INDEX_SHARDS).filter(|&shard| self.loaded & bit(shard) != 0) {
+                missing &= !bit(shard);
+                if !arrived(shard) {
+                    return missing;
+                }
             }
-            missing &= !bit(shard);
-            if !arrived(shard) {
-                return missing;
+            let mut waiting: Vec<ReadShard> = Vec::new();
+            while missing != 0 {
+                while let Ok(read) = arriving.try_recv() {
+                    waiting.push(read);
+                }
+                let wanted = self.wanted.load(Ordering::Acquire);
+                let first = waiting.iter().position(|(shard, _)| wanted & bit(*shard) != 0).unwrap_or(0);
+                let next = match waiting.is_empty() {
+                    true => arriving.recv().await,
+                    false => Some(waiting.swap_remove(first)),
+                };
+                let Some((shard, slots)) = next else { break };
+                if !self.put(index, shard, slots) {
+                    break;
+                }
+                missing &= !bit(shard);
+                if !arrived(shard) {
+                    break;
+                }
             }
-        }
+            missing
+        };
+        join(OptionFuture::from(here), load).await.1
     }
 
-    fn put(&mut self, index: &Index, shard: usize, slots: Option<Vec<u64>>) -> bool {
+    fn put(&mut self, index: &Index, shard: usize, slots: Option<Slots>) -> bool {
         let homes = self.header.homes(shard);
         let is_right = slots.is_some_and(|slots| index.load(shard, homes, slots, &self.kept));
         self.loaded |= if is_right { bit(shard) } else { 0 };
         is_right
+    }
+}
+
+/// Shards of a checkpoint to be read.
+struct Shards {
+    header: CheckpointHeader,
+    /// One bit each.
+    left: u64,
+    /// Those that are read first, one bit each.
+    wanted: Arc<AtomicU64>,
+}
+
+impl Shards {
+    /// Reads and checks them, until all are read or nobody takes them any more.
+    async fn read(mut self, device: &SharedDevice, layout: &Layout, sender: mpsc::UnboundedSender<ReadShard>) {
+        let is_left = |shard: usize| self.left & bit(shard) != 0;
+        let size = |shard| if is_left(shard) { self.header.slots_bytes(shard) } else { 0 };
+        let mut rooms = Slots::rooms(&(0..INDEX_SHARDS).map(size).collect::<Vec<_>>());
+        let mut spares = Vec::new();
+        let mut reads = FuturesUnordered::new();
+        loop {
+            while reads.len() < SHARDS_AT_ONCE && self.left != 0 {
+                let wanted = self.left & self.wanted.load(Ordering::Acquire);
+                let shard = if wanted != 0 { wanted } else { self.left }.trailing_zeros() as usize;
+                self.left &= !bit(shard);
+                let (header, room, mut spare) = (self.header, rooms[shard].take(), spares.pop());
+                reads.push(async move {
+                    let slots = read_shard(device, layout, &header, shard, room, &mut spare).await;
+                    (shard, slots, spare)
+                });
+            }
+            let Some((shard, slots, spare)) = reads.next().await else { return };
+            spares.extend(spare);
+            if sender.send((shard, slots)).is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -182,24 +258,23 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Does all of it, those shards first that `wanted` asks for; `arrived` is told of each and says whether to go on. Returns
-    /// the shards that are not there as one is damaged, or nobody wants to go on; one bit each.
+    /// Does all of it, those shards first that are waited for; `arrived` is told of each and says whether to go on. Returns the
+    /// shards that are not there as one is damaged, or nobody wants to go on; one bit each.
     pub async fn bring(
         &mut self,
         device: &SharedDevice,
         layout: &Layout,
         index: &Index,
-        wanted: impl Fn() -> u64,
         mut arrived: impl FnMut(usize) -> bool,
     ) -> u64 {
         let Rest { loading, replay, recovered_sequence } = self;
         let mut settled = |shard: usize| {
-            replay.apply(shard, index);
+            replay.settle(shard, index);
             replay.forget_replaced(shard, index, *recovered_sequence);
             arrived(shard)
         };
         match loading {
-            Some(loading) => loading.load_all(device, layout, index, wanted, settled).await,
+            Some(loading) => loading.load_all(device, layout, index, settled).await,
             None => (0..INDEX_SHARDS).filter(|&shard| !settled(shard)).fold(0, |left, shard| left | bit(shard)),
         }
     }
@@ -209,8 +284,6 @@ const _: () = assert!(INDEX_SHARDS == u64::BITS as usize);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn hash(shard: u64) -> KeyHash {
@@ -219,12 +292,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_get_waits_for_its_own_shard_alone_and_never_for_ever() {
-        let presence = Arc::new(Presence::new(false));
+        let presence = Arc::new(Presence::new(None));
+        presence.begin_again();
         let waiting = [3, 5].map(|shard| {
             let presence = Arc::clone(&presence);
             tokio::spawn(async move { presence.wait(hash(shard)).await })
         });
-        while presence.wanted() != bit(3) | bit(5) {
+        while presence.wanted.load(Ordering::Acquire) != bit(3) | bit(5) {
             tokio::task::yield_now().await;
         }
         let [third, fifth] = waiting;

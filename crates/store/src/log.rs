@@ -7,7 +7,8 @@
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
 use crate::format::{
-    self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES, UNIT_BYTES,
+    self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES, TableEntry,
+    UNIT_BYTES,
 };
 use crate::index::Location;
 use crate::key::{KeyHash, PrimaryHash};
@@ -78,12 +79,23 @@ pub struct Scanned {
     pub holes: Vec<u64>,
 }
 
+/// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the rest.
+#[derive(Default)]
+pub struct Spare {
+    records: Vec<LoggedRecord>,
+    table: Vec<TableEntry>,
+    buffer: Option<Buffer>,
+}
+
 /// Reads one segment.
 pub struct SegmentReader<'a> {
     device: &'a SharedDevice,
     layout: &'a Layout,
     incarnation: u64,
     start: u64,
+    /// Memory for the next table.
+    table: Vec<TableEntry>,
+    /// Where the bytes that were read last begin, and they; without a length it is memory for the next.
     window: Option<(u64, Buffer)>,
     window_bytes: u64,
     window_bytes_max: u64,
@@ -94,7 +106,8 @@ impl<'a> SegmentReader<'a> {
     pub fn new(device: &'a SharedDevice, layout: &'a Layout, incarnation: u64) -> SegmentReader<'a> {
         let start = layout.segment_start(incarnation);
         let window_bytes = WINDOW_BYTES;
-        SegmentReader { device, layout, incarnation, start, window: None, window_bytes, window_bytes_max: window_bytes }
+        let (table, window, window_bytes_max) = (Vec::new(), None, window_bytes);
+        SegmentReader { device, layout, incarnation, start, table, window, window_bytes, window_bytes_max }
     }
 
     /// The same, in larger reads.
@@ -137,6 +150,7 @@ impl<'a> SegmentReader<'a> {
                     }
                     Care::Search => WINDOW_BYTES,
                 };
+                self.table = append.table;
                 position += bytes;
                 scanned.end = position;
                 continue;
@@ -236,8 +250,9 @@ impl<'a> SegmentReader<'a> {
         let place = self.place(position);
         let bytes = self.bytes_at(position, BLOCK_BYTES).await?;
         let wanted = Append::header_bytes(bytes, place.identity, place.address, room)?;
+        let table = std::mem::take(&mut self.table);
         let bytes = self.bytes_at(position, wanted as u64).await?;
-        let append = Append::decode(bytes, place, room).ok()?;
+        let append = Append::decode_into(bytes, place, room, table).ok()?;
         let first = append.fields.first_sequence.get();
         let in_order = first > last_sequence || (append.table.is_empty() && first == last_sequence);
         let in_order = in_order || planted(Bug::FormerUnitAccepted);
@@ -408,6 +423,7 @@ pub struct Ahead {
     pub care: Care,
     pub records: Vec<LoggedRecord>,
     pub scanned: Scanned,
+    spare: Spare,
 }
 
 impl Ahead {
@@ -419,11 +435,27 @@ impl Ahead {
         offset: u64,
         last_sequence: u64,
         care: Care,
+        spare: Spare,
     ) -> Ahead {
-        let mut records = Vec::new();
+        let Spare { mut records, table, buffer } = spare;
         let mut reader = SegmentReader::ahead(device, layout, incarnation);
+        reader.table = table;
+        // There is nothing in it yet, so it is where nothing is looked for.
+        reader.window = buffer.map(|mut buffer| {
+            buffer.set_len(0);
+            (u64::MAX, buffer)
+        });
         let scanned = reader.scan(offset, last_sequence, care, |record| records.push(record)).await;
-        Ahead { incarnation, offset, care, records, scanned }
+        let buffer = reader.window.take().map(|(_, buffer)| buffer);
+        let spare = Spare { records: Vec::new(), table: reader.table, buffer };
+        Ahead { incarnation, offset, care, records, scanned, spare }
+    }
+
+    /// Gives back the memory that it took.
+    pub fn into_spare(self) -> Spare {
+        let Ahead { mut records, spare, .. } = self;
+        records.clear();
+        Spare { records, ..spare }
     }
 
     /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.

@@ -4,10 +4,13 @@
 //! checkpoint, or every segment where there is none. It never fails because of damage behind the superblock: damage costs
 //! the objects that it touches.
 
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use futures_util::future::{OptionFuture, join};
 use futures_util::stream::{self, StreamExt};
 use nectary_block::{Buffer, SharedDevice, read, write};
+use tokio::sync::mpsc;
 use zerocopy::IntoBytes;
 
 use crate::checkpoint::{self, CheckpointHeader, LogPosition};
@@ -19,10 +22,11 @@ use crate::index::{Index, Kept, shard_of};
 use crate::key::hash_fragment;
 use crate::layout::{Layout, STATE_OFFSET};
 use crate::loading::{Loading, Rest};
-use crate::log::{Ahead, Care, LoggedRecord, Scanned, SegmentReader};
+use crate::log::{Ahead, Care, LoggedRecord, Scanned, SegmentReader, Spare};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog};
 use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
+use crate::read_ahead;
 use crate::replay::Replay;
 use crate::stat::Recovery;
 
@@ -30,6 +34,8 @@ use crate::stat::Recovery;
 const LIFE_SHIFT: u32 = 40;
 /// Segments that are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
+/// So many segments or more, beside the first, are read on a thread of their own.
+const APART_SEGMENTS_MIN: u64 = 4;
 /// An index up to this size is loaded before anything is served, in bytes: that takes no time. Where defects are planted
 /// none is, so that their tests see shards come one by one.
 const WHOLE_BYTES_MAX: u64 = if cfg!(feature = "planted") { 0 } else { 256 << 10 };
@@ -279,6 +285,44 @@ pub async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPo
     Ok(())
 }
 
+/// What of the log is to be replayed.
+struct Log {
+    /// The first incarnation, and the last.
+    oldest: u64,
+    end: u64,
+    /// Where it begins, unless the oldest is younger.
+    position: LogPosition,
+    /// The last sequence before it.
+    floor: u64,
+    /// Memory of segments that were replayed.
+    spares: Mutex<Vec<Spare>>,
+}
+
+impl Log {
+    /// Reads a segment before it is known what those before it hold.
+    async fn segment(&self, device: &SharedDevice, layout: &Layout, incarnation: u64) -> Ahead {
+        let offset = if incarnation == self.position.incarnation { self.position.offset } else { 0 };
+        let spare = self.spares().pop().unwrap_or_default();
+        Ahead::read(device, layout, incarnation, offset, self.floor, care(incarnation, self.end), spare).await
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Vec<Spare>> {
+        self.spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Reads all of it in order, until nobody takes it any more.
+    async fn read(&self, device: &SharedDevice, layout: &Layout, sender: mpsc::Sender<Ahead>) {
+        let segments = stream::iter(self.oldest..=self.end);
+        let mut segments =
+            segments.map(|incarnation| self.segment(device, layout, incarnation)).buffered(SEGMENTS_AT_ONCE);
+        while let Some(ahead) = segments.next().await {
+            if sender.send(ahead).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
 /// The state of a roll forward.
 struct RollForward<'a> {
     device: &'a SharedDevice,
@@ -346,7 +390,7 @@ impl<'a> RollForward<'a> {
         let recovered_sequence = self.recovered_sequence();
         let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, Replay::new()));
         let mut rest = Rest { loading, replay, recovered_sequence };
-        let missing = rest.bring(self.device, self.layout, &self.index, || 0, |_| true).await;
+        let missing = rest.bring(self.device, self.layout, &self.index, |_| true).await;
         self.replay = rest.replay;
         missing == 0
     }
@@ -377,27 +421,49 @@ impl<'a> RollForward<'a> {
         let same_lap = |segment| layout.incarnation_of(segment, end) == layout.incarnation_of(segment, first);
         let kept: Vec<bool> =
             (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
-        self.loading = Some(Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES)));
+        let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES));
+        self.loading.insert(loading).read_ahead(self.device, layout);
         self.from_checkpoint = true;
         self.scanned.last_sequence = header.last_sequence;
         self.scanned.flushed_sequence = header.last_sequence;
         // Where more than a lap was written since, the oldest of it is gone.
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
-        let (device, floor) = (self.device, header.last_sequence);
-        let mut segments = stream::iter(oldest..=end)
-            .map(|incarnation| {
-                let offset = if incarnation == first { header.position.offset } else { 0 };
-                Ahead::read(device, layout, incarnation, offset, floor, care(incarnation, end))
-            })
-            .buffered(SEGMENTS_AT_ONCE);
-        while let Some(ahead) = segments.next().await {
-            let is_next = layout.is_next(ahead.incarnation, end);
-            if !self.segment(ahead, is_next).await {
-                return false;
+        let (position, floor) = (header.position, header.last_sequence);
+        let log = Arc::new(Log { oldest, end, position, floor, spares: Mutex::default() });
+        let (sender, mut segments) = mpsc::channel(SEGMENTS_AT_ONCE);
+        let device = self.device;
+        let is_apart = end - oldest >= APART_SEGMENTS_MIN && {
+            let (log, device, layout, sender) = (Arc::clone(&log), device.clone(), *layout, sender.clone());
+            read_ahead::spawn(move || async move { log.read(&device, &layout, sender).await })
+        };
+        let here = match is_apart {
+            true => {
+                drop(sender);
+                None
             }
-        }
-        true
+            false => Some(log.read(device, layout, sender)),
+        };
+        let log = &log;
+        let take = async move {
+            for incarnation in oldest..=end {
+                // Where the other thread is gone, it is read here.
+                let ahead = match segments.recv().await {
+                    Some(ahead) => ahead,
+                    None => log.segment(device, layout, incarnation).await,
+                };
+                let Some(spare) = self.segment(ahead, layout.is_next(incarnation, end)).await else { return false };
+                log.spares().push(spare);
+                // The first may be read from its middle on.
+                if incarnation == oldest + 1 {
+                    let bytes_max = (end - oldest + 1) * layout.segment_bytes;
+                    let Scanned { append_bytes, .. } = self.scanned;
+                    self.replay.reserve((self.records * bytes_max).checked_div(append_bytes).unwrap_or(0));
+                }
+            }
+            true
+        };
+        join(OptionFuture::from(here), take).await.1
     }
 
     /// Finds out which segments hold what, and replays all of them.
@@ -412,12 +478,13 @@ impl<'a> RollForward<'a> {
         let Some(&newest) = incarnations.last() else { return };
         // What was being overwritten may begin as it did before.
         let newest = self.incarnation_found(newest + 1).await.map_or(newest, |found| found.max(newest));
+        let mut spare = Spare::default();
         for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
             self.position = LogPosition { incarnation, offset: 0 };
             let care = care(incarnation, newest);
             let last_sequence = self.scanned.last_sequence;
-            let ahead = Ahead::read(self.device, self.layout, incarnation, 0, last_sequence, care).await;
-            self.segment(ahead, self.layout.is_next(incarnation, newest)).await;
+            let ahead = Ahead::read(self.device, self.layout, incarnation, 0, last_sequence, care, spare).await;
+            spare = self.segment(ahead, self.layout.is_next(incarnation, newest)).await.unwrap_or_default();
             // Shard by shard, and not all at the end, as they would take much memory together.
             (0..INDEX_SHARDS).for_each(|shard| self.replay.apply(shard, &self.index));
         }
@@ -429,45 +496,43 @@ impl<'a> RollForward<'a> {
         SegmentReader::ahead(self.device, self.layout, incarnation).find_incarnation().await
     }
 
-    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. False where it takes more of
-    /// the checkpoint to know, and that is damaged.
-    async fn segment(&mut self, ahead: Ahead, is_next: bool) -> bool {
+    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. Gives back the memory that it
+    /// took; `None` where it takes more of the checkpoint to know, and that is damaged.
+    async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
         let last_sequence = self.scanned.last_sequence;
-        let ahead = if ahead.holds_after(last_sequence) {
+        let mut ahead = if ahead.holds_after(last_sequence) {
             ahead
         } else {
             let Ahead { incarnation, offset, care, .. } = ahead;
-            Ahead::read(self.device, self.layout, incarnation, offset, last_sequence, care).await
+            let spare = ahead.into_spare();
+            Ahead::read(self.device, self.layout, incarnation, offset, last_sequence, care, spare).await
         };
-        let Ahead { incarnation, records: mut found, scanned, .. } = ahead;
+        let Ahead { incarnation, records: found, scanned, .. } = &mut ahead;
         // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have replaced
         // what is found beside it, so none of it is believed.
         if is_next && scanned.damaged {
             found.clear();
         }
-        for record in found {
+        for record in found.iter() {
             // A version that a crash left in part must not take the place of one that is whole.
             let complete = match record.fragments {
                 None => true,
-                Some((generation, count)) => match self.has_fragments(&record, generation, count).await {
-                    Some(complete) => complete,
-                    None => return false,
-                },
+                Some((generation, count)) => self.has_fragments(record, generation, count).await?,
             };
-            self.record(&record, complete);
+            self.record(record, complete);
         }
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
         self.scanned.salvaged += scanned.salvaged;
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
-        self.scanned.holes.extend(scanned.holes);
+        self.scanned.holes.append(&mut scanned.holes);
         // A segment whose appends are all of an earlier life adds nothing, and the log does not go on there.
-        if scanned.appends + scanned.salvaged > 0 || incarnation == self.position.incarnation {
+        if scanned.appends + scanned.salvaged > 0 || *incarnation == self.position.incarnation {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
-            self.position = LogPosition { incarnation, offset: scanned.end };
+            self.position = LogPosition { incarnation: *incarnation, offset: scanned.end };
         }
-        true
+        Some(ahead.into_spare())
     }
 
     fn record(&mut self, record: &LoggedRecord, complete: bool) {

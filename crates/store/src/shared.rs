@@ -37,6 +37,7 @@ use crate::regroup::Views;
 use crate::stat::{Counters, Recovery, Sequence};
 use crate::tags::{TagHash, TagLedger, Tags, hash_tag};
 use crate::twins::Twins;
+use crate::warm::WarmList;
 
 /// A body that uses less than this share of the buffer it was read into is copied out of it, in percent …
 const BUFFER_USE_PERCENT_MIN: usize = 85;
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     pub tag_ledger: TagLedger,
     /// Whether what was in memory in the life before is still being read.
     pub warming: AtomicBool,
+    pub warm_list: WarmList,
     clock: AtomicU64,
     stopped: OnceLock<String>,
 }
@@ -165,6 +167,7 @@ impl Shared {
             damage: Mutex::default(),
             tag_ledger: TagLedger::default(),
             warming: AtomicBool::new(true),
+            warm_list: WarmList::default(),
             clock: AtomicU64::new(parts.clock),
             stopped: OnceLock::new(),
         }
@@ -337,10 +340,15 @@ impl Shared {
 
     /// Reads an extent; a failure is counted and noted.
     pub async fn read_extent(&self, extent: Extent) -> Option<Buffer> {
+        self.read_extent_into(extent, Buffer::recycled((extent.end - extent.start) as usize)).await
+    }
+
+    /// The same, into a buffer of its length.
+    pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Option<Buffer> {
         Counters::add(&self.counters.device_reads, 1);
         Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
-        match nectary_block::read(&*self.device, extent.start, (extent.end - extent.start) as usize).await {
-            Ok(buffer) => Some(buffer),
+        match self.device.read_at(extent.start, vec![buffer], Context::default()).await {
+            Ok(mut buffers) => buffers.pop(),
             Err(error) => {
                 Counters::add(&self.counters.device_read_errors, 1);
                 self.note(error.to_string());

@@ -200,7 +200,7 @@ impl Store {
             device,
             layout,
             index: recovered.index,
-            presence: Presence::new(recovered.rest.loading.is_none()),
+            presence: Presence::new(recovered.rest.loading.as_ref()),
             memory: MemoryTier::new(Box::new(Gdsf::new(budget.tier_bytes))),
             purges: recovered.purges,
             queue: Queue::new(

@@ -12,14 +12,18 @@
 //!    looked at under the lock under which entries enter memory, with the state of the segment.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
 //! 4. It pushes nothing out: where memory is full, warming ends.
+//! 5. A checkpoint that comes before it has ended names in its hot list what is still to be taken too: crashes in a row leave
+//!    memory no colder than one does.
 //!
 //! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the writer's
 //! thread; a list of 8 bytes, and 16 while it is sorted, for each object.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::stream::{self, StreamExt};
+use nectary_block::Buffer;
+use tokio::sync::SetOnce;
 
 use crate::checkpoint::{CheckpointHeader, load_hot};
 use crate::entry::Entry;
@@ -52,6 +56,51 @@ pub(crate) struct Warm {
     pub newest: Vec<Location>,
 }
 
+/// What is to be taken into memory, and how much of it was looked at.
+#[derive(Default)]
+pub(crate) struct WarmList {
+    /// In the order of the disk.
+    list: Mutex<Arc<Vec<Location>>>,
+    /// At least so many of them are not to be taken any more.
+    done: AtomicUsize,
+    is_known: SetOnce<()>,
+}
+
+impl WarmList {
+    /// Waits until it is known.
+    pub async fn known(&self) {
+        self.is_known.wait().await;
+    }
+
+    /// What is still to be taken, at most `most` places; waits until that is known.
+    pub async fn left(&self, most: usize) -> Vec<Location> {
+        self.known().await;
+        let list = Arc::clone(&self.lock());
+        let done = self.done.load(Ordering::Acquire).min(list.len());
+        list[done..].iter().copied().take(most).collect()
+    }
+
+    fn set(&self, list: Arc<Vec<Location>>) {
+        *self.lock() = list;
+        let _ = self.is_known.set(());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Vec<Location>>> {
+        self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Says that warming has ended, whatever ended it.
+struct EndWarming(Arc<Shared>);
+
+impl Drop for EndWarming {
+    fn drop(&mut self) {
+        // Who waits for the list waits no more.
+        let _ = self.0.warm_list.is_known.set(());
+        self.0.warming.store(false, Ordering::Release);
+    }
+}
+
 /// What is read at once, and where the wanted records in it begin.
 struct Run {
     extent: Extent,
@@ -59,11 +108,17 @@ struct Run {
 }
 
 /// Takes into memory what was there, until it is full or the list ends.
-pub(crate) async fn warm_up(shared: Arc<Shared>, warm: Warm) {
-    if warm.is_wanted {
-        read_list(&shared, warm).await;
+pub(crate) fn warm_up(shared: Arc<Shared>, warm: Warm) -> impl Future<Output = ()> + Send {
+    // Also where it is broken off before it begins.
+    let end = EndWarming(shared);
+    async move {
+        let shared = &end.0;
+        if warm.is_wanted {
+            read_list(shared, warm).await;
+            // Unlike where it was broken off, nothing is left.
+            shared.warm_list.set(Arc::default());
+        }
     }
-    shared.warming.store(false, Ordering::Release);
 }
 
 async fn read_list(shared: &Shared, warm: Warm) {
@@ -82,10 +137,23 @@ async fn read_list(shared: &Shared, warm: Warm) {
     });
     list.sort_unstable_by_key(|location| location.unit);
     list.dedup_by_key(|location| location.unit);
-    let mut runs = stream::iter(Runs { shared, list: list.into_iter().peekable() })
-        .map(|run| async move { (shared.read_extent(run.extent).await, run) })
+    let list = Arc::new(list);
+    shared.warm_list.set(Arc::clone(&list));
+    // The memory of one read serves another.
+    let spares: Mutex<Vec<Buffer>> = Mutex::default();
+    let spare = || spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+    let mut runs = stream::iter(Runs { shared, list: list.iter().copied().peekable() })
+        .map(|run| {
+            let bytes = (run.extent.end - run.extent.start) as usize;
+            let spare = spare().filter(|buffer| buffer.capacity() >= bytes);
+            let mut buffer = spare.unwrap_or_else(|| Buffer::zeroed(bytes.max(RUN_BYTES_MAX as usize)));
+            buffer.set_len(bytes);
+            async move { (shared.read_extent_into(run.extent, buffer).await, run) }
+        })
         .buffered(READS_AT_ONCE);
+    let mut done = 0;
     while let Some((buffer, run)) = runs.next().await {
+        done += run.locations.len();
         let Some(buffer) = buffer else { continue };
         for locations in run.locations.chunks(TURN) {
             for &location in locations {
@@ -95,6 +163,8 @@ async fn read_list(shared: &Shared, warm: Warm) {
             }
             tokio::task::yield_now().await;
         }
+        shared.warm_list.done.store(done, Ordering::Release);
+        spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
     }
 }
 
@@ -126,12 +196,12 @@ fn take(shared: &Shared, buffer: &[u8], extent: Extent, location: Location) -> W
 }
 
 /// Gathers locations in the order of the disk into runs.
-struct Runs<'a> {
+struct Runs<'a, L: Iterator<Item = Location>> {
     shared: &'a Shared,
-    list: std::iter::Peekable<std::vec::IntoIter<Location>>,
+    list: std::iter::Peekable<L>,
 }
 
-impl Iterator for Runs<'_> {
+impl<L: Iterator<Item = Location>> Iterator for Runs<'_, L> {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{body, options, read_all};
-use nectary_block::{MemoryDevice, SharedDevice, read, write};
+use nectary_block::{DelayFilter, DelayOptions, MemoryDevice, SharedDevice, read, write};
 use nectary_store::{CreateOptions, KeyRef, OpenOptions, Stat, Store};
 
 const STORE_BYTES: u64 = 64 << 20;
@@ -81,6 +81,25 @@ async fn nothing_is_warmed_where_that_is_not_wanted() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!((store.stat().counts.warmed, store.stat().memory_entries), (0, 0));
+}
+
+#[tokio::test]
+async fn a_checkpoint_and_a_crash_while_it_warms_up_leave_it_as_warm() {
+    let (device, store) = filled().await;
+    drop(store);
+    // So none of the reads has ended when the checkpoint is written, on all but the slowest of machines.
+    let slow = DelayOptions { read: Duration::from_millis(100), ..DelayOptions::default() };
+    let slow: SharedDevice = Arc::new(DelayFilter::new(device.clone(), slow));
+    let store = open(slow).await;
+    store.checkpoint().await.unwrap();
+    let (store, stat) = warm(device.clone(), store).await;
+    assert_eq!(stat.counts.warmed, OBJECTS, "{stat:?}");
+    // Nor does it matter that it is stopped before it has begun to warm up.
+    drop(store);
+    let store = open(device.clone()).await;
+    store.close().await.unwrap();
+    let (_store, stat) = warm(device, store).await;
+    assert_eq!(stat.counts.warmed, OBJECTS, "{stat:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{
-    DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, UNIT_BITS, UNIT_MASK, class_units, distance_of, location_of, slots_bytes,
+    DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, UNIT_BITS, UNIT_MASK, class_units, distance_of, location_of,
+    slots_bytes,
 };
 use crate::format::UNIT_BYTES;
 use crate::planted::{Bug, planted};
@@ -51,7 +52,7 @@ impl Index {
     pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
         let shard = self.shard(shard);
         let mut bytes = Vec::with_capacity(shard.slots.len() * SLOT_BYTES);
-        for entry in &shard.slots {
+        for entry in shard.slots.iter() {
             bytes.extend_from_slice(&entry.to_le_bytes());
         }
         (shard.homes as u32, bytes)
@@ -64,7 +65,7 @@ impl Index {
 
     /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump cannot
     /// be right.
-    pub fn load(&self, shard_index: usize, homes: u32, slots: Vec<u64>, kept: &Kept) -> bool {
+    pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
             return false;
         }
@@ -73,7 +74,7 @@ impl Index {
         // How far from home the entry in the slot before may stand at most, and one more. So none stands before the first slot.
         let mut distance_end = 1;
         let (mut is_right, mut record_bytes, mut unit_end) = (true, 0, 0);
-        for &entry in &shard.slots {
+        for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
             is_right &= !is_entry | (distance < distance_end);
             distance_end = if is_entry { distance + 2 } else { 1 };
@@ -156,11 +157,17 @@ mod tests {
         (homes, bytes.as_chunks().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect())
     }
 
+    fn taken(slots: &[u64]) -> Slots {
+        let mut taken = Slots::empty(slots.len());
+        taken.copy_from_slice(slots);
+        taken
+    }
+
     #[test]
     fn a_shard_with_an_entry_that_no_lookup_would_find_is_refused() {
         let index = filled();
         let (homes, whole) = slots(&index);
-        let loads = |slots: Vec<u64>| Index::new(4, 1 << 20).load(0, homes, slots, &Kept::below(UNITS));
+        let loads = |slots: Vec<u64>| Index::new(4, 1 << 20).load(0, homes, taken(&slots), &Kept::below(UNITS));
         assert!(loads(whole.clone()));
         assert!(!loads(whole[1..].to_vec()), "a slot is missing");
         for slot in 0..whole.len() {
@@ -179,7 +186,7 @@ mod tests {
         let (homes, whole) = slots(&index);
         let segments = (0..10).map(|segment| segment % 3 != 1).collect();
         let copy = Index::new(4, 1 << 20);
-        assert!(copy.load(0, homes, whole, &Kept::of(segments, 100)));
+        assert!(copy.load(0, homes, taken(&whole), &Kept::of(segments, 100)));
         let kept = index.locations().iter().filter(|location| location.unit / 100 % 3 != 1).count();
         assert_eq!((copy.len() as usize, copy.locations().len()), (kept, kept));
         let other = Index::new(4, 1 << 20);

@@ -36,8 +36,7 @@ impl Writer {
             // Where nobody holds the store any more, nobody waits.
             !commands.is_closed()
         };
-        let wanted = || shared.presence.wanted();
-        let missing = rest.bring(&shared.device, &shared.layout, &shared.index, wanted, arrived).await;
+        let missing = rest.bring(&shared.device, &shared.layout, &shared.index, arrived).await;
         if commands.is_closed() {
             return;
         }

@@ -48,7 +48,7 @@ const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
 /// … and after so many records, which a restart has to replay, where that writes no more than this share of what was appended.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
-const CHECKPOINT_SHARE_MIN: u64 = 8;
+const CHECKPOINT_SHARE_MIN: u64 = 4;
 
 /// The memory tier makes room for the extents of groups in steps of so many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
@@ -413,6 +413,8 @@ impl Writer {
     async fn close(&mut self) -> Result<(), Error> {
         self.end_harvest().await;
         if let Some(task) = self.warming.take() {
+            // What it has not done goes into the hot list.
+            self.shared.warm_list.known().await;
             task.abort();
             let _ = task.await;
         }

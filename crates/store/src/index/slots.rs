@@ -1,0 +1,117 @@
+//! The memory of a shard's table.
+//!
+//! Owns: where it lies. A large index that is loaded has its tables side by side in one allocation, on huge pages where the
+//! kernel has some: filling it page by page takes longer than reading it. A table that is replaced gives its pages back at
+//! once, and its addresses with the last of them.
+
+use std::ops::{Deref, DerefMut};
+
+use bytes::{Buf, BytesMut};
+use nectary_block::{advise_huge_pages, release_pages};
+use zerocopy::FromBytes;
+
+use super::SLOT_BYTES;
+
+/// Tables from this size on lie side by side, in bytes: smaller ones are gone before they are a burden.
+const TOGETHER_BYTES_MIN: usize = 4 << 20;
+
+/// Slots of a table; whole, and aligned as such.
+pub struct Slots {
+    bytes: BytesMut,
+    is_part: bool,
+}
+
+impl Slots {
+    /// Room for one slot after the other, of each size in bytes.
+    pub fn rooms(sizes: &[usize]) -> Vec<Slots> {
+        let all: usize = sizes.iter().sum();
+        if all < TOGETHER_BYTES_MIN {
+            return sizes.iter().map(|&bytes| Slots { bytes: aligned(bytes), is_part: false }).collect();
+        }
+        let mut rest = aligned(all);
+        advise_huge_pages(rest.spare_capacity_mut());
+        let part = |&bytes: &usize| {
+            let after = rest.split_off(bytes);
+            Slots { bytes: std::mem::replace(&mut rest, after), is_part: true }
+        };
+        sizes.iter().map(part).collect()
+    }
+
+    /// So many empty slots.
+    pub fn empty(count: usize) -> Slots {
+        let mut bytes = BytesMut::zeroed(count * SLOT_BYTES + align_of::<u64>() - 1);
+        bytes.advance(bytes.as_ptr().align_offset(align_of::<u64>()));
+        bytes.truncate(count * SLOT_BYTES);
+        Slots { bytes, is_part: false }
+    }
+
+    /// Takes them, and leaves none and no room.
+    pub fn take(&mut self) -> Slots {
+        std::mem::replace(self, Slots::empty(0))
+    }
+
+    /// Adds whole slots as they are on disk, where there is room for them; false where there is none.
+    pub fn add(&mut self, on_disk: &[u8]) -> bool {
+        let fits =
+            on_disk.len() <= self.bytes.capacity() - self.bytes.len() && on_disk.len().is_multiple_of(SLOT_BYTES);
+        if fits {
+            let before = self.len();
+            self.bytes.extend_from_slice(on_disk);
+            if cfg!(target_endian = "big") {
+                self[before..].iter_mut().for_each(|slot| *slot = u64::from_le(*slot));
+            }
+        }
+        fits
+    }
+}
+
+/// Room for bytes at an address where slots may stand.
+fn aligned(bytes: usize) -> BytesMut {
+    let mut room = BytesMut::with_capacity(bytes + align_of::<u64>() - 1);
+    let before = room.as_ptr().align_offset(align_of::<u64>());
+    room.resize(before, 0);
+    room.advance(before);
+    room
+}
+
+impl Deref for Slots {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        FromBytes::ref_from_bytes(&self.bytes).expect("slots are whole and aligned")
+    }
+}
+
+impl DerefMut for Slots {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        FromBytes::mut_from_bytes(&mut self.bytes).expect("slots are whole and aligned")
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        if self.is_part {
+            release_pages(&mut self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_lie_together_keep_to_their_own_slots_when_others_leave() {
+        let sizes = [TOGETHER_BYTES_MIN / 2, 24, TOGETHER_BYTES_MIN / 2, 8];
+        let mut rooms = Slots::rooms(&sizes);
+        for (number, (slots, bytes)) in rooms.iter_mut().zip(sizes).enumerate() {
+            assert!(slots.is_empty() && slots.add(&vec![number as u8 + 1; bytes]));
+            assert!(!slots.add(&[0; 8]), "there is room for no more");
+        }
+        rooms.remove(2);
+        rooms.remove(0);
+        assert_eq!(*rooms[0], [0x0202_0202_0202_0202; 3]);
+        assert_eq!(*rooms[1], [0x0404_0404_0404_0404]);
+        assert!(Slots::empty(1000).iter().all(|slot| *slot == 0) && Slots::empty(1000).len() == 1000);
+    }
+}
