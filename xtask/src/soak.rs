@@ -95,7 +95,7 @@ const CAMPAIGNS: &[Campaign] = &[
         program: Program::Binary("attach-filesystems"),
         arguments: &["--seconds", "{load}", "--seed", "{seed}"],
         environment: &[],
-        extents: &[("{load}", "60", "20")],
+        extents: &[("{load}", "300", "20")],
     },
     Campaign {
         name: "fuzz",

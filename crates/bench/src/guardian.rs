@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Error, sys};
+use crate::{Error, ErrorKind, sys};
 
 /// How long the last processes of a run are waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,6 +39,18 @@ impl Guardian {
     pub fn guard(&mut self, path: &Path) -> Result<(), Error> {
         let pipe = self.child.stdin.as_mut().expect("piped");
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
+    }
+
+    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] where there is no such one, as
+    /// another disk would be measured than the user meant.
+    pub fn make_folder(&mut self, path: &Path) -> Result<(), Error> {
+        let parent = path.parent().unwrap_or(path);
+        if !parent.is_dir() {
+            let message = format!("{}: no such directory; make it on the device to be measured", parent.display());
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        self.guard(path)?;
+        std::fs::create_dir(path).map_err(|error| Error::failed(path.display(), error))
     }
 
     /// Waits until everything is removed; what still uses it should have ended.

@@ -123,8 +123,7 @@ pub fn limits(
     }
     let folder = options.folder.join(format!("nectary-bench-limits-{}", std::process::id()));
     let mut guardian = Guardian::start(guardian)?;
-    guardian.guard(&folder)?;
-    std::fs::create_dir_all(&folder).map_err(|error| Error::failed(folder.display(), error))?;
+    guardian.make_folder(&folder)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
     let result = runtime.block_on(run(options, &folder, progress));

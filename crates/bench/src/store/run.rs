@@ -119,8 +119,7 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut dyn FnMut(&Progress)
     let mut plan = plan.clone();
     if let Some(below) = &mut plan.disk.folder {
         *below = below.join(format!("nectary-bench-{}", std::process::id()));
-        guardian.guard(below)?;
-        std::fs::create_dir_all(&*below).map_err(|error| Error::failed(below.display(), error))?;
+        guardian.make_folder(below)?;
     }
     let result = run_in(&plan, programs, &mut guardian, &folder, progress);
     guardian.finish();

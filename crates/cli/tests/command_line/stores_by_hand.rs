@@ -189,3 +189,10 @@ fn status_says_that_nothing_runs() {
     assert!(scratch.run("status").exits(4).text().contains("nothing is running"));
     assert_eq!(scratch.run("status --json").exits(4).text(), "[]\n");
 }
+
+#[test]
+fn a_benchmark_in_a_folder_that_is_not_there_is_refused_and_makes_none() {
+    let scratch = Scratch::new("bench-folder");
+    scratch.run("bench limits --folder ./nowhere").exits(2).says("no such directory");
+    assert!(!scratch.file("nowhere").exists());
+}

@@ -47,9 +47,12 @@ fn main() -> Result<ExitCode> {
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
     println!("attach-filesystems: {}, seed {seed}", arguments.fs.join(","));
     let (mut rng, deadline) = (Rng::new(seed), Instant::now() + Duration::from_secs(arguments.seconds));
+    // Short runs come to all devices too, one with one seed and one with another.
+    let first_device = rng.below(DEVICES.len() as u64) as usize;
     let (mut rounds, mut failed) = (0, 0);
     for turn in 0.. {
-        let (system, device) = (systems[turn % systems.len()], DEVICES[turn / systems.len() % DEVICES.len()]);
+        let device = DEVICES[(first_device + turn / systems.len()) % DEVICES.len()];
+        let system = systems[turn % systems.len()];
         let (round_seed, load) = (rng.next_u64(), Duration::from_millis(500 + rng.below(4000)));
         if let Some(reason) = missing(system) {
             println!("NOT RUN: {}: {reason}", system.name());
