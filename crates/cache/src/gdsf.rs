@@ -92,8 +92,13 @@ impl Gdsf {
 
     /// One more reference to a resident id.
     fn promote(&mut self, index: u32) {
+        let hits = self.arena.entry(index).hits.saturating_add(1);
+        self.set_hits(index, hits);
+    }
+
+    fn set_hits(&mut self, index: u32, hits: u8) {
         let entry = self.arena.entry_mut(index);
-        entry.hits = entry.hits.saturating_add(1);
+        entry.hits = hits;
         if entry.queue == PARKED {
             self.arena.unlink(&mut self.parked, index);
             self.push(index);
@@ -162,6 +167,17 @@ impl Policy for Gdsf {
 
     fn prepare(&self, id: u64) {
         self.arena.prepare(id);
+    }
+
+    fn references(&self, id: u64) -> u32 {
+        self.arena.find(id).map_or(0, |index| u32::from(self.arena.entry(index).hits))
+    }
+
+    fn credit(&mut self, id: u64, references: u32) {
+        if let Some(index) = self.arena.find(id) {
+            let hits = self.arena.entry(index).hits.max(references.min(u32::from(u8::MAX)) as u8);
+            self.set_hits(index, hits);
+        }
     }
 
     fn remove(&mut self, id: u64) -> bool {

@@ -49,6 +49,16 @@ pub trait Policy: Send {
         let _ = id;
     }
 
+    /// How often a resident id was referenced since it came, as far as the policy counts it; 0 where it is not resident.
+    fn references(&self, id: u64) -> u32 {
+        u32::from(self.contains(id))
+    }
+
+    /// Takes a resident id as if it had been referenced so often, where the policy counts that: so what it knew survives a restart.
+    fn credit(&mut self, id: u64, references: u32) {
+        let _ = (id, references);
+    }
+
     /// Forgets `id`, also where a ghost remembers it; returns whether it was resident.
     fn remove(&mut self, id: u64) -> bool;
 

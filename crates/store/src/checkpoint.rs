@@ -5,6 +5,8 @@
 //! from that position on makes it right again. With each goes the hot list, as far as the area has room: where that lies
 //! which is in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
 
+use std::sync::Arc;
+
 use nectary_block::{Buffer, Context, SharedDevice, read, write};
 use zerocopy::IntoBytes;
 
@@ -13,7 +15,8 @@ use crate::format::{
     self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, Magic,
     Place,
 };
-use crate::index::{Index, Location, Slots, slots_bytes};
+use crate::hot::HotPlace;
+use crate::index::{Index, Slots, slots_bytes};
 use crate::layout::Layout;
 use crate::purge_log::LogEnd;
 use crate::shared::Shared;
@@ -25,9 +28,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
 /// Chunks in one read at most, while a shard is loaded.
 const READ_CHUNKS: u64 = 32;
-/// Locations in a hot list at most, and the chunks that they take.
-const HOT_LOCATIONS_MAX: usize = 1 << 20;
-const HOT_CHUNKS_MAX: u64 = (HOT_LOCATIONS_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
+/// Places in a hot list at most, and the chunks that they take.
+const HOT_PLACES_MAX: usize = 1 << 20;
+const HOT_CHUNKS_MAX: u64 = (HOT_PLACES_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
 
 /// A position in the log: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -50,16 +53,16 @@ pub struct CheckpointHeader {
     homes: [u32; INDEX_SHARDS],
 }
 
-/// Writes the index as checkpoint `number`, and flushes. Returns false where it does not fit its area.
+/// Writes the index as checkpoint `number`, and flushes. Returns what it says; `None` where it does not fit its area.
 ///
 /// `last_sequence` is the highest sequence before `position`.
 pub(crate) async fn write_checkpoint(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     number: u64,
     position: LogPosition,
     last_sequence: u64,
     purge_end: LogEnd,
-) -> Result<bool, Error> {
+) -> Result<Option<CheckpointHeader>, Error> {
     let layout = &shared.layout;
     let area = layout.checkpoint_offset[(number % 2) as usize];
     let payload = Vec::with_capacity(CHUNK_BYTES);
@@ -71,35 +74,26 @@ pub(crate) async fn write_checkpoint(
         let (shard_homes, bytes) = shared.index.dump(shard);
         *homes = shard_homes;
         if !writer.add(&bytes).await? {
-            return Ok(false);
+            return Ok(None);
         }
     }
     if !writer.write_chunk().await? {
-        return Ok(false);
+        return Ok(None);
     }
-    let chunk_count = writer.chunk as u32;
-    writer.magic = Magic::HotChunk;
-    let mut hot = shared.memory.hot_locations(HOT_LOCATIONS_MAX);
-    let room = HOT_LOCATIONS_MAX - hot.len();
-    hot.extend(shared.warm_list.left(room).await);
-    for locations in hot.chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
-        writer.payload.extend(locations.iter().flat_map(|location| location.pack().to_le_bytes()));
-        if !writer.write_chunk().await? {
-            break;
-        }
-    }
-    let hot_chunk_count = writer.chunk as u32 - chunk_count;
+    let chunk_count = writer.chunk;
+    writer.write_hot().await?;
+    let hot_chunk_count = writer.chunk - chunk_count;
     shared.flush().await?;
     let body = CheckpointBody {
         number: number.into(),
         position_incarnation: position.incarnation.into(),
         position_offset: (position.offset as u32).into(),
-        chunk_count: chunk_count.into(),
+        chunk_count: (chunk_count as u32).into(),
         entry_count: entry_count.into(),
         last_sequence: last_sequence.into(),
         purge_lap: purge_end.lap.into(),
         purge_blocks: purge_end.blocks.into(),
-        hot_chunk_count: hot_chunk_count.into(),
+        hot_chunk_count: (hot_chunk_count as u32).into(),
         homes: homes.map(Into::into),
     };
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
@@ -109,13 +103,23 @@ pub(crate) async fn write_checkpoint(
     write(&*shared.device, area, buffer).await?;
     shared.flush().await?;
     Counters::add(&shared.counters.checkpoints, 1);
-    let chunks = u64::from(chunk_count) + u64::from(hot_chunk_count);
+    let chunks = chunk_count + hot_chunk_count;
     Counters::add(&shared.counters.metadata_bytes, BLOCK_BYTES + chunks * CHUNK_BYTES as u64);
-    Ok(true)
+    Ok(Some(CheckpointHeader { number, position, last_sequence, purge_end, chunk_count, hot_chunk_count, homes }))
+}
+
+/// Writes the hot list of the newest checkpoint anew, as memory is now, without a flush: it is advice.
+pub(crate) async fn rewrite_hot(shared: &Arc<Shared>, header: &CheckpointHeader) -> Result<(), Error> {
+    let (number, area) = (header.number, shared.layout.checkpoint_offset[(header.number % 2) as usize]);
+    let (magic, chunk, offset) = (Magic::HotChunk, header.chunk_count, header.hot_offset());
+    let mut writer = ChunkWriter { shared, number, area, magic, chunk, offset, payload: Vec::new() };
+    writer.write_hot().await?;
+    Counters::add(&shared.counters.metadata_bytes, (writer.chunk - chunk) * CHUNK_BYTES as u64);
+    Ok(())
 }
 
 struct ChunkWriter<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     number: u64,
     area: u64,
     magic: Magic,
@@ -136,6 +140,24 @@ impl ChunkWriter<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Writes where that lies which is in memory, or is still to be taken into it, as far as there is room.
+    async fn write_hot(&mut self) -> Result<(), Error> {
+        self.magic = Magic::HotChunk;
+        // Looking at all that is in memory takes time, and appends wait for this thread.
+        let memory_of = Arc::clone(self.shared);
+        let places = tokio::task::spawn_blocking(move || memory_of.memory.hot_places(HOT_PLACES_MAX)).await;
+        let mut hot = places.map_err(|error| Error::stopped(format!("the hot list cannot be made: {error}")))?;
+        let room = HOT_PLACES_MAX - hot.len();
+        hot.extend(self.shared.warm_list.left(room).await);
+        for places in hot.chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
+            self.payload.extend(places.iter().flat_map(|place| place.packed().to_le_bytes()));
+            if !self.write_chunk().await? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Writes what is gathered; false where the area has no room for it.
@@ -226,6 +248,16 @@ impl CheckpointHeader {
         slots_bytes(self.homes[shard])
     }
 
+    /// Where the hot list begins, in bytes from the start of the area.
+    fn hot_offset(&self) -> u64 {
+        // The last chunk of the index may be a short one.
+        let index_bytes = self.index_bytes();
+        let whole = index_bytes / PAYLOAD_BYTES_MAX;
+        let rest = Some(index_bytes % PAYLOAD_BYTES_MAX).filter(|&rest| rest > 0);
+        let rest_bytes = rest.map_or(0, |rest| (CHUNK_HEADER_BYTES as u64 + rest).next_multiple_of(BLOCK_BYTES));
+        BLOCK_BYTES + whole * CHUNK_BYTES as u64 + rest_bytes
+    }
+
     /// Where the slots of a shard begin in the joined payloads, in bytes.
     fn shard_start(&self, shard: usize) -> u64 {
         self.homes[..shard].iter().map(|&homes| slots_bytes(homes) as u64).sum()
@@ -276,16 +308,11 @@ pub(crate) async fn load_hot(
     device: &SharedDevice,
     layout: &Layout,
     header: &CheckpointHeader,
-) -> (Vec<Location>, u64) {
+) -> (Vec<HotPlace>, u64) {
     let area = layout.checkpoint_offset[(header.number % 2) as usize];
-    let (mut locations, mut damaged) = (Vec::new(), 0);
-    // The last chunk of the index may be a short one.
-    let index_bytes = header.index_bytes();
-    let whole = index_bytes / PAYLOAD_BYTES_MAX;
-    let rest = Some(index_bytes % PAYLOAD_BYTES_MAX).filter(|&rest| rest > 0);
-    let rest_bytes = rest.map_or(0, |rest| (CHUNK_HEADER_BYTES as u64 + rest).next_multiple_of(BLOCK_BYTES));
-    let hot_offset = BLOCK_BYTES + whole * CHUNK_BYTES as u64 + rest_bytes;
-    for number in 0..header.hot_chunk_count {
+    let (mut places, mut damaged) = (Vec::new(), 0);
+    let hot_offset = header.hot_offset();
+    for number in 0..HOT_CHUNKS_MAX {
         let chunk = header.chunk_count + number;
         let offset = hot_offset + number * CHUNK_BYTES as u64;
         let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
@@ -295,13 +322,15 @@ pub(crate) async fn load_hot(
             Err(_) => None,
         };
         match payload {
-            Some(payload) => locations.extend(payload.chunks_exact(8).map(|packed| {
-                Location::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
+            Some(payload) => places.extend(payload.chunks_exact(8).map(|packed| {
+                HotPlace::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
             })),
-            None => damaged += 1,
+            None if number < header.hot_chunk_count => damaged += 1,
+            // It was written anew since, with as many more as there are.
+            None => break,
         }
     }
-    (locations, damaged)
+    (places, damaged)
 }
 
 /// What chunk number `chunk` holds.

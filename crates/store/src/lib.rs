@@ -31,6 +31,7 @@ mod format;
 pub mod fuzzing;
 mod groups;
 mod hints;
+mod hot;
 mod index;
 mod key;
 mod layout;

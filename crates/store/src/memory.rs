@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use nectary_cache::{Access, Policy, Stream};
 
 use crate::entry::{Entry, Neighbour, Piece};
+use crate::hot::HotPlace;
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 use entries::Entries;
@@ -223,7 +224,7 @@ impl MemoryTier {
 
     /// Puts an entry that was in memory in the life before, where that pushes nothing out and `still_valid` says so under the
     /// lock that orders replacement. Returns what came of it.
-    pub fn put_warm(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Warmed {
+    pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
         let used = replacement.policy.used() + replacement.ceded;
@@ -235,22 +236,33 @@ impl MemoryTier {
         }
         pinned.insert(entry);
         self.refer(&mut replacement, entry);
+        if references > 1 {
+            replacement.policy.credit(entry.id(), references);
+        }
         Warmed::Taken
     }
 
-    /// Where whole objects in memory lie, at most `most`: those that were asked for first, each sort in the order of the disk.
+    /// Where whole objects in memory lie, at most `most`, and how often they were asked for: most often first, then those that
+    /// were asked for since they were written, and all that are alike in the order of the disk.
     ///
-    /// *Cost*: looks at every entry.
-    pub fn hot_locations(&self, most: usize) -> Vec<Location> {
-        let mut found: Vec<(bool, Location)> = {
+    /// *Cost*: looks at every entry, and holds the lock for a few of them at a time.
+    pub fn hot_places(&self, most: usize) -> Vec<HotPlace> {
+        let objects: Vec<(u64, bool, Location)> = {
             let pinned = self.map.pin();
             let is_object = |entry: &&Arc<Entry>| entry.piece == Piece::Whole && !entry.is_neighbour();
-            let place = |entry: &Arc<Entry>| entry.location().map(|location| (!entry.was_asked_for(), location));
+            let place =
+                |entry: &Arc<Entry>| entry.location().map(|location| (entry.id(), !entry.was_asked_for(), location));
             pinned.values().filter(is_object).filter_map(place).collect()
         };
-        found.sort_unstable_by_key(|(idle, location)| (*idle, location.unit));
+        let mut found = Vec::with_capacity(objects.len());
+        for some in objects.chunks(LOCKED_AT_ONCE) {
+            let replacement = self.lock();
+            let hot = |(id, idle, location): &_| (*idle, HotPlace::new(*location, replacement.policy.references(*id)));
+            found.extend(some.iter().map(hot));
+        }
+        found.sort_unstable_by_key(|(idle, place)| (place.hottest_first(), *idle, place.location().unit));
         found.truncate(most);
-        found.into_iter().map(|(_, location)| location).collect()
+        found.into_iter().map(|(_, place)| place).collect()
     }
 
     /// Puts an entry that came with another's read, where there is none of its id and `still_valid` says so under the lock that
@@ -395,6 +407,11 @@ impl MemoryTier {
         let replacement = self.lock();
         let used = replacement.policy.used() + replacement.neighbours.bytes;
         (replacement.capacity, used, self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
+    }
+
+    /// Bytes that were taken in so far.
+    pub fn inserted_bytes(&self) -> u64 {
+        self.lock().inserted_bytes
     }
 
     /// The capacity in bytes.

@@ -16,7 +16,7 @@
 //!    memory no colder than one does.
 //!
 //! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the writer's
-//! thread; a list of 8 bytes, and 16 while it is sorted, for each object.
+//! thread; a list of 8 bytes for each object.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,6 +28,7 @@ use tokio::sync::SetOnce;
 use crate::checkpoint::{CheckpointHeader, load_hot};
 use crate::entry::Entry;
 use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::hot::HotPlace;
 use crate::index::Location;
 use crate::key::KeyHash;
 use crate::memory::Warmed;
@@ -60,7 +61,7 @@ pub(crate) struct Warm {
 #[derive(Default)]
 pub(crate) struct WarmList {
     /// In the order of the disk.
-    list: Mutex<Arc<Vec<Location>>>,
+    list: Mutex<Arc<Vec<HotPlace>>>,
     /// At least so many of them are not to be taken any more.
     done: AtomicUsize,
     is_known: SetOnce<()>,
@@ -73,19 +74,19 @@ impl WarmList {
     }
 
     /// What is still to be taken, at most `most` places; waits until that is known.
-    pub async fn left(&self, most: usize) -> Vec<Location> {
+    pub async fn left(&self, most: usize) -> Vec<HotPlace> {
         self.known().await;
         let list = Arc::clone(&self.lock());
         let done = self.done.load(Ordering::Acquire).min(list.len());
         list[done..].iter().copied().take(most).collect()
     }
 
-    fn set(&self, list: Arc<Vec<Location>>) {
+    fn set(&self, list: Arc<Vec<HotPlace>>) {
         *self.lock() = list;
         let _ = self.is_known.set(());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<Vec<Location>>> {
+    fn lock(&self) -> MutexGuard<'_, Arc<Vec<HotPlace>>> {
         self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -104,7 +105,7 @@ impl Drop for EndWarming {
 /// What is read at once, and where the wanted records in it begin.
 struct Run {
     extent: Extent,
-    locations: Vec<Location>,
+    places: Vec<HotPlace>,
 }
 
 /// Takes into memory what was there, until it is full or the list ends.
@@ -122,21 +123,24 @@ pub(crate) fn warm_up(shared: Arc<Shared>, warm: Warm) -> impl Future<Output = (
 }
 
 async fn read_list(shared: &Shared, warm: Warm) {
-    let Warm { checkpoint, newest: mut list, .. } = warm;
+    let Warm { checkpoint, newest, .. } = warm;
+    let mut list: Vec<HotPlace> = newest.into_iter().map(|location| HotPlace::new(location, 1)).collect();
     if let Some(header) = checkpoint {
         let (hot, damaged) = load_hot(&shared.device, &shared.layout, &header).await;
         Counters::add(&shared.counters.hot_chunks_damaged, damaged);
         list.extend(hot);
     }
     let mut room = shared.memory.capacity();
-    list.retain(|location| {
-        let taken = location.bytes_max() + ENTRY_BYTES_MIN;
+    // Much of what was written last was asked for once.
+    list.sort_by_key(HotPlace::hottest_first);
+    list.retain(|place| {
+        let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;
         let fits = taken <= room;
         room = room.saturating_sub(taken);
         fits
     });
-    list.sort_unstable_by_key(|location| location.unit);
-    list.dedup_by_key(|location| location.unit);
+    list.sort_unstable_by_key(|place| (place.location().unit, place.hottest_first()));
+    list.dedup_by_key(|place| place.location().unit);
     let list = Arc::new(list);
     shared.warm_list.set(Arc::clone(&list));
     // The memory of one read serves another.
@@ -153,11 +157,11 @@ async fn read_list(shared: &Shared, warm: Warm) {
         .buffered(READS_AT_ONCE);
     let mut done = 0;
     while let Some((buffer, run)) = runs.next().await {
-        done += run.locations.len();
+        done += run.places.len();
         let Some(buffer) = buffer else { continue };
-        for locations in run.locations.chunks(TURN) {
-            for &location in locations {
-                if take(shared, &buffer, run.extent, location) == Warmed::Full {
+        for places in run.places.chunks(TURN) {
+            for &place in places {
+                if take(shared, &buffer, run.extent, place) == Warmed::Full {
                     return;
                 }
             }
@@ -169,7 +173,8 @@ async fn read_list(shared: &Shared, warm: Warm) {
 }
 
 /// Takes one object out of what was read, if it passes.
-fn take(shared: &Shared, buffer: &[u8], extent: Extent, location: Location) -> Warmed {
+fn take(shared: &Shared, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
+    let location = hot.location();
     let address = shared.layout.segments_offset + location.unit * UNIT_BYTES;
     let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return Warmed::No };
     let place = Place { identity: shared.layout.identity, incarnation: extent.incarnation, address };
@@ -187,7 +192,7 @@ fn take(shared: &Shared, buffer: &[u8], extent: Extent, location: Location) -> W
     };
     let entry: Option<Entry> = shared.unasked(bytes, &record, location, Bug::HotListIgnoresPurge);
     let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
-    let warmed = shared.memory.put_warm(&entry, is_newest);
+    let warmed = shared.memory.put_warm(&entry, hot.references(), is_newest);
     if warmed == Warmed::Taken {
         Counters::add(&shared.counters.warmed, 1);
         Counters::add(&shared.counters.warmed_bytes, entry.body.len() as u64);
@@ -196,26 +201,26 @@ fn take(shared: &Shared, buffer: &[u8], extent: Extent, location: Location) -> W
 }
 
 /// Gathers locations in the order of the disk into runs.
-struct Runs<'a, L: Iterator<Item = Location>> {
+struct Runs<'a, L: Iterator<Item = HotPlace>> {
     shared: &'a Shared,
     list: std::iter::Peekable<L>,
 }
 
-impl<L: Iterator<Item = Location>> Iterator for Runs<'_, L> {
+impl<L: Iterator<Item = HotPlace>> Iterator for Runs<'_, L> {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {
-        let (first, mut extent) =
-            std::iter::from_fn(|| self.list.next()).find_map(|first| Some((first, self.shared.extent(first)?)))?;
-        let mut locations = vec![first];
-        while let Some(next) = self.list.peek().and_then(|next| self.shared.extent(*next)) {
+        let (first, mut extent) = std::iter::from_fn(|| self.list.next())
+            .find_map(|first| Some((first, self.shared.extent(first.location())?)))?;
+        let mut places = vec![first];
+        while let Some(next) = self.list.peek().and_then(|next| self.shared.extent(next.location())) {
             let close = next.start <= extent.end + GAP_BYTES_MAX && next.end <= extent.start + RUN_BYTES_MAX;
             if !close || next.incarnation != extent.incarnation {
                 break;
             }
             extent.end = extent.end.max(next.end);
-            locations.extend(self.list.next());
+            places.extend(self.list.next());
         }
-        Some(Run { extent, locations })
+        Some(Run { extent, places })
     }
 }

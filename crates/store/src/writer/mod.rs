@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::budget::Budget;
-use crate::checkpoint::{LogPosition, write_checkpoint};
+use crate::checkpoint::{CheckpointHeader, LogPosition, rewrite_hot, write_checkpoint};
 use crate::error::Error;
 use crate::format::PurgeRecord;
 use crate::index::Location;
@@ -49,6 +49,11 @@ const CHECKPOINT_APPENDS_MAX: u64 = 4096;
 /// … and after so many records, which a restart has to replay, where that writes no more than this share of what was appended.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
+
+/// The hot list is written anew this long after it was written last, …
+const HOT_INTERVAL: Duration = Duration::from_secs(10);
+/// … where this share of the memory tier was taken in since.
+const HOT_SHARE: u64 = 16;
 
 /// The memory tier makes room for the extents of groups in steps of so many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
@@ -127,7 +132,13 @@ pub(crate) struct Writer {
     warming: Option<JoinHandle<()>>,
     warm: Option<Warm>,
     rest: Option<Rest>,
-    checkpoint: Option<JoinHandle<Result<bool, Error>>>,
+    checkpoint: Option<JoinHandle<Result<Option<CheckpointHeader>, Error>>>,
+    /// The newest checkpoint, and what writes its hot list anew.
+    newest_checkpoint: Option<CheckpointHeader>,
+    hot: Option<JoinHandle<()>>,
+    hot_at: Instant,
+    /// How much the memory tier had taken in then, in bytes.
+    hot_inserted_bytes: u64,
     checkpoint_number: u64,
     checkpoint_replies: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
@@ -169,6 +180,10 @@ impl Writer {
             tables: None,
             harvest: None,
             warming: None,
+            newest_checkpoint: start.warm.checkpoint,
+            hot: None,
+            hot_at: Instant::now(),
+            hot_inserted_bytes: 0,
             warm: Some(start.warm),
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
@@ -228,6 +243,7 @@ impl Writer {
                 return;
             }
             self.checkpoint_if_due().await;
+            self.rewrite_hot_if_due();
             let deadline = self.deadline();
             let shared = Arc::clone(&self.shared);
             let warm = self.warming.as_ref().is_none_or(JoinHandle::is_finished);
@@ -267,8 +283,9 @@ impl Writer {
         let (_, oldest) = self.shared.queue.backlog();
         let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
         let flush = self.flush_interval.map(|interval| self.flushed_at + interval);
+        let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
         let far = Instant::now() + Duration::from_secs(3600);
-        write.unwrap_or(far).min(flush.unwrap_or(far))
+        [write, flush, hot].into_iter().flatten().fold(far, Instant::min)
     }
 
     /// Gives the memory tier what the index leaves.
@@ -348,6 +365,8 @@ impl Writer {
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
         }
+        // It may be on its way into the area that is written next.
+        self.end_hot().await;
         let shared = Arc::clone(&self.shared);
         let (position, purge_end) = (self.position, self.purge_end);
         let last_sequence = shared.written.load(Ordering::Acquire);
@@ -362,13 +381,48 @@ impl Writer {
             ));
     }
 
-    fn checkpoint_ended(&mut self, ended: Result<Result<bool, Error>, tokio::task::JoinError>) {
+    /// Starts to write the hot list anew where memory has changed since.
+    fn rewrite_hot_if_due(&mut self) {
+        if self.hot_at.elapsed() < HOT_INTERVAL {
+            return;
+        }
+        self.hot_at = Instant::now();
+        let inserted_bytes = self.shared.memory.inserted_bytes();
+        let is_changed = inserted_bytes - self.hot_inserted_bytes >= self.shared.memory.capacity() / HOT_SHARE;
+        let is_busy = self.checkpoint.is_some() || self.hot.as_ref().is_some_and(|task| !task.is_finished());
+        let is_warm = self.warming.as_ref().is_none_or(JoinHandle::is_finished);
+        let Some(header) = self.newest_checkpoint.filter(|_| is_changed && !is_busy && is_warm) else { return };
+        if self.shared.stopped().is_some() {
+            return;
+        }
+        self.hot_inserted_bytes = inserted_bytes;
+        let shared = Arc::clone(&self.shared);
+        self.hot = Some(tokio::spawn(async move {
+            if let Err(error) = rewrite_hot(&shared, &header).await {
+                shared.note(format!("{}: the hot list is not written: {error}", shared.device.spec()));
+            }
+        }));
+    }
+
+    async fn end_hot(&mut self) {
+        if let Some(task) = self.hot.take() {
+            let _ = task.await;
+        }
+    }
+
+    fn checkpoint_ended(&mut self, ended: Result<Result<Option<CheckpointHeader>, Error>, tokio::task::JoinError>) {
         self.checkpoint = None;
         let result = match ended {
-            Ok(Ok(fits)) => {
-                if !fits {
-                    self.shared
-                        .note("the index does not fit its checkpoint area; a restart will scan the store".into());
+            Ok(Ok(written)) => {
+                match written {
+                    Some(header) => {
+                        self.newest_checkpoint = Some(header);
+                        self.hot_at = Instant::now();
+                        self.hot_inserted_bytes = self.shared.memory.inserted_bytes();
+                    }
+                    None => self
+                        .shared
+                        .note("the index does not fit its checkpoint area; a restart will scan the store".into()),
                 }
                 Ok(())
             }
@@ -433,6 +487,7 @@ impl Writer {
         if let Some(task) = self.checkpoint.take() {
             let _ = task.await;
         }
+        self.end_hot().await;
         if self.shared.stopped().is_some() {
             return Err(self.shared.stopped_error());
         }
