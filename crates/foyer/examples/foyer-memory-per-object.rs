@@ -1,6 +1,6 @@
 //! What an object costs foyer in memory beside its own bytes: counted at the allocator, at several numbers of objects.
 //!
-//! `cargo run --release -p nectary-foyer --example memory-per-object -- [N ...]`
+//! `cargo run --release -p nectary-foyer --example foyer-memory-per-object -- [N ...]`
 //!
 //! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache whose disk is foyer's own
 //! device that keeps nothing, so that millions take no disk, and whose memory holds next to nothing; what is live then, less what the
