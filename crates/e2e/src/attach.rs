@@ -12,6 +12,7 @@ use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +26,7 @@ const STEP_MAX: Duration = Duration::from_secs(120);
 /// How long a run may take beyond what it was asked to, on the slowest machine.
 const RUN_MAX: Duration = Duration::from_secs(600);
 /// How long a device with requests under way may complete none before it is taken to hang.
-const STALL_MAX: Duration = Duration::from_secs(60);
+const STALL_MAX: Duration = Duration::from_secs(120);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How much longer than it was asked to a load may take until something was synced and memory was short.
@@ -141,7 +142,8 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
     disk.unmount()?;
     outcome.problems.extend(disk.check());
     for kill in 0..kills {
-        disk.mount()?;
+        disk.allocate()?;
+        disk.mount_with(&["-o", "nodiscard"])?;
         let stop = Arc::new(AtomicBool::new(false));
         let synced = Arc::new(AtomicU64::new(0));
         let writer = {
@@ -172,6 +174,7 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
         stop.store(true, Ordering::Relaxed);
         record = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
         drop(dirtier);
+        disk.limit(GROUP_BYTES as i64)?;
         outcome.released += disk.attach()?;
         outcome.kills = kill + 1;
         disk.mount()?;
@@ -375,8 +378,21 @@ impl Disk {
         Ok(())
     }
 
+    /// Bounds the memory of the group, where there is one; -1 for no bound.
+    fn limit(&self, bytes: i64) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let file = group.join("memory.limit_in_bytes");
+        fs::write(&file, bytes.to_string()).with_context(|| format!("{} cannot be set to {bytes}", file.display()))
+    }
+
+    /// Kills the process. Its group has no limit from then on: the calls that it was in first end in the kernel, and where one
+    /// needs memory of a group that is full of dirty pages, which no one writes any more, that takes up to minutes.
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
+            process.signal(libc::SIGKILL);
+            if let Err(error) = self.limit(-1) {
+                println!("{error:#}");
+            }
             process.kill();
         }
     }
@@ -413,9 +429,28 @@ impl Disk {
         self.tool(self.system.check()).err().map(|error| error.to_string())
     }
 
+    /// Gives the file all of its blocks, of which discards took some: a write then needs none.
+    ///
+    /// For a block the host's file system may have to read its own maps, into memory of the group. Where that is full of dirty
+    /// pages, each such page takes up to minutes under cgroups v1, which do not throttle who dirties, and all writes wait for
+    /// it: the device is as slow as one that hangs.
+    fn allocate(&self) -> Result<()> {
+        let path = self.scratch.join("disk.img");
+        let file = File::options().write(true).open(&path)?;
+        let bytes = file.metadata()?.len() as libc::off_t;
+        // SAFETY: a plain system call on a file that is open.
+        let number = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) };
+        ensure!(number == 0, "{}: {}", path.display(), std::io::Error::from_raw_os_error(number));
+        Ok(())
+    }
+
     fn mount(&self) -> Result<()> {
+        self.mount_with(&[])
+    }
+
+    fn mount_with(&self, options: &[&str]) -> Result<()> {
         let (device, place) = (self.device.display().to_string(), self.place.display().to_string());
-        self.run("mount", &["-t", self.system.name(), &device, &place])
+        self.run("mount", &[&["-t", self.system.name()], options, &[&device, &place]].concat())
     }
 
     fn unmount(&self) -> Result<()> {
