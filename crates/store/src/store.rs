@@ -397,7 +397,7 @@ impl Store {
         Ok(self.sequences())
     }
 
-    /// Writes an index checkpoint now.
+    /// Writes an index checkpoint now, of all that was written before this call.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.ask(Command::Checkpoint).await
     }

@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{body, fresh, open, read_all};
-use nectary_store::{FillHead, FillRole, KeyRef, Store};
+use nectary_block::{DelayFilter, DelayOptions, MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, FillHead, FillRole, KeyRef, Store};
 
 #[tokio::test]
 async fn objects_of_all_sizes_survive_close_and_drop() {
@@ -193,6 +197,29 @@ async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restar
         assert!(found <= number.min(1000) && found >= number.min(500), "{found} of {number}");
     }
     assert!(store.stat().head_incarnation > store.stat().segment_count * 2);
+}
+
+#[tokio::test]
+async fn a_checkpoint_has_what_was_written_before_it_was_asked_for_while_another_was_written_too() {
+    let memory: SharedDevice = Arc::new(MemoryDevice::new(16 << 20));
+    let slow = DelayOptions { write: Duration::from_millis(50), ..DelayOptions::default() };
+    Store::create(memory.clone(), &CreateOptions::default()).await.unwrap();
+    let store = open(Arc::new(DelayFilter::new(memory.clone(), slow))).await;
+    let put = async |name: &'static [u8]| {
+        store.put(KeyRef::new(name, b""), Bytes::new(), body(1, 100)).await.unwrap();
+        store.sync().await.unwrap();
+    };
+    put(b"before").await;
+    let other = async {
+        put(b"meanwhile").await;
+        store.checkpoint().await.unwrap();
+    };
+    let (first, ()) = tokio::join!(store.checkpoint(), other);
+    first.unwrap();
+    assert_eq!(store.stat().counts.checkpoints, 2);
+    drop(store);
+    let recovery = open(memory).await.stat().recovery;
+    assert!(recovery.checkpoint && recovery.records == 0, "{recovery:?}");
 }
 
 #[tokio::test]

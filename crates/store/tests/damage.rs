@@ -158,6 +158,7 @@ async fn failed_write_stops_writes_for_good_and_reads_go_on() {
     std::fs::remove_file(&trigger).unwrap();
     assert!(store.put(KeyRef::new(b"later", b""), Bytes::new(), body(3, 100)).await.is_err());
     assert!(store.purge_key(b"before2").await.is_err());
+    assert_eq!(store.checkpoint().await.unwrap_err().kind, ErrorKind::Stopped);
     assert!(store.stat().stopped.is_some());
     assert_eq!(read_all(&store, KeyRef::new(b"before", b"")).await.unwrap(), body(1, 100));
     assert!(store.get(KeyRef::new(b"after", b"")).await.is_none(), "what was not written is not served");

@@ -140,7 +140,9 @@ pub(crate) struct Writer {
     /// How much the memory tier had taken in then, in bytes.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
-    checkpoint_replies: Vec<oneshot::Sender<Result<(), Error>>>,
+    /// Who asked for a checkpoint since the last was begun, and who waits for that one.
+    checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
+    checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
     appended_bytes: u64,
     appended_count: u64,
@@ -187,7 +189,8 @@ impl Writer {
             warm: Some(start.warm),
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
-            checkpoint_replies: Vec::new(),
+            checkpoints_asked: Vec::new(),
+            checkpoint_waiting: Vec::new(),
             closing: None,
             // What was replayed counts: the next restart would replay it again.
             appended_bytes: start.replayed.append_bytes,
@@ -257,7 +260,7 @@ impl Writer {
                         self.purges_waiting.push((record, reply));
                         self.gather_purges();
                     }
-                    Some(Command::Checkpoint(reply)) => self.checkpoint_replies.push(reply),
+                    Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                     Some(Command::Membership(change)) => self.membership_changes.push(change),
                     Some(Command::Close(reply)) => self.closing = Some(reply),
                     // Nobody holds the store any more: what waits is lost, as in a crash.
@@ -352,14 +355,20 @@ impl Writer {
 
     /// Starts a checkpoint where enough was appended since the last, or one was asked for.
     async fn checkpoint_if_due(&mut self) {
+        if self.shared.stopped().is_some() {
+            for reply in self.checkpoints_asked.drain(..) {
+                let _ = reply.send(Err(self.shared.stopped_error()));
+            }
+            return;
+        }
         let index_bytes = self.shared.index.bytes();
         let bytes_due = (index_bytes * CHECKPOINT_INDEX_FACTOR).clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX);
         let due = self.appended_bytes >= bytes_due
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
             || (self.appended_records >= CHECKPOINT_RECORDS_MAX
                 && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
-            || !self.checkpoint_replies.is_empty();
-        if !due || self.checkpoint.is_some() || self.shared.stopped().is_some() {
+            || !self.checkpoints_asked.is_empty();
+        if !due || self.checkpoint.is_some() {
             return;
         }
         while let Some(written) = self.in_flight.next().await {
@@ -375,6 +384,7 @@ impl Writer {
         self.appended_bytes = 0;
         self.appended_count = 0;
         self.appended_records = 0;
+        self.checkpoint_waiting = std::mem::take(&mut self.checkpoints_asked);
         self.checkpoint =
             Some(tokio::spawn(
                 async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await },
@@ -432,7 +442,7 @@ impl Writer {
         if let Err(error) = &result {
             self.fail(error);
         }
-        for reply in self.checkpoint_replies.drain(..) {
+        for reply in self.checkpoint_waiting.drain(..) {
             let _ = reply.send(result.clone());
         }
     }

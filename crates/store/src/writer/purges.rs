@@ -19,7 +19,7 @@ impl Writer {
             match self.commands.try_recv() {
                 Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
                 Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.shared.queue.last_sequence(), reply)),
-                Ok(Command::Checkpoint(reply)) => self.checkpoint_replies.push(reply),
+                Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                 Ok(Command::Membership(change)) => self.membership_changes.push(change),
                 // Closing comes after the purges that were gathered.
                 Ok(Command::Close(reply)) => {
