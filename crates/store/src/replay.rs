@@ -17,6 +17,9 @@ use crate::key::{Hashed, KeyHash};
 /// Records that room is made for in advance, at most.
 const RESERVED_MAX: u64 = 1 << 22;
 
+/// Suspects kept at most; those beyond are forgotten, which costs a wasted read each at worst.
+pub const SUSPECTS_MAX: usize = 100_000;
+
 /// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
 #[derive(Debug, Clone, Copy)]
 pub struct Suspect {
@@ -52,7 +55,7 @@ struct ShardReplay {
 /// What is to be done to the index.
 pub struct Replay {
     shards: Vec<ShardReplay>,
-    /// Older places of keys, as far as they were found.
+    /// Older places of keys, as far as they were found; at most [`SUSPECTS_MAX`].
     pub suspects: Vec<Suspect>,
 }
 
@@ -119,6 +122,9 @@ impl Replay {
         let mut at = 0;
         let entries = newest.iter().map(|record| (record.hash, Location::unpack(record.place)));
         index.insert_all(shard, entries, |hash, older| {
+            if suspects.len() >= SUSPECTS_MAX {
+                return;
+            }
             while newest[at].hash != hash {
                 at += 1;
             }
@@ -173,4 +179,25 @@ impl ShardReplay {
 /// The order in which entries stand in a shard of the index.
 fn order(hash: KeyHash) -> u128 {
     hash.0.rotate_left(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_places_are_kept_up_to_a_bound() {
+        let index = Index::new(4, 64 << 20);
+        let mut replay = Replay::new();
+        let hash = |number: u64| KeyHash(u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let count = SUSPECTS_MAX as u64 + 1000;
+        for number in 0..count {
+            index.insert(hash(number), Location::new(2 * number, 100));
+            replay.add(hash(number), Location::new(2 * number + 1, 100), number + 1, false);
+        }
+        (0..INDEX_SHARDS).for_each(|shard| replay.settle(shard, &index));
+        assert_eq!((replay.suspects.len(), index.len()), (SUSPECTS_MAX, 2 * count));
+        let suspect = replay.suspects[0];
+        assert_eq!((suspect.newer.unit, index.candidates(suspect.hash).len()), (suspect.older.unit + 1, 2));
+    }
 }

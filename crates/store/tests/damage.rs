@@ -124,6 +124,32 @@ async fn store_of_another_version_is_refused_by_its_number() {
 }
 
 #[tokio::test]
+async fn damage_in_what_was_written_last_is_a_cut_of_the_log_and_behind_what_was_flushed_it_hides_what_it_replaced() {
+    let key = KeyRef::new(b"key", b"");
+    for is_last in [true, false] {
+        let (device, store) = fresh(8 << 20).await;
+        store.put(key, "m".into(), body(1, 2000)).await.unwrap();
+        store.sync().await.unwrap();
+        store.put(key, "m".into(), body(2, 3000)).await.unwrap();
+        let replaced = store.sync().await.unwrap().last;
+        if !is_last {
+            // What is written now says that all before it was flushed.
+            store.put(KeyRef::new(b"other", b""), "m".into(), body(3, 100)).await.unwrap();
+            store.sync().await.unwrap();
+        }
+        drop(store);
+        let mut image = device.image();
+        let newest = body(2, 3000);
+        let at = image.windows(newest.len()).position(|bytes| bytes == newest).unwrap();
+        image[at + 1500] ^= 1;
+        let store = open(Arc::new(MemoryDevice::from_image(image))).await;
+        assert_eq!(store.sequences().written < replaced, is_last);
+        let found = read_all(&store, key).await;
+        assert_eq!(found, is_last.then(|| body(1, 2000).to_vec()), "last: {is_last}");
+    }
+}
+
+#[tokio::test]
 async fn store_is_not_made_twice_unless_forced() {
     let (device, store) = fresh(1 << 20).await;
     drop(store);

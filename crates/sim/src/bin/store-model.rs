@@ -85,11 +85,13 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         report.budget_used_max
     );
     println!(
-        "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); differences {}",
+        "hit rate {:.4}; the model demands {} hits, {} missing (at most one a damaged place: {}); {} versions may have been lost at restarts, {} were; differences {}",
         report.hits as f64 / gets as f64,
         report.demanded,
         report.demanded_missing,
         report.damaged_places,
+        report.uncertain,
+        report.rolled_back,
         report.differences.len()
     );
     // Neighbours by a copy are too few to count on; the planted bug in copies is caught where there are some.
@@ -101,4 +103,6 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         && report.admitted_replacing > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
+        // What may have been lost is not demanded, so it has to be little.
+        && report.uncertain <= report.operations / 100
 }

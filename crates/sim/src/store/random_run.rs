@@ -1,8 +1,11 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
 //! Owns: the model (the current version of each key), and the account of what may be missing: what the ring has
-//! overtaken, and one object for each damaged place. Every answer is compared byte by byte.
+//! overtaken, and one object for each damaged place. Damage in what no later append says was flushed cannot be told from where
+//! power cut the log; the store then says how far it recovered, and a version from behind that may have taken its place or
+//! not: any of them from the last before it on may be found. Every answer is compared byte by byte.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,6 +84,10 @@ pub struct RunReport {
     pub unadmitted: u64,
     /// Puts that were admitted because they replaced something there, in lives that do not admit everything.
     pub admitted_replacing: u64,
+    /// Versions that a restart may have lost, with what they replaced.
+    pub uncertain: u64,
+    /// Of these, how many were found to be lost: what they replaced was there.
+    pub rolled_back: u64,
     /// The most that a life with a write budget admitted of what could be refused, as a share of what the budget allowed.
     pub budget_used_max: f64,
     /// Answers that differ from the model's.
@@ -90,6 +97,7 @@ pub struct RunReport {
 #[derive(Debug, Clone, Copy, Default)]
 struct Expected {
     version: u32,
+    sequence: u64,
     length: u32,
     head: u64,
     live: bool,
@@ -104,6 +112,10 @@ struct Run {
     memory: Arc<MemoryDevice>,
     store: Option<Store>,
     expected: Vec<Expected>,
+    /// By key, what its current version replaced since the last restart, oldest first.
+    replaced: HashMap<u32, Vec<Expected>>,
+    /// Keys whose current version a restart may have lost.
+    uncertain: HashSet<u32>,
     version: u32,
     segment_count: u64,
     whole_bytes_max: u64,
@@ -127,6 +139,8 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
         whole_bytes_max: store.stat().whole_bytes_max,
         store: Some(store),
         expected: vec![Expected::default(); options.keys as usize],
+        replaced: HashMap::new(),
+        uncertain: HashSet::new(),
         version: 0,
         unadmitted: 0,
         opened: Instant::now(),
@@ -223,12 +237,18 @@ impl Run {
             self.store().collocate(&name, &primary(page));
         }
         let found = read(self.store(), KeyRef::new(&name, variant(key))).await;
+        if let Some((metadata, _)) = &found {
+            self.settle(key, metadata);
+        }
         let expected = self.expected[key as usize];
         let head = self.store().stat().head_incarnation;
         // Fragments in the oldest quarter of the ring count as gone for as long as it turns too fast to read them all.
         let leaving = if u64::from(expected.length) > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
-        let demanded =
-            expected.live && !expected.in_memory_alone && expected.head + self.segment_count > head + 3 + leaving;
+        let is_certain = !self.uncertain.contains(&key);
+        let demanded = is_certain
+            && expected.live
+            && !expected.in_memory_alone
+            && expected.head + self.segment_count > head + 3 + leaving;
         self.report.demanded += u64::from(demanded);
         match found {
             None => {
@@ -257,6 +277,26 @@ impl Run {
         }
     }
 
+    /// Takes what was found for what is there, where it is one of those that may be.
+    fn settle(&mut self, key: u32, metadata: &[u8]) {
+        if !self.uncertain.contains(&key) {
+            return;
+        }
+        let current = self.expected[key as usize];
+        let candidates = self.replaced.get(&key).into_iter().flatten().chain([&current]);
+        let is_it = |candidate: &&Expected| candidate.live && metadata.starts_with(&candidate.version.to_le_bytes());
+        let Some(found) = candidates.copied().find(|candidate| is_it(&candidate)) else { return };
+        self.report.rolled_back += u64::from(found.version != current.version);
+        self.expected[key as usize] = found;
+        self.forget_replaced(key);
+    }
+
+    /// A key has this version from now on, or none.
+    fn forget_replaced(&mut self, key: u32) {
+        self.replaced.remove(&key);
+        self.uncertain.remove(&key);
+    }
+
     /// Whether a put was not admitted since this was asked last.
     fn was_not_admitted(&mut self) -> bool {
         let counts = self.store().stat().counts;
@@ -282,11 +322,11 @@ impl Run {
         let tags = [(); 2].map(|()| if self.random.chance(40) { self.random.below(TAGS) as u16 } else { u16::MAX });
         let tag_names: Vec<_> = tags.iter().filter(|&&tag| tag != u16::MAX).map(|&number| tag(number.into())).collect();
         let tag_refs: Vec<&[u8]> = tag_names.iter().map(Vec::as_slice).collect();
-        loop {
+        let sequence = loop {
             let key = KeyRef::new(&name, variant(key));
             let put = self.store().put_tagged(key, &tag_refs, metadata.clone(), bytes.clone()).await;
             match put {
-                Ok(_) => break,
+                Ok(sequence) => break sequence.0,
                 // Refused because the writer is behind: here every put is to be taken.
                 Err(_) if self.store().sync().await.is_ok() => {}
                 Err(error) => {
@@ -294,10 +334,12 @@ impl Run {
                     return;
                 }
             }
-        }
+        };
         let in_memory_alone = self.was_not_admitted();
-        self.expected[key as usize] =
-            Expected { version, length: length as u32, head, live: true, in_memory_alone, tags };
+        let new = Expected { version, sequence, length: length as u32, head, live: true, in_memory_alone, tags };
+        let before = std::mem::replace(&mut self.expected[key as usize], new);
+        self.uncertain.remove(&key);
+        self.replaced.entry(key).or_default().push(before);
     }
 
     async fn purge(&mut self, key: u32) {
@@ -305,6 +347,7 @@ impl Run {
             self.report.differences.push(format!("purge of key {key} failed: {error}"));
         }
         self.expected[key as usize].live = false;
+        self.forget_replaced(key);
     }
 
     async fn purge_all(&mut self) {
@@ -312,6 +355,8 @@ impl Run {
             self.report.differences.push(format!("purge of everything failed: {error}"));
         }
         self.expected.iter_mut().for_each(|expected| expected.live = false);
+        self.replaced.clear();
+        self.uncertain.clear();
     }
 
     /// All keys whose number begins like another's.
@@ -323,7 +368,10 @@ impl Run {
         let mut scale = 1;
         while number * scale < self.options.keys {
             let end = ((number + 1) * scale).min(self.options.keys);
-            (number * scale..end).for_each(|key| self.expected[key as usize].live = false);
+            for key in number * scale..end {
+                self.expected[key as usize].live = false;
+                self.forget_replaced(key);
+            }
             scale *= 10;
         }
     }
@@ -337,6 +385,9 @@ impl Run {
         for expected in self.expected.iter_mut().filter(|expected| expected.live && expected.tags.contains(&number)) {
             expected.live = false;
             self.report.purged_by_tag += 1;
+        }
+        for replaced in self.replaced.values_mut().flatten().filter(|replaced| replaced.tags.contains(&number)) {
+            replaced.live = false;
         }
     }
 
@@ -397,9 +448,26 @@ impl Run {
         }
         let device: SharedDevice = self.memory.clone();
         match Store::open(device, open_options(self.report.restarts)).await {
-            Ok(store) => self.store = Some(store),
+            Ok(store) => {
+                let recovered = store.sequences().written.0;
+                self.store = Some(store);
+                self.doubt_what_came_after(recovered);
+            }
             Err(error) => panic!("seed {}: the store does not open: {error}", self.options.seed),
         }
+    }
+
+    /// Of each key the last version up to a sequence is certain to have been recovered; those after it are not.
+    fn doubt_what_came_after(&mut self, recovered: u64) {
+        self.uncertain.clear();
+        let expected = &self.expected;
+        self.replaced.retain(|&key, replaced| {
+            let certain = replaced.iter().rposition(|version| version.sequence <= recovered);
+            replaced.drain(..certain.unwrap_or(0));
+            expected[key as usize].sequence > recovered
+        });
+        self.uncertain.extend(self.replaced.keys());
+        self.report.uncertain += self.uncertain.len() as u64;
     }
 
     /// What could be refused was admitted within the budget's credit: half of an hour's at the start, and what came in since.

@@ -11,14 +11,12 @@ use crate::index::Location;
 use crate::planted::{Bug, planted};
 use crate::purges::Verdict;
 use crate::queue::Unwritten;
-use crate::replay::Suspect;
+use crate::replay::{SUSPECTS_MAX, Suspect};
 use crate::shared::Found;
 use crate::twins::Version;
 
 /// Suspects that are compared at once.
 const SUSPECTS_AT_ONCE: usize = 16;
-/// Suspects kept at most; beyond, the oldest are forgotten (they cost a wasted read at worst).
-const SUSPECTS_MAX: usize = 100_000;
 
 impl Writer {
     /// Makes written entries findable on disk, and their older versions not.
