@@ -8,8 +8,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{
-    DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, UNIT_BITS, UNIT_MASK, class_units, distance_of, location_of,
-    slots_bytes,
+    DISTANCE_MASK, DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, UNIT_BITS, UNIT_MASK, class_units, distance_of,
+    location_of, slots_bytes,
 };
 use crate::format::UNIT_BYTES;
 use crate::planted::{Bug, planted};
@@ -76,7 +76,8 @@ impl Index {
         let (mut is_right, mut record_bytes, mut unit_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
-            is_right &= !is_entry | (distance < distance_end);
+            // An entry that is nothing but its distance would be none when it moves up; no record stands at such a place.
+            is_right &= !is_entry | ((distance < distance_end) & (entry & !DISTANCE_MASK != 0));
             distance_end = if is_entry { distance + 2 } else { 1 };
             shard.entries += usize::from(is_entry);
             record_bytes += class_bytes[(entry >> UNIT_BITS & 63) as usize] * u64::from(is_entry);
@@ -175,6 +176,10 @@ mod tests {
             far[slot] = 2 | 63 << DISTANCE_SHIFT;
             assert!(!loads(far), "slot {slot} holds what is 63 slots from home behind what is not");
         }
+        let second = (1..whole.len()).find(|&slot| whole[slot] == 0 && whole[slot - 1] != 0).unwrap();
+        let mut placeless = whole.clone();
+        placeless[second] = 1 << DISTANCE_SHIFT;
+        assert!(!loads(placeless), "slot {second} would be empty when it moved up");
         let mut homeless = whole;
         homeless[homes as usize + REACH - 1] = 2;
         assert!(!loads(homeless), "the last slots are nobody's home");
