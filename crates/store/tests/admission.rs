@@ -301,13 +301,15 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
             .is_some_and(|object| object.is_admitted())
     });
     let name = on_disk.unwrap().to_string();
+    // The index may have taken one of the 6000 for another, in about one run of 40: it keeps parts of the hashes.
+    let replaced_before = store.stat().counts.admitted_replacing;
     for version in 0..3000 {
         put(&store, &name, version, 10_000).await;
         if version % 100 == 99 {
             store.sync().await.unwrap();
         }
     }
-    assert_eq!(store.stat().counts.admitted_replacing, 3000);
+    assert_eq!(store.stat().counts.admitted_replacing - replaced_before, 3000);
     assert_eq!(store.stat().admission.write_budget.unwrap().chance, 0.0);
     let store = crash(&device, store).await;
     assert_eq!(read_all(&store, key(&name)).await, Some(body(2999, 10_000).to_vec()));
