@@ -1,12 +1,13 @@
 //! A follower: a cache whose contents follow the best of its ghosts.
 //!
-//! Owns: the steps of one reference: ghosts, residents, guard. Promises: the invariants of [`Policy`]. Leaves to others:
+//! Owns: the steps of one reference: ghosts of all sizes, residents, guard. Promises: the invariants of [`Policy`]. Leaves to others:
 //! streams and their verdicts, and the one ghost that divides the cache between streams (it is given to it like any other).
 
 use super::ghosts::{Each, GHOSTS_MAX, Ghosts};
 use super::guard::{Favourite, Guard};
 use super::live::Live;
 use super::partition::Partition;
+use super::smaller::Smaller;
 use crate::{Access, Policy, Stream};
 
 /// Votes are counted every so many references, or this share of the capacity.
@@ -17,6 +18,7 @@ const VOTE_DIVISOR: u64 = 64;
 pub(super) struct Follower {
     capacity: u64,
     ghosts: Ghosts,
+    smaller: Option<Smaller>,
     live: Live,
     guard: Guard,
     votes: Each<f64>,
@@ -28,13 +30,14 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// An empty follower.
-    pub(super) fn new(capacity: u64) -> Follower {
+    /// An empty follower; `looks_smaller` says whether it looks at its candidates in smaller caches too.
+    pub(super) fn new(capacity: u64, looks_smaller: bool) -> Follower {
         let ghosts = Ghosts::new(capacity);
         let mut follower = Follower {
             capacity,
             live: Live::new(ghosts.count()),
             ghosts,
+            smaller: looks_smaller.then(|| Smaller::new(capacity)),
             guard: Guard::new(capacity),
             votes: [0.0; GHOSTS_MAX],
             left: 0,
@@ -48,7 +51,7 @@ impl Follower {
     /// Adds a partition between streams to its ghosts.
     pub(super) fn divide(&mut self) {
         self.guard.admit(self.ghosts.count());
-        self.ghosts.divide(Partition::new(self.capacity));
+        self.ghosts.divide(Partition::new(self.capacity, self.smaller.is_some()));
         self.live.make_classes(self.ghosts.count());
         self.vote();
     }
@@ -63,6 +66,11 @@ impl Follower {
     /// Its ghosts.
     pub(super) fn ghosts(&self) -> &Ghosts {
         &self.ghosts
+    }
+
+    /// By how many misses of smaller sizes each ghost is behind the best one.
+    pub(super) fn behind_when_smaller(&self) -> Each<f64> {
+        self.smaller.as_ref().map_or([0.0; GHOSTS_MAX], Smaller::behind)
     }
 
     /// Its guard.
@@ -91,7 +99,7 @@ impl Follower {
     }
 
     fn vote(&mut self) {
-        self.deposed = self.guard.vote(self.ghosts.count(), &mut self.votes);
+        self.deposed = self.guard.vote(self.ghosts.count(), &self.behind_when_smaller(), &mut self.votes);
         self.live.set_votes(&self.votes);
         self.left = (self.capacity / VOTE_DIVISOR).max(VOTE_REFERENCES_MIN);
     }
@@ -115,6 +123,9 @@ impl Policy for Follower {
         let holders = self.ghosts.reference(id, weight, stream);
         self.misses_of_leaders += u64::from(self.ghosts.missed() >> self.guard.leader() & 1);
         self.guard.count(self.ghosts.missed());
+        if let Some(smaller) = &mut self.smaller {
+            smaller.reference(id, weight, stream, self.guard.decay());
+        }
         self.tell_losses(Some(id));
         self.deposed = None;
         self.left -= 1;
@@ -135,6 +146,9 @@ impl Policy for Follower {
 
     fn remove(&mut self, id: u64) -> bool {
         self.ghosts.remove(id);
+        if let Some(smaller) = &mut self.smaller {
+            smaller.remove(id);
+        }
         self.live.remove(id)
     }
 
@@ -146,6 +160,9 @@ impl Policy for Follower {
         self.capacity = capacity;
         self.guard.set_capacity(capacity);
         self.ghosts.set_capacity(capacity);
+        if let Some(smaller) = &mut self.smaller {
+            smaller.set_capacity(capacity);
+        }
         self.tell_losses(None);
         self.live.shrink(capacity, evict);
     }

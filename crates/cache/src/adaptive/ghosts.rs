@@ -39,8 +39,7 @@ pub(super) struct Ghosts {
 impl Ghosts {
     /// Empty ghosts of the candidates.
     pub(super) fn new(capacity: u64) -> Ghosts {
-        let policies = CANDIDATES.iter().filter_map(|name| by_name(name, capacity)).collect();
-        Ghosts { policies, partition: None, losses: Vec::new(), missed: 0 }
+        Ghosts { policies: candidates(capacity), partition: None, losses: Vec::new(), missed: 0 }
     }
 
     /// Adds a partition as the last ghost.
@@ -122,6 +121,11 @@ impl Ghosts {
             policy.remove(id);
         }
     }
+}
+
+/// Empty caches of all candidates, in their order.
+pub(super) fn candidates(capacity: u64) -> Vec<Box<dyn Policy>> {
+    CANDIDATES.iter().filter_map(|name| by_name(name, capacity)).collect()
 }
 
 /// The policies and the partition, with their bits.

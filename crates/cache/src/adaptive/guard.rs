@@ -12,7 +12,8 @@
 //! The *favourite* of a verdict has a bonus: its misses are taken to be fewer by a tenth of the capacity, and at most by a
 //! hundred. A *confirmed* loop, one that was found again and again, has a bonus of half of the capacity: each policy keeps
 //! another part of a loop, and what one of them gains in one round the other gains in the next. LIRS, which is rarely far
-//! from the best, has a bonus to begin with that fades with the window.
+//! from the best, has a bonus to begin with that fades with the window. Who is best at smaller sizes (`smaller.rs`) has the
+//! misses by which it is so there as a bonus, at most a fifth of the capacity and a hundred.
 //!
 //! The leader stays where another is ahead by no more than chance: of the references at which just one of the two missed,
 //! n in the window, each is taken for the toss of a coin, so the difference must be above the root of n (the sign test). So
@@ -33,7 +34,8 @@ const TEMPERATURE_MIN: f64 = 5.0;
 const PRIOR: f64 = 0.2;
 /// The bonus of a verdict's favourite, as a share of the capacity.
 const VERDICT_BONUS: f64 = 0.1;
-
+/// The most that misses of smaller sizes count, as a share of the capacity.
+const SMALLER_BONUS: f64 = 0.2;
 /// The bonus of a confirmed loop's favourite, as a share of the capacity.
 const CONFIRMED_BONUS: f64 = 0.5;
 /// No other bonus is more than this. *Units*: misses.
@@ -54,6 +56,11 @@ pub enum Reason {
     Start,
     /// A verdict of the detector chose it.
     Verdict,
+    /// In the window it missed no less than what led before, but it did in caches of a half and of a quarter of the size.
+    Smaller {
+        /// What led before.
+        from: &'static str,
+    },
     /// The guard: the choice before lost to it in the window.
     Guard {
         /// What led before.
@@ -106,6 +113,11 @@ impl Guard {
         guard.set_capacity(capacity);
         guard.prior = guard.bonus(PRIOR);
         guard
+    }
+
+    /// What was counted is worth so much after one reference more.
+    pub(super) fn decay(&self) -> f64 {
+        self.decay
     }
 
     /// Says how large the ghosts are.
@@ -170,9 +182,14 @@ impl Guard {
         self.misses[ghost].max(0.0) as u64
     }
 
-    /// The votes of the first `count` ghosts; returns who led before, where the leader changes.
-    pub(super) fn vote(&mut self, count: usize, votes: &mut Each<f64>) -> Option<usize> {
+    /// The votes of the first `count` ghosts, of which `smaller` says by how much each is behind at smaller sizes; returns who led before, where
+    /// the leader changes.
+    pub(super) fn vote(&mut self, count: usize, smaller: &Each<f64>, votes: &mut Each<f64>) -> Option<usize> {
         let mut behind = self.misses;
+        let most = self.bonus(SMALLER_BONUS);
+        for (behind, smaller) in behind.iter_mut().zip(smaller) {
+            *behind += smaller.min(most);
+        }
         behind[FIRST] -= self.prior;
         if let Some(Favourite { ghost, is_confirmed }) = self.favourite {
             behind[ghost] -= if is_confirmed { CONFIRMED_BONUS * self.capacity } else { self.bonus(VERDICT_BONUS) };
@@ -204,6 +221,8 @@ impl Guard {
 mod tests {
     use super::*;
 
+    const NONE: Each<f64> = [0.0; GHOSTS_MAX];
+
     fn count(guard: &mut Guard, times: u32, missed: Mask) {
         (0..times).for_each(|_| guard.count(missed));
     }
@@ -212,10 +231,10 @@ mod tests {
     fn a_leader_that_loses_is_replaced_by_the_best() {
         let mut guard = Guard::new(100);
         let mut votes = [0.0; GHOSTS_MAX];
-        assert_eq!(guard.vote(3, &mut votes), None);
+        assert_eq!(guard.vote(3, &NONE, &mut votes), None);
         assert_eq!((guard.leader(), votes[FIRST], votes[3]), (FIRST, 1.0, 0.0));
         count(&mut guard, 100, 0b001);
-        assert_eq!(guard.vote(3, &mut votes), Some(FIRST));
+        assert_eq!(guard.vote(3, &NONE, &mut votes), Some(FIRST));
         assert_eq!(guard.leader(), 1);
         assert!(votes[FIRST] < 0.1 && votes[1] == 1.0);
     }
@@ -225,14 +244,27 @@ mod tests {
         let mut guard = Guard::new(1000);
         let mut votes = [0.0; GHOSTS_MAX];
         guard.set_favourite(Some(Favourite { ghost: 1, is_confirmed: false }));
-        guard.vote(3, &mut votes);
+        guard.vote(3, &NONE, &mut votes);
         assert_eq!(guard.leader(), FIRST, "the prior is no less than a verdict's bonus");
         count(&mut guard, 50, 0b001);
-        guard.vote(3, &mut votes);
+        guard.vote(3, &NONE, &mut votes);
         assert_eq!((guard.leader(), guard.leads_by_verdict()), (1, true));
         count(&mut guard, 400, 0b011);
-        assert_eq!(guard.vote(3, &mut votes), Some(1));
+        assert_eq!(guard.vote(3, &NONE, &mut votes), Some(1));
         assert_eq!((guard.leader(), guard.leads_by_verdict()), (2, false));
+    }
+
+    #[test]
+    fn what_smaller_sizes_say_is_bounded() {
+        let mut votes = [0.0; GHOSTS_MAX];
+        let mut leader_after = |vain: u32| {
+            let mut guard = Guard::new(100);
+            guard.prior = 0.0;
+            count(&mut guard, vain, 0b10);
+            guard.vote(2, &[1e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], &mut votes);
+            guard.leader()
+        };
+        assert_eq!((leader_after(10), leader_after(40)), (1, FIRST));
     }
 
     #[test]
@@ -242,7 +274,7 @@ mod tests {
             let mut guard = Guard::new(1000);
             guard.set_favourite(Some(Favourite { ghost: FIRST, is_confirmed }));
             count(&mut guard, 400, 0b001);
-            guard.vote(2, &mut votes);
+            guard.vote(2, &NONE, &mut votes);
             guard.leader()
         };
         assert_eq!((leader_after(false), leader_after(true)), (1, FIRST));
@@ -268,7 +300,7 @@ mod tests {
             count(&mut guard, vain, 0b10);
             guard.misses = [0.0; GHOSTS_MAX];
             count(&mut guard, 30, 0b01);
-            guard.vote(2, &mut [0.0; GHOSTS_MAX]);
+            guard.vote(2, &NONE, &mut [0.0; GHOSTS_MAX]);
             guard.leader()
         };
         assert_eq!((leader_after(0), leader_after(2485)), (1, FIRST));

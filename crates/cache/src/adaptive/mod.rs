@@ -7,6 +7,9 @@
 //! that miss least (`live.rs`, `guard.rs`). That learns from evidence and costs no reads of its own: a block that a better
 //! ghost holds is kept when it comes, and nothing is fetched for the sake of a change.
 //!
+//! Policies differ sooner in smaller caches, so the candidates run at a half and at a quarter of the size too (`smaller.rs`), and
+//! who is better there has a bounded bonus.
+//!
 //! Detection tells it what to expect (`streams.rs`): a stream's verdict makes one candidate the favourite, which is
 //! believed until it loses by more than a bonus; then the *guard* takes the choice back and says so.
 //!
@@ -40,8 +43,9 @@
 //! 2. `saved - lost` of all ledgers is exactly the misses of LRU less those of the cache (of a sample, where it is sampled).
 //!
 //! # Cost
-//! Exact: some 40 small policies for each stream, about 1 to 3 µs a reference; 400 bytes a unit of capacity for each ghost
-//! set, that is for the cache and again for each stream's share of it. Sampled: the policy in force, and one 2^k-th of
+//! Exact: some 40 small policies for each stream, about 2 to 6 µs a reference; 700 bytes a unit of capacity for each ghost
+//! set, that is for the cache and again for each stream's share of it; candidates at smaller sizes are most of the time and nearly half
+//! of that memory. Sampled: the policy in force, and one 2^k-th of
 //! that. Detection: histories of up to 64 Ki blocks a stream, at most 56 MB for all 16; 60 bytes a reference of a window, at
 //! most 4 MB.
 //!
@@ -64,6 +68,7 @@ mod migrating;
 mod partition;
 mod report;
 mod scout;
+mod smaller;
 mod streams;
 mod window;
 

@@ -39,6 +39,7 @@ struct Part {
 /// The cache divided between streams.
 pub(super) struct Partition {
     capacity: u64,
+    looks_smaller: bool,
     /// By slot of the stream.
     parts: Vec<Part>,
     /// Which slot's part holds an id.
@@ -55,10 +56,11 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    /// A partition without streams.
-    pub(super) fn new(capacity: u64) -> Partition {
+    /// A partition without streams; `looks_smaller` is for their followers.
+    pub(super) fn new(capacity: u64, looks_smaller: bool) -> Partition {
         Partition {
             capacity,
+            looks_smaller,
             parts: Vec::new(),
             owners: HashTable::new(),
             free: capacity,
@@ -168,7 +170,11 @@ impl Policy for Partition {
         let owner = self.owner(id);
         let slot = owner.unwrap_or((stream.0 as usize).min(SLOTS_MAX - 1));
         while self.parts.len() <= slot {
-            self.parts.push(Part { follower: Follower::new(0), curve: Curve::new(self.capacity), share: 0 });
+            self.parts.push(Part {
+                follower: Follower::new(0, self.looks_smaller),
+                curve: Curve::new(self.capacity),
+                share: 0,
+            });
         }
         self.left -= 1;
         if self.left == 0 {

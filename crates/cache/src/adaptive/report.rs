@@ -52,6 +52,7 @@ impl fmt::Display for Reason {
         match self {
             Reason::Start => formatter.write_str("begun with"),
             Reason::Verdict => formatter.write_str("chosen by the verdict"),
+            Reason::Smaller { from } => write!(formatter, "better than {from} at smaller sizes"),
             Reason::Guard { from, misses, misses_best } => {
                 write!(formatter, "guard: {from} missed {misses} in the window, this {misses_best}")
             }
@@ -98,6 +99,8 @@ mod tests {
         assert!(event.to_string().ends_with(
             "replacement lirs (chosen by the verdict); share 64; 700 of 1000 missed, 20 saved and 3 lost against LRU"
         ));
+        let reason = Reason::Smaller { from: "lirs" };
+        assert_eq!(reason.to_string(), "better than lirs at smaller sizes");
         let reason = Reason::Guard { from: "lirs", misses: 90, misses_best: 50 };
         assert_eq!(
             Event::Leader(LeaderChange { reference: 5, leader: "lru", reason }).to_string(),

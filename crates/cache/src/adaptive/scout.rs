@@ -35,7 +35,7 @@ impl Scout {
     pub(super) fn new(capacity: u64, shift: u32) -> Scout {
         let capacity = capacity >> shift;
         Scout {
-            follower: Follower::new(capacity),
+            follower: Follower::new(capacity, shift == 0),
             streams: Streams::new(capacity),
             ledgers: Vec::new(),
             window: Window::new(capacity),
@@ -228,9 +228,11 @@ fn reason(follower: &Follower, deposed: usize) -> Reason {
     if guard.leads_by_verdict() {
         return Reason::Verdict;
     }
-    Reason::Guard {
-        from: follower.ghosts().name(deposed),
-        misses: guard.misses(deposed),
-        misses_best: guard.misses(guard.leader()),
+    let from = follower.ghosts().name(deposed);
+    let (misses, misses_best) = (guard.misses(deposed), guard.misses(guard.leader()));
+    let behind = follower.behind_when_smaller();
+    if misses <= misses_best && behind[deposed] > behind[guard.leader()] {
+        return Reason::Smaller { from };
     }
+    Reason::Guard { from, misses, misses_best }
 }
