@@ -12,6 +12,8 @@
 
 use crate::memory::{filled, prefetch};
 
+/// What a processor's cache fetches at once. *Units*: bytes.
+const LINE_BYTES: usize = 64;
 /// Places of the smallest table.
 const PLACES_MIN: usize = 16;
 
@@ -119,6 +121,17 @@ impl<R: Record> Table<R> {
         let last = self.places.len().wrapping_sub(1);
         for hash in [hash, hash.wrapping_add(1)] {
             if let Some(record) = self.places.get(hash as usize & last) {
+                prefetch(record);
+            }
+        }
+    }
+
+    /// Asks for the memory that a removal needs where every second place or more is taken: the line of the hash, and the next one.
+    #[inline]
+    pub(crate) fn prepare_removal(&self, hash: u32) {
+        let (last, line) = (self.places.len().wrapping_sub(1), LINE_BYTES / size_of::<R>());
+        for place in [hash as usize, (hash as usize).wrapping_add(line)] {
+            if let Some(record) = self.places.get(place & last) {
                 prefetch(record);
             }
         }

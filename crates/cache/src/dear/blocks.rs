@@ -166,6 +166,12 @@ impl Blocks {
         self.table.prepare(hash(id));
     }
 
+    /// Asks for the memory that [`Blocks::forget`] needs for `id`.
+    #[inline]
+    pub(super) fn prepare_forgetting(&self, id: u64) {
+        self.table.prepare_removal(hash(id));
+    }
+
     /// The block at a place that was found.
     #[inline]
     pub(super) fn get(&self, at: usize) -> &Block {

@@ -1,11 +1,10 @@
 //! Which evicted blocks are remembered: those of the last so many evictions.
 //!
-//! Owns: the row of evictions, oldest first. Promises: a block whose eviction is in the row is remembered until it comes
-//! back; an eviction that is not in the row keeps no block. Leaves to others: the blocks, and unlinking those forgotten.
+//! Owns: the row of evictions, oldest first, and which of them keep a block. Promises: a block whose eviction is in the row is remembered until
+//! it comes back; an eviction that is not in the row keeps no block. Leaves to others: the blocks, and unlinking those forgotten.
 //!
-//! A row and not a chain, as a ghost that comes back then costs nothing here: its eviction stays in the row, where it is
-//! known as outdated by its number. The row is shortened in batches, whose blocks are asked for together before they are
-//! looked at.
+//! A row and not a chain, as a ghost that comes back then costs no more than its bit: its eviction stays in the row, and is passed over
+//! there without a look at the block. The row is shortened in batches, whose blocks are asked for together before they are looked at.
 
 use std::collections::VecDeque;
 
@@ -15,14 +14,16 @@ use super::blocks::{Blocks, State};
 const BATCH_MAX: usize = 64;
 /// A batch is the number of evictions to be remembered divided by this.
 const BATCH_DIVISOR: usize = 16;
-
-/// An eviction: the block's id, and the eviction's number.
-type Eviction = (u64, u32);
+/// Words of the fewest bits.
+const WORDS_MIN: usize = 1;
 
 /// The row of evictions.
 #[derive(Debug)]
 pub(super) struct Ghosts {
-    row: VecDeque<Eviction>,
+    /// The block of each eviction.
+    row: VecDeque<u64>,
+    /// A bit for each eviction in the row, by its number: whether it keeps its block. A power of two of words, or none.
+    keeping: Vec<u64>,
     /// The number of the last eviction.
     number: u32,
     count: usize,
@@ -33,7 +34,7 @@ pub(super) struct Ghosts {
 impl Ghosts {
     /// No evictions.
     pub(super) fn new() -> Ghosts {
-        Ghosts { row: VecDeque::new(), number: 0, count: 0, outdated: 0 }
+        Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0, outdated: 0 }
     }
 
     /// How many blocks are remembered.
@@ -43,16 +44,24 @@ impl Ghosts {
 
     /// Makes a block a ghost.
     pub(super) fn add(&mut self, blocks: &mut Blocks, at: usize) {
+        if self.row.len() == self.keeping.len() * 64 {
+            self.grow();
+        }
         self.number = self.number.wrapping_add(1);
         let block = blocks.get_mut(at);
         block.set_ghost(self.number);
-        self.row.push_back((block.id, self.number));
+        self.row.push_back(block.id);
+        let (word, bit) = self.bit(self.number);
+        self.keeping[word] |= bit;
         self.count += 1;
     }
 
     /// Makes a ghost an absent block.
     pub(super) fn recall(&mut self, blocks: &mut Blocks, at: usize) {
-        blocks.get_mut(at).set_state(State::Absent);
+        let block = blocks.get_mut(at);
+        block.set_state(State::Absent);
+        let (word, bit) = self.bit(block.eviction());
+        self.keeping[word] &= !bit;
         self.count -= 1;
     }
 
@@ -68,19 +77,101 @@ impl Ghosts {
                 self.outdated = batch;
             }
             self.outdated -= 1;
-            let (id, number) = self.row.pop_front()?;
+            let number = self.oldest();
+            let id = self.row.pop_front()?;
             if self.outdated == 0 {
-                // The next batch is on its way while other things are done.
-                self.row.iter().take(batch).for_each(|(id, _)| blocks.prepare(*id));
+                self.prepare(blocks, batch);
             }
-            let ghost = blocks.find(id).filter(|&at| {
-                let block = blocks.get(at);
-                block.state() == State::Ghost && block.eviction() == number
-            });
-            if let Some(at) = ghost {
+            if self.is_keeping(number)
+                && let Some(at) = blocks.find(id)
+            {
                 self.recall(blocks, at);
                 return Some(at);
             }
+        }
+    }
+
+    /// Asks for the blocks of the next batch, so that they are on their way while other things are done.
+    fn prepare(&self, blocks: &Blocks, batch: usize) {
+        for (step, id) in self.row.iter().take(batch).enumerate() {
+            if self.is_keeping(self.oldest().wrapping_add(step as u32)) {
+                blocks.prepare_forgetting(*id);
+            }
+        }
+    }
+
+    /// The number of the oldest eviction in the row.
+    fn oldest(&self) -> u32 {
+        self.number.wrapping_add(1).wrapping_sub(self.row.len() as u32)
+    }
+
+    #[inline]
+    fn is_keeping(&self, number: u32) -> bool {
+        let (word, bit) = self.bit(number);
+        self.keeping[word] & bit != 0
+    }
+
+    /// Where the bit of an eviction is: the word, and the bit in it.
+    #[inline]
+    fn bit(&self, number: u32) -> (usize, u64) {
+        let last = self.keeping.len() - 1;
+        ((number as usize / 64) & last, 1 << (number % 64))
+    }
+
+    /// Makes room for the bits of twice as many evictions.
+    #[cold]
+    fn grow(&mut self) {
+        let words = (self.keeping.len() * 2).max(WORDS_MIN);
+        let kept = std::mem::replace(self, Ghosts { keeping: vec![0; words], ..Ghosts::new() });
+        (self.number, self.count, self.outdated) = (kept.number, kept.count, kept.outdated);
+        for step in 0..kept.row.len() as u32 {
+            let number = kept.oldest().wrapping_add(step);
+            if kept.is_keeping(number) {
+                let (word, bit) = self.bit(number);
+                self.keeping[word] |= bit;
+            }
+        }
+        self.row = kept.row;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Evicts `ids` one after the other, with `evictions` remembered; what is forgotten.
+    fn evict(ghosts: &mut Ghosts, blocks: &mut Blocks, ids: impl Iterator<Item = u64>, evictions: usize) -> Vec<u64> {
+        let mut forgotten = Vec::new();
+        for id in ids {
+            let at = blocks.find(id).or_else(|| blocks.insert(id, 0)).expect("room");
+            ghosts.add(blocks, at);
+            while let Some(old) = ghosts.outdated(blocks, evictions) {
+                forgotten.push(blocks.get(old).id);
+                blocks.forget(old);
+            }
+        }
+        forgotten
+    }
+
+    #[test]
+    fn blocks_are_forgotten_in_the_order_of_their_evictions_save_those_that_came_back() {
+        for first in [0, u32::MAX - 500] {
+            let (mut ghosts, mut blocks) = (Ghosts { number: first, ..Ghosts::new() }, Blocks::new());
+            assert_eq!(evict(&mut ghosts, &mut blocks, 0..1000, 1000), [], "the row is no batch longer");
+            for id in (0..1000).filter(|id| id % 3 == 0) {
+                let at = blocks.find(id).expect("a ghost");
+                ghosts.recall(&mut blocks, at);
+            }
+            assert_eq!(ghosts.count(), 666);
+            // Those that came back are evicted again, and remembered by that.
+            let again = (0..1000).filter(|id| id % 3 == 0);
+            let mut forgotten = evict(&mut ghosts, &mut blocks, again, 1000);
+            forgotten.extend(evict(&mut ghosts, &mut blocks, 1000..2000, 1000));
+            let expected = (0..1000).filter(|id| id % 3 != 0).chain((0..1000).filter(|id| id % 3 == 0));
+            let expected: Vec<u64> = expected.take(forgotten.len()).collect();
+            assert_eq!(forgotten, expected);
+            assert!(ghosts.count() >= 1000 && ghosts.count() < 1000 + BATCH_MAX, "{}", ghosts.count());
+            assert_eq!(ghosts.count(), blocks.count());
         }
     }
 }
