@@ -94,9 +94,10 @@ fn files_of_all_sizes_are_read_back_also_after_close_and_open() {
     for size in sizes {
         assert_eq!(disk.write(&format!("file {size}"), &body(size)), OK, "{}", last());
     }
-    for _ in 0..2 {
+    for round in 0..2 {
         for size in sizes {
-            let data = disk.read(&format!("file {size}")).unwrap();
+            let read = disk.read(&format!("file {size}"));
+            let data = read.unwrap_or_else(|code| panic!("round {round}, {size} bytes: {code}, {}", last()));
             assert!(data == body(size), "{size}");
             assert_eq!(disk.done(data), OK);
         }

@@ -308,6 +308,7 @@ impl Store {
     /// bounds, `Stopped`. *Durability*: none when it returns; if it is [admitted](crate::AdmissionOptions), it is written within the
     /// write delay and then counts in [`sequences`](Store::sequences). If not, that is no error: it may be found as long as memory
     /// keeps it (where it is one record), what it replaces is not found any more, and the end of the process makes it a miss.
+    /// *Cost*: a body of several records waits for room once it is begun, as long as the disk takes.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
@@ -366,6 +367,10 @@ impl Store {
         }
         let step = shared.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
+            // What is begun is ended: what the disk has of a body that is refused after all has overwritten something for nothing.
+            if start > 0 {
+                self.wait_for_room().await;
+            }
             fill.write(body.slice(start..(start + step).min(body.len()))).await?;
         }
         fill.finish().await
