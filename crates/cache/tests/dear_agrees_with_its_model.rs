@@ -233,9 +233,8 @@ impl Model {
     fn remember(&mut self, id: u64) {
         self.evictions.push(Some(id));
         let evictions = self.parameters.ghosts_min.max(self.resident().len());
-        let batch = (evictions / 16).clamp(1, 64);
-        while self.evictions.len() >= evictions + batch {
-            for id in self.evictions.drain(..batch).flatten().collect::<Vec<_>>() {
+        while self.evictions.len() > evictions {
+            if let Some(id) = self.evictions.remove(0) {
                 self.forget(id);
             }
         }

@@ -4,16 +4,14 @@
 //! it comes back; an eviction that is not in the row keeps no block. Leaves to others: the blocks, and unlinking those forgotten.
 //!
 //! A row and not a chain, as a ghost that comes back then costs no more than its bit: its eviction stays in the row, and is passed over
-//! there without a look at the block. The row is shortened in batches, whose blocks are asked for together before they are looked at.
+//! there without a look at the block. A block to be forgotten is asked for some evictions before.
 
 use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// The most evictions that are left out together.
-const BATCH_MAX: usize = 64;
-/// A batch is the number of evictions to be remembered divided by this.
-const BATCH_DIVISOR: usize = 16;
+/// So many evictions before its own a block that is to be forgotten is on its way from memory.
+const AHEAD: usize = 16;
 /// Words of the fewest bits.
 const WORDS_MIN: usize = 1;
 
@@ -27,14 +25,12 @@ pub(super) struct Ghosts {
     /// The number of the last eviction.
     number: u32,
     count: usize,
-    /// Evictions at the front of the row that are to be left out, of one batch.
-    outdated: usize,
 }
 
 impl Ghosts {
     /// No evictions.
     pub(super) fn new() -> Ghosts {
-        Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0, outdated: 0 }
+        Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0 }
     }
 
     /// How many blocks are remembered.
@@ -65,39 +61,24 @@ impl Ghosts {
         self.count -= 1;
     }
 
-    /// A block to be forgotten, no ghost any more, where the row is a batch longer than `evictions`; to be asked until
-    /// there is none.
+    /// A block to be forgotten, no ghost any more, where the row is longer than `evictions`; to be asked until there is none.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
-        let batch = (evictions / BATCH_DIVISOR).clamp(1, BATCH_MAX);
-        loop {
-            if self.outdated == 0 {
-                if self.row.len() < evictions + batch {
-                    return None;
-                }
-                self.outdated = batch;
+        while self.row.len() > evictions {
+            let oldest = self.oldest();
+            if let Some(&soon) = self.row.get(AHEAD)
+                && self.is_keeping(oldest.wrapping_add(AHEAD as u32))
+            {
+                blocks.prepare_forgetting(soon);
             }
-            self.outdated -= 1;
-            let number = self.oldest();
             let id = self.row.pop_front()?;
-            if self.outdated == 0 {
-                self.prepare(blocks, batch);
-            }
-            if self.is_keeping(number)
+            if self.is_keeping(oldest)
                 && let Some(at) = blocks.find(id)
             {
                 self.recall(blocks, at);
                 return Some(at);
             }
         }
-    }
-
-    /// Asks for the blocks of the next batch, so that they are on their way while other things are done.
-    fn prepare(&self, blocks: &Blocks, batch: usize) {
-        for (step, id) in self.row.iter().take(batch).enumerate() {
-            if self.is_keeping(self.oldest().wrapping_add(step as u32)) {
-                blocks.prepare_forgetting(*id);
-            }
-        }
+        None
     }
 
     /// The number of the oldest eviction in the row.
@@ -123,7 +104,7 @@ impl Ghosts {
     fn grow(&mut self) {
         let words = (self.keeping.len() * 2).max(WORDS_MIN);
         let kept = std::mem::replace(self, Ghosts { keeping: vec![0; words], ..Ghosts::new() });
-        (self.number, self.count, self.outdated) = (kept.number, kept.count, kept.outdated);
+        (self.number, self.count) = (kept.number, kept.count);
         for step in 0..kept.row.len() as u32 {
             let number = kept.oldest().wrapping_add(step);
             if kept.is_keeping(number) {
@@ -157,7 +138,7 @@ mod tests {
     fn blocks_are_forgotten_in_the_order_of_their_evictions_save_those_that_came_back() {
         for first in [0, u32::MAX - 500] {
             let (mut ghosts, mut blocks) = (Ghosts { number: first, ..Ghosts::new() }, Blocks::new());
-            assert_eq!(evict(&mut ghosts, &mut blocks, 0..1000, 1000), [], "the row is no batch longer");
+            assert_eq!(evict(&mut ghosts, &mut blocks, 0..1000, 1000), [], "the row is no longer");
             for id in (0..1000).filter(|id| id % 3 == 0) {
                 let at = blocks.find(id).expect("a ghost");
                 ghosts.recall(&mut blocks, at);
@@ -170,8 +151,7 @@ mod tests {
             let expected = (0..1000).filter(|id| id % 3 != 0).chain((0..1000).filter(|id| id % 3 == 0));
             let expected: Vec<u64> = expected.take(forgotten.len()).collect();
             assert_eq!(forgotten, expected);
-            assert!(ghosts.count() >= 1000 && ghosts.count() < 1000 + BATCH_MAX, "{}", ghosts.count());
-            assert_eq!(ghosts.count(), blocks.count());
+            assert_eq!((ghosts.count(), blocks.count()), (1000, 1000));
         }
     }
 }
