@@ -43,7 +43,7 @@
 //! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the system's
 //!    order of places; a ghost is in its owner's LFU order or in none.
 //! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in `set_capacity`.
-//! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above and 64.
+//! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above.
 //!
 //! # Cost
 //! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block, resident or ghost; for each of
