@@ -6,6 +6,7 @@
 mod books;
 mod cost;
 mod dear;
+mod fork;
 mod limit;
 mod misses;
 mod verdicts;
@@ -35,6 +36,7 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
                      dear: the paper's scheme against its table
                      single, pairs, triple: misses on the traces, their pairs, and cs+cpp+ps
                      recorded: misses on the traces that the project recorded
+                     forks: how near any policy can be for certain at the points of these four
                      books: ledgers and windows against simulations of their own
                      verdicts: on uniform random references
                      cost: nanoseconds a reference at 1 Mi blocks
@@ -43,7 +45,7 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
 
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
-const PARTS: [&str; 8] = ["dear", "single", "pairs", "triple", "recorded", "books", "verdicts", "cost"];
+const PARTS: [&str; 9] = ["dear", "single", "pairs", "triple", "recorded", "forks", "books", "verdicts", "cost"];
 /// The parts that need the traces of the papers.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
@@ -176,6 +178,9 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
         recorded.values().for_each(|workload| add(recorded_name(workload), &[]));
     }
     short.extend(misses::judge(&judged, options)?);
+    if wants("forks") {
+        short.extend(fork::forks(&judged, options));
+    }
     if wants("books") {
         let mixes = judged.iter().map(|judged| &judged.0).filter(|workload| workload.name().contains('+'));
         short.extend(books::books(singles.values().chain(recorded.values()).chain(mixes)));

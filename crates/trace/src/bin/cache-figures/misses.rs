@@ -13,7 +13,7 @@ use crate::{Options, known};
 const TUNED_ON: [&str; 3] = ["gli", "cpp", "ps"];
 /// How far the sum, and any single point, may be above the best of the others. *Units*: percent.
 const SUM_PERCENT_MAX: f64 = 1.0;
-const POINT_PERCENT_MAX: f64 = 3.0;
+pub const POINT_PERCENT_MAX: f64 = 3.0;
 /// The best fixed split of cs+cpp+ps between policies of their own. *Units*: blocks, misses.
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 

@@ -1,0 +1,240 @@
+//! How near to the best of several policies a policy can be for certain, whatever comes next.
+//!
+//! Owns: the *forks* of a trace, and their bound. Leaves to others: which traces and sizes are judged.
+//!
+//! # Idea
+//! Stop a trace somewhere. Two of the policies hold different blocks by then, and the trace may go on with the blocks of the one, each
+//! referred to once, or with those of the other; whoever's blocks come misses none of them. A third policy does not know which way it will
+//! be, and cannot hold both. With `C` blocks in the cache, `U` blocks that one or the other holds, `M` and `N` their misses so far, and
+//! `F` the fewest that any policy has had, who knows the trace so far (MIN that may bypass), its misses on both ways sum to at least
+//! `2 F + (U - C)`: each block of `U` that it does not hold is missed on the way, or the ways, that refer to it. The better of the two has `M`
+//! on its way and the other `N` on its own. So on one of the two ways it is above the best policy by at least
+//!
+//! ```text
+//! (2 F + U - C) / (M + N) - 1
+//! ```
+//!
+//! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds on the average. It does not say
+//! that a trace does go on like that: it says what nobody can promise who has only seen the trace so far.
+//!
+//! # What is checked
+//! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use hashbrown::{HashMap, HashSet};
+
+use nectary_cache::{Access, Min, Policy, Stream, by_name};
+use nectary_trace::simulate::{Workload, misses, policies};
+
+use crate::misses::POINT_PERCENT_MAX;
+use crate::{Options, known};
+
+/// A trace is stopped so many times in a capacity of references, and at most so often in what is known of it already.
+const STOPS: usize = 16;
+const STOPS_OF_PAST: usize = 64;
+const REFERENCES_MIN: usize = 16;
+/// No more policies are compared.
+const POLICIES_MAX: usize = 8;
+
+/// The place of a trace where it can fork worst.
+#[derive(Debug, Clone, PartialEq)]
+struct Fork {
+    trace: String,
+    size: u64,
+    /// How many references come before it.
+    after: usize,
+    /// Whose blocks come on the one way and on the other.
+    policies: [&'static str; 2],
+    /// What no policy is nearer for certain. *Units*: percent.
+    bound: f64,
+    /// How far the judged policy is above the best on the worse way. *Units*: percent.
+    judged: f64,
+    /// A policy that is nearer on both ways, which cannot be.
+    refuted_by: Option<&'static str>,
+}
+
+/// Prints the worst forks of all workloads at all sizes; gives those that a policy refutes.
+pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> {
+    let Ok(policy) = known(&options.policy) else { return Vec::new() };
+    let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
+    let forks = all(judged, policy, &against, options.threads);
+    let mut refuted = Vec::new();
+    for fork in &forks {
+        let Fork { trace, size, after, policies: [one, other], bound, judged, refuted_by } = fork;
+        if !options.is_quiet {
+            println!(
+                "FORK {trace} {size}: after {after} references the blocks of {one} or of {other}: nobody is nearer than {bound:+.2} % for \
+                 certain; {policy} {judged:+.2} %"
+            );
+        }
+        refuted.extend(
+            refuted_by.map(|by| format!("fork of {trace} {size}: {by} is nearer than {bound:+.2} % on both ways")),
+        );
+    }
+    let beyond = forks.iter().filter(|fork| fork.bound > POINT_PERCENT_MAX).count();
+    let median = |of: fn(&Fork) -> f64| {
+        let mut values: Vec<f64> = forks.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    };
+    println!(
+        "forks: {} points, at {beyond} of which no policy can promise {POINT_PERCENT_MAX} %; medians: the bound {:+.2} %, {policy} {:+.2} %",
+        forks.len(),
+        median(|fork| fork.bound),
+        median(|fork| fork.judged)
+    );
+    refuted
+}
+
+/// The worst forks of all workloads at all sizes; none where no two of the policies differ.
+fn all(
+    judged: &[(Workload, Vec<u64>)],
+    policy: &'static str,
+    against: &[&'static str],
+    threads: Option<usize>,
+) -> Vec<Fork> {
+    let points: &Vec<(&Workload, u64)> =
+        &judged.iter().flat_map(|(workload, sizes)| sizes.iter().map(move |size| (workload, *size))).collect();
+    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let next = &AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let work = || {
+            let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < points.len());
+            let fork = |index: usize| Some((index, fork(points[index].0, points[index].1, policy, against)?));
+            std::iter::from_fn(take).filter_map(fork).collect::<Vec<_>>()
+        };
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut forks: Vec<_> = running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect();
+        forks.sort_unstable_by_key(|(index, _)| *index);
+        forks.into_iter().map(|(_, fork)| fork).collect()
+    })
+}
+
+/// The worst fork of one workload at one size.
+fn fork(workload: &Workload, size: u64, policy: &'static str, against: &[&'static str]) -> Option<Fork> {
+    let against = &against[..against.len().min(POLICIES_MAX)];
+    let (mut bound, mut after, mut pair) = (f64::NEG_INFINITY, 0, (0, 0));
+    let mut ghosts: Vec<Box<dyn Policy>> = against.iter().filter_map(|name| by_name(name, size)).collect();
+    let mut misses = vec![0; ghosts.len()];
+    let mut min = Min::bypassing(size, workload.future()?);
+    let (mut fewest, mut seen, mut next) = (0, HashSet::new(), 0);
+    for (now, &id) in (1..).zip(workload.blocks()) {
+        seen.insert(id);
+        fewest += u64::from(refer(&mut min, id));
+        for (misses, ghost) in misses.iter_mut().zip(&mut ghosts) {
+            *misses += u64::from(refer(&mut **ghost, id));
+        }
+        if now < next || seen.len() as u64 <= size {
+            continue;
+        }
+        next = now + (size as usize / STOPS).max(now / STOPS_OF_PAST).max(REFERENCES_MIN);
+        let held = holders(&ghosts, seen.iter());
+        for (first, second) in (0..ghosts.len()).flat_map(|second| (0..second).map(move |first| (first, second))) {
+            let by_either = |holders: usize| holders & (1 << first | 1 << second) != 0;
+            let union: u64 =
+                held.iter().enumerate().filter(|(holders, _)| by_either(*holders)).map(|held| held.1).sum();
+            let least = 2 * fewest + union.saturating_sub(size);
+            let above = 100.0 * (least as f64 / (misses[first] + misses[second]) as f64 - 1.0);
+            if above > bound {
+                (bound, after, pair) = (above, now, (first, second));
+            }
+        }
+    }
+    let policies = [against[pair.0], against.get(pair.1).copied().filter(|_| after > 0)?];
+    let mut fork =
+        Fork { trace: workload.name().to_owned(), size, after, policies, bound, judged: 0.0, refuted_by: None };
+    fork.check(workload, policy);
+    Some(fork)
+}
+
+/// Whether a reference missed.
+fn refer(policy: &mut dyn Policy, id: u64) -> bool {
+    policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit
+}
+
+/// How many blocks each set of policies holds, by the bits of the policies' positions.
+fn holders<'a>(ghosts: &[Box<dyn Policy>], ids: impl Iterator<Item = &'a u64>) -> [u64; 1 << POLICIES_MAX] {
+    let mut held = [0; 1 << POLICIES_MAX];
+    for id in ids {
+        let bits = ghosts.iter().enumerate().map(|(bit, ghost)| usize::from(ghost.contains(*id)) << bit);
+        held[bits.sum::<usize>()] += 1;
+    }
+    held
+}
+
+impl Fork {
+    /// Plays both ways to every policy.
+    fn check(&mut self, workload: &Workload, judged: &'static str) {
+        let ways = self.policies.map(|holder| way(workload, self.after, self.size, holder));
+        let play = |name: &str, way: &Workload| {
+            policies::make(name, self.size, way).map_or(u64::MAX, |mut policy| misses(&mut *policy, way))
+        };
+        let best = [play(self.policies[0], &ways[0]), play(self.policies[1], &ways[1])];
+        for name in policies::names().into_iter().filter(|name| *name != policies::MIN) {
+            let above = |way: usize| 100.0 * (play(name, &ways[way]) as f64 / best[way] as f64 - 1.0);
+            let worse = above(0).max(above(1));
+            if name == judged {
+                self.judged = worse;
+            }
+            // To a rounding of the quotients.
+            if worse < self.bound - 1e-9 {
+                self.refuted_by = Some(name);
+            }
+        }
+    }
+}
+
+/// The beginning of a workload, and the blocks that a policy holds then, each in the stream that referred to it last.
+fn way(workload: &Workload, after: usize, size: u64, holder: &str) -> Workload {
+    let blocks = &workload.blocks()[..after];
+    let stream = |position: usize| workload.streams().get(position).copied().unwrap_or(Stream(0));
+    let mut policy = by_name(holder, size);
+    let mut last = HashMap::new();
+    for (position, &id) in blocks.iter().enumerate() {
+        last.insert(id, stream(position));
+        if let Some(policy) = &mut policy {
+            refer(&mut **policy, id);
+        }
+    }
+    let mut held: Vec<(u64, Stream)> =
+        last.into_iter().filter(|(id, _)| policy.as_ref().is_some_and(|policy| policy.contains(*id))).collect();
+    held.sort_unstable_by_key(|(id, _)| *id);
+    let before = blocks.iter().enumerate().map(|(position, &id)| (id, stream(position)));
+    Workload::new(workload.name(), before.chain(held))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIVE: [&str; 5] = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"];
+
+    fn scan(blocks: u64) -> Workload {
+        Workload::new("scan", (0..blocks).map(|id| (id, Stream(0))))
+    }
+
+    #[test]
+    fn after_a_scan_of_twice_the_cache_nobody_is_nearer_than_a_quarter() {
+        let fork = fork(&scan(1000), 100, "adaptive", &FIVE).expect("they differ");
+        // LRU holds the last hundred; LIRS holds the first ones, and the last one in its queue.
+        assert!((22.0..=25.0).contains(&fork.bound) && (190..=220).contains(&fork.after), "{fork:?}");
+        assert!(fork.refuted_by.is_none() && fork.judged >= fork.bound, "{fork:?}");
+    }
+
+    #[test]
+    fn what_fits_does_not_fork() {
+        assert_eq!(fork(&scan(100), 100, "adaptive", &FIVE), None);
+    }
+
+    #[test]
+    fn a_bound_that_is_too_high_is_refuted() {
+        let workload = scan(1000);
+        let mut fork = fork(&workload, 100, "adaptive", &FIVE).expect("they differ");
+        // No policy is worse on a way than to miss all that comes.
+        fork.bound = 51.0;
+        fork.check(&workload, "adaptive");
+        assert!(fork.refuted_by.is_some());
+    }
+}
