@@ -7,6 +7,7 @@ mod lirs;
 mod plain;
 mod s3fifo;
 mod two_q;
+mod w_tinylfu;
 
 use std::collections::VecDeque;
 
@@ -80,7 +81,7 @@ pub fn set_capacity(model: &mut dyn Model, capacity: u64, evict: Evict<'_>) {
     model.tidy(0);
 }
 
-/// The model of a policy; `None` where it has its own file of tests or none.
+/// The model of a policy; `None` where it has its own file of tests.
 pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
     Some(match name {
         "fifo" => Box::new(plain::Plain::new(capacity, Kind::Fifo)),
@@ -94,6 +95,7 @@ pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
         "arc" => Box::new(arc::Arc::new(capacity)),
         "lirs" => Box::new(lirs::Lirs::new(capacity)),
         "gdsf" => Box::new(gdsf::Gdsf::new(capacity)),
+        "wtinylfu" => Box::new(w_tinylfu::WTinyLfu::new(capacity)),
         "s3fifo" => Box::new(s3fifo::S3Fifo::new(capacity)),
         _ => return None,
     })
