@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -378,11 +378,20 @@ impl Disk {
         Ok(())
     }
 
-    /// Bounds the memory of the group, where there is one; -1 for no bound.
+    /// Bounds the memory of the group, where there is one; -1 for no bound. The kernel refuses a bound below what the group has for as
+    /// long as it can take nothing back, as from pages that are being written to a device whose process was killed.
     fn limit(&self, bytes: i64) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         let file = group.join("memory.limit_in_bytes");
-        fs::write(&file, bytes.to_string()).with_context(|| format!("{} cannot be set to {bytes}", file.display()))
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            match fs::write(&file, bytes.to_string()) {
+                Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                set => return set.with_context(|| format!("{} cannot be set to {bytes}", file.display())),
+            }
+        }
     }
 
     /// Kills the process. Its group has no limit from then on: the calls that it was in first end in the kernel, and where one
