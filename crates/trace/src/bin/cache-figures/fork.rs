@@ -20,6 +20,7 @@
 //! # What is checked
 //! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -35,7 +36,7 @@ use crate::{Options, known};
 const STOPS: usize = 16;
 const STOPS_OF_PAST: usize = 64;
 const REFERENCES_MIN: usize = 16;
-/// No more policies are compared.
+/// Of more policies only the first ones are compared.
 const POLICIES_MAX: usize = 8;
 
 /// The place of a trace where it can fork worst.
@@ -49,7 +50,7 @@ struct Fork {
     policies: [&'static str; 2],
     /// What no policy is nearer for certain. *Units*: percent.
     bound: f64,
-    /// How far the judged policy is above the best on the worse way. *Units*: percent.
+    /// How far the judged policy is, on the worse way, above the one whose blocks come. *Units*: percent.
     judged: f64,
     /// A policy that is nearer on both ways, which cannot be.
     refuted_by: Option<&'static str>,
@@ -106,7 +107,8 @@ fn all(
             std::iter::from_fn(take).filter_map(fork).collect::<Vec<_>>()
         };
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut forks: Vec<_> = running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect();
+        let mut forks: Vec<_> =
+            running.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
         forks.sort_unstable_by_key(|(index, _)| *index);
         forks.into_iter().map(|(_, fork)| fork).collect()
     })

@@ -46,6 +46,8 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
 const PARTS: [&str; 9] = ["dear", "single", "pairs", "triple", "recorded", "forks", "books", "verdicts", "cost"];
+/// The parts whose points are judged.
+const PARTS_OF_POINTS: [&str; 4] = ["single", "pairs", "triple", "recorded"];
 /// The parts that need the traces of the papers.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
@@ -122,6 +124,13 @@ fn options() -> Result<Option<Options>, String> {
     }
     if let Some(part) = options.parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
         return Err(format!("--only {part}: expected one of {}", PARTS.join(", ")));
+    }
+    let has = |part: &str| options.parts.iter().any(|wanted| wanted == part);
+    if has("forks") && !PARTS_OF_POINTS.iter().any(|part| has(part)) {
+        return Err(format!(
+            "--only forks needs one of {} beside it, whose points it takes",
+            PARTS_OF_POINTS.join(", ")
+        ));
     }
     if options.traces.is_none() && options.parts.iter().any(|part| PARTS_OF_TRACES.contains(&part.as_str())) {
         return Err(format!("{} need --traces DIR; see --help", PARTS_OF_TRACES.join(", ")));
