@@ -215,7 +215,8 @@ impl Filled {
         let open = DeviceOptions { create_bytes: Some(options.bytes), ..DeviceOptions::default() };
         let device = nectary_block::open(&format!("file:{}", path.display()), &open).await?;
         let block_bytes = device.geometry().block_bytes;
-        let create = CreateOptions { size_bytes: options.bytes, segment_bytes: None, force: true };
+        let create =
+            CreateOptions { size_bytes: options.bytes, segment_bytes: None, force: true, ..CreateOptions::default() };
         Store::create(device.clone(), &create).await?;
         let open = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
         let store = Store::open(device, open).await?;

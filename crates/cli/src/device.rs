@@ -162,7 +162,7 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
             ));
         }
         let size_bytes = size_bytes.min(device_bytes);
-        let create = CreateOptions { size_bytes, segment_bytes: None, force: false };
+        let create = CreateOptions { size_bytes, segment_bytes: None, force: false, ..CreateOptions::default() };
         Store::create(device.clone(), &create).await.with_context(|| format!("cannot make a store on {spec}"))?;
         eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
     }

@@ -43,6 +43,14 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let what = format!("{}: the purge log was damaged, so what was stored before counts as purged", stat.device);
         status = status.with_problem(State::Degraded, what, "look at the device's health; the store fills again");
     }
+    if stat.purges_waiting > 0 {
+        let what = format!(
+            "{}: {} purges wait, as {} of at most {} are remembered; the oldest segments are reclaimed for them",
+            stat.device, stat.purges_waiting, stat.purge_records, stat.purge_records_max
+        );
+        let remedy = "wait; purge by prefix or by tag instead of many URLs one by one, or give more memory where that sets the bound";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     if let Some(lost) = stats.as_ref().map(|stats| stats.log_lines_lost).filter(|&lost| lost > 0) {
         let what = format!("{lost} lines of the access log were lost");
         status =

@@ -131,6 +131,15 @@ fn part(arguments: &ProxyArguments) -> String {
     if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
 }
 
+/// What is known of the entries when the store is open: a large index is read in the background.
+fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
+    if is_loading {
+        format!("{entries} entries at the last checkpoint, index still being read; opened in {milliseconds} ms")
+    } else {
+        format!("{entries} entries found in {milliseconds} ms")
+    }
+}
+
 fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let stat = store.stat();
     let kind = match &arguments.origin {
@@ -141,13 +150,23 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
         log::write(Level::Note, "proxy", format_args!("{kind} on http://{address}"));
     }
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
-    let (entries, milliseconds) = (stat.entries, stat.recovery.duration_us / 1000);
-    let text =
-        format_args!("{}: {size}, {memory} of memory, {entries} entries found in {milliseconds} ms", stat.device);
-    log::write(Level::Note, "store", text);
+    let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);
+    log::write(Level::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));
     if stat.span_bytes != arguments.size * (1 + arguments.spans.spans.len() as u64) {
         let text =
             format_args!("--size {} is for a store that is made; this one has {size}", format_size(arguments.size));
         log::write(Level::Note, "store", text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_line_says_what_is_known_of_the_entries() {
+        assert_eq!(found_entries(36_000, false, 12), "36000 entries found in 12 ms");
+        let loading = found_entries(36_000, true, 12);
+        assert_eq!(loading, "36000 entries at the last checkpoint, index still being read; opened in 12 ms");
     }
 }

@@ -14,12 +14,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nectary_block::{
     Buffer, Context, Error, ErrorKind, Filter, Geometry, IoFuture, MemoryDevice, Operation, SharedDevice, Snapshot,
     Survives, WriteFlags,
 };
 
+use crate::late::Delays;
 use crate::random::Random;
 
 /// What a write never tears below, in bytes.
@@ -35,6 +37,8 @@ pub struct DiskOptions {
     pub seed: u64,
     /// The share of operations that end late.
     pub late_percent: u64,
+    /// Whether operations take time, too: that of the runtime.
+    pub delays: bool,
     /// The share of the writes in doubt that are gone after a crash.
     pub lost_percent: u64,
     /// The share of the writes in doubt, of those not gone, that are there in part after a crash.
@@ -52,6 +56,7 @@ impl Default for DiskOptions {
         DiskOptions {
             seed: 1,
             late_percent: 30,
+            delays: false,
             lost_percent: 30,
             torn_percent: 30,
             rotten_percent: 0,
@@ -78,8 +83,10 @@ impl Default for DiskOptions {
 /// ```
 pub struct Disk {
     inner: SharedDevice,
+    memory: Arc<MemoryDevice>,
     options: DiskOptions,
     state: Arc<Mutex<State>>,
+    delays: Option<Delays>,
 }
 
 struct State {
@@ -107,7 +114,7 @@ impl Disk {
 
     /// Makes a disk that begins with an image.
     pub fn from_snapshot(snapshot: &Snapshot, options: DiskOptions) -> Arc<Disk> {
-        let memory = MemoryDevice::from_snapshot(snapshot);
+        let memory = Arc::new(MemoryDevice::from_snapshot(snapshot));
         let state = State {
             random: Random::new(options.seed),
             durable: memory.snapshot(),
@@ -115,7 +122,8 @@ impl Disk {
             next: 0,
             rotten: BTreeMap::new(),
         };
-        Arc::new(Disk { inner: Arc::new(memory), options, state: Arc::new(Mutex::new(state)) })
+        let delays = options.delays.then(|| Delays::new(options.seed));
+        Arc::new(Disk { inner: memory.clone(), memory, options, state: Arc::new(Mutex::new(state)), delays })
     }
 
     /// The disk as it is found after a loss of power now: with the same rot and the next seed.
@@ -141,6 +149,11 @@ impl Disk {
         disk
     }
 
+    /// What would be read now, without rot.
+    pub fn image(&self) -> Vec<u8> {
+        self.memory.image()
+    }
+
     /// How many sectors read wrong now.
     pub fn rotten_count(&self) -> usize {
         self.lock().rotten.len()
@@ -150,10 +163,12 @@ impl Disk {
         lock(&self.state)
     }
 
-    /// How often an operation that begins now lets others go first.
-    fn turns(&self) -> u64 {
+    /// How late an operation ends that begins now.
+    fn lateness(&self) -> Lateness {
+        let delay = self.delays.as_ref().map(Delays::draw);
         let mut state = self.lock();
-        if state.random.chance(self.options.late_percent) { 1 + state.random.below(TURNS_MAX) } else { 0 }
+        let turns = if state.random.chance(self.options.late_percent) { 1 + state.random.below(TURNS_MAX) } else { 0 };
+        Lateness { turns, delay }
     }
 }
 
@@ -236,12 +251,12 @@ impl Filter for Disk {
     }
 
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let (turns, state) = (self.turns(), self.state.clone());
+        let (lateness, state) = (self.lateness(), self.state.clone());
         let read = self.inner.read_at(offset, buffers, context);
         Box::pin(async move {
             let mut buffers = read.await?;
             rot(&lock(&state).rotten, offset, &mut buffers);
-            wait(turns).await;
+            lateness.wait().await;
             Ok(buffers)
         })
     }
@@ -272,7 +287,7 @@ impl Filter for Disk {
     }
 
     fn flush(&self, context: Context) -> IoFuture<()> {
-        let (turns, state) = (self.turns(), self.state.clone());
+        let (lateness, state) = (self.lateness(), self.state.clone());
         let covered = lock(&state).next;
         let completed: Vec<u64> = {
             let state = lock(&state);
@@ -286,7 +301,7 @@ impl Filter for Disk {
         let flushed = self.inner.flush(context);
         Box::pin(async move {
             flushed.await?;
-            wait(turns).await;
+            lateness.wait().await;
             let mut state = lock(&state);
             for number in completed {
                 state.cover(number..number + 1);
@@ -308,7 +323,7 @@ impl Filter for Disk {
 impl Disk {
     /// A write of `data` that memory takes as `operation`.
     fn change<T: Send + 'static>(&self, offset: u64, data: Vec<u8>, fua: bool, operation: IoFuture<T>) -> IoFuture<T> {
-        let (turns, state, options) = (self.turns(), self.state.clone(), self.options.clone());
+        let (lateness, state, options) = (self.lateness(), self.state.clone(), self.options.clone());
         let Some(result) = now(operation) else {
             let detail = "memory did not answer at once";
             let error = Error::new(ErrorKind::Io, &Filter::spec(self), Operation::Write, detail);
@@ -317,7 +332,7 @@ impl Disk {
         // From here on the write may be found after a crash, also when its future is dropped.
         let number = result.is_ok().then(|| lock(&state).begin(offset, data));
         Box::pin(async move {
-            wait(turns).await;
+            lateness.wait().await;
             if let Some(number) = number {
                 lock(&state).complete(number, fua, &options);
             }
@@ -335,10 +350,22 @@ fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
     }
 }
 
-/// Lets others go first.
-async fn wait(turns: u64) {
-    for _ in 0..turns {
-        tokio::task::yield_now().await;
+/// How late an operation ends.
+#[derive(Clone, Copy)]
+struct Lateness {
+    /// How often it lets others go first.
+    turns: u64,
+    delay: Option<Duration>,
+}
+
+impl Lateness {
+    async fn wait(self) {
+        if let Some(delay) = self.delay {
+            tokio::time::sleep(delay).await;
+        }
+        for _ in 0..self.turns {
+            tokio::task::yield_now().await;
+        }
     }
 }
 

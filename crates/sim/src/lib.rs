@@ -6,6 +6,8 @@
 pub mod arguments;
 pub mod crash;
 pub mod disk;
+pub mod flushed;
+pub mod late;
 pub mod random;
 pub mod store;
 pub mod switch;

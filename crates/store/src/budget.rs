@@ -5,7 +5,7 @@
 //!
 //! | use | reserved |
 //! |---|---|
-//! | index, groups, marks, hints | what they take |
+//! | index, groups, marks, hints, names, purges | what they take; names at most a 64th, purges an eighth |
 //! | tables of the segment that is overwritten next | a 64th of the budget, where the index is too large to be looked through |
 //! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
 //! | reading to re-insert | where it is on: three extents and two windows of tables, at most a quarter of the budget |
@@ -45,6 +45,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// The same with at most so many bytes for objects.
+    pub fn with_objects_bytes_max(self, most: Option<u64>) -> Budget {
+        let tier_bytes = self.tier_bytes.min(most.unwrap_or(u64::MAX));
+        Budget { tier_bytes, unwritten_bytes: self.unwritten_bytes.min(tier_bytes / 2), ..self }
+    }
+
     /// Divides `memory_bytes`, of which index and other tables take `tables_bytes`.
     pub fn of(memory_bytes: u64, tables_bytes: u64, layout: &Layout, reinserts: bool) -> Budget {
         let append_buffers_bytes = (memory_bytes / APPENDS_SHARE).min(2 * layout.append_bytes_max());

@@ -18,6 +18,7 @@ use crate::format::{
 use crate::hot::HotPlace;
 use crate::index::{Index, Slots, slots_bytes};
 use crate::layout::Layout;
+use crate::options::Background;
 use crate::purge_log::LogEnd;
 use crate::shared::Shared;
 use crate::stat::Counters;
@@ -48,6 +49,7 @@ pub struct CheckpointHeader {
     pub position: LogPosition,
     pub last_sequence: u64,
     pub purge_end: LogEnd,
+    entry_count: u64,
     chunk_count: u64,
     hot_chunk_count: u64,
     homes: [u32; INDEX_SHARDS],
@@ -105,7 +107,16 @@ pub(crate) async fn write_checkpoint(
     Counters::add(&shared.counters.checkpoints, 1);
     let chunks = chunk_count + hot_chunk_count;
     Counters::add(&shared.counters.metadata_bytes, BLOCK_BYTES + chunks * CHUNK_BYTES as u64);
-    Ok(Some(CheckpointHeader { number, position, last_sequence, purge_end, chunk_count, hot_chunk_count, homes }))
+    Ok(Some(CheckpointHeader {
+        number,
+        position,
+        last_sequence,
+        purge_end,
+        entry_count,
+        chunk_count,
+        hot_chunk_count,
+        homes,
+    }))
 }
 
 /// Writes the hot list of the newest checkpoint anew, as memory is now, without a flush: it is advice.
@@ -146,9 +157,14 @@ impl ChunkWriter<'_> {
     async fn write_hot(&mut self) -> Result<(), Error> {
         self.magic = Magic::HotChunk;
         // Looking at all that is in memory takes time, and appends wait for this thread.
-        let memory_of = Arc::clone(self.shared);
-        let places = tokio::task::spawn_blocking(move || memory_of.memory.hot_places(HOT_PLACES_MAX)).await;
-        let mut hot = places.map_err(|error| Error::stopped(format!("the hot list cannot be made: {error}")))?;
+        let mut hot = match self.shared.background {
+            Background::Caller => self.shared.memory.hot_places(HOT_PLACES_MAX),
+            Background::Threads => {
+                let memory_of = Arc::clone(self.shared);
+                let places = tokio::task::spawn_blocking(move || memory_of.memory.hot_places(HOT_PLACES_MAX)).await;
+                places.map_err(|error| Error::stopped(format!("the hot list cannot be made: {error}")))?
+            }
+        };
         let room = HOT_PLACES_MAX - hot.len();
         hot.extend(self.shared.warm_list.left(room).await);
         for places in hot.chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
@@ -216,6 +232,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
                 position: LogPosition { incarnation: body.position_incarnation.get(), offset },
                 last_sequence: body.last_sequence.get(),
                 purge_end: LogEnd { lap: body.purge_lap.get(), blocks: body.purge_blocks.get() },
+                entry_count: body.entry_count.get(),
                 chunk_count,
                 hot_chunk_count: hot_chunk_count.min(HOT_CHUNKS_MAX),
                 homes: body.homes.map(|homes| homes.get()),
@@ -236,6 +253,11 @@ impl CheckpointHeader {
     /// How many homes a shard has.
     pub fn homes(&self, shard: usize) -> u32 {
         self.homes[shard]
+    }
+
+    /// How many entries it says that it has: no more than its slots can hold.
+    pub fn entries(&self) -> u64 {
+        self.entry_count.min(self.index_bytes() / 8)
     }
 
     /// What the slots of all shards take, in bytes.

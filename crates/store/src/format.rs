@@ -115,6 +115,7 @@ pub struct StateBody {
     pub membership_before: U64,
     pub since: U64,
     pub present: U64,
+    pub membership_before_number: U64,
 }
 
 /// The body of an append's header.
@@ -203,6 +204,14 @@ pub struct PurgeBlockBody {
     pub reserved: U32,
 }
 
+/// What follows the records of a purge block, in a store of several spans; zero in one of one.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct PurgeBlockTail {
+    pub purge_number: U64,
+    pub purge_held: U64,
+}
+
 /// One purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -227,6 +236,9 @@ pub const TABLE_ENTRY_BYTES: usize = size_of::<TableEntry>();
 pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES + size_of::<RecordBody>();
 /// Bytes of a tag in a record.
 pub const TAG_HASH_BYTES: usize = size_of::<TagHash>();
+/// Where the tail of a purge block begins.
+pub const PURGE_TAIL_OFFSET: usize =
+    HEADER_BYTES + size_of::<PurgeBlockBody>() + PURGE_RECORDS_PER_BLOCK * size_of::<PurgeRecord>();
 /// Bytes of a checkpoint's chunk before its payload.
 pub const CHUNK_HEADER_BYTES: usize = HEADER_BYTES + size_of::<ChunkBody>();
 
@@ -237,7 +249,7 @@ const _: () = {
     assert!(RECORD_HEADER_BYTES == 144);
     assert!(TAG_HASH_BYTES == 8);
     assert!(size_of::<PurgeRecord>() == 40);
-    assert!(80 + PURGE_RECORDS_PER_BLOCK * 40 <= BLOCK_BYTES as usize);
+    assert!(PURGE_TAIL_OFFSET == 4040 && PURGE_TAIL_OFFSET + size_of::<PurgeBlockTail>() <= BLOCK_BYTES as usize);
     assert!(size_of::<CheckpointBody>() == 56 + 4 * INDEX_SHARDS);
 };
 

@@ -175,6 +175,19 @@ impl Index {
         self.shard(shard).find(self.width, known, location).is_some()
     }
 
+    /// Whether the index has exactly this entry, and none of its hash is younger by `age`.
+    pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
+        let (shard, known) = self.locate(hash);
+        let (own, mut is_there, mut is_last) = (age(location), false, true);
+        self.shard(shard).scan(self.width, known, |_, entry| {
+            let other = location_of(entry);
+            is_there |= other.unit == location.unit;
+            is_last &= age(other) <= own;
+            !is_last
+        });
+        is_there && is_last
+    }
+
     /// Adds an entry; does nothing where it is there already.
     pub fn insert(&self, hash: KeyHash, location: Location) {
         let (shard, known) = self.locate(hash);

@@ -23,6 +23,11 @@ const SEGMENT_COUNT_MIN: u64 = 4;
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// Pieces of longer bodies, in bytes.
 const FRAGMENT_BYTES: u64 = 1 << 20;
+/// A copy of the purge log has this share of the span, …
+const PURGE_LOG_SHARE: u64 = 64;
+/// … but at least and at most so many bytes.
+const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
+const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
 /// One in so many segments is about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
 /// The largest span, in bytes: what 36 bits of units address.
@@ -86,6 +91,13 @@ impl Member {
     /// The only span of its store.
     pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
 
+    /// With what all spans of a store of several hash keys, so that one can read what another has purged.
+    pub fn hash_seed(&self) -> Option<u64> {
+        // Not the seed of the placement, so that the two hashes of a key have nothing to do with each other.
+        let seed = (self.set as u64).rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.set >> 64) as u64;
+        (self.count > 1).then_some(seed)
+    }
+
     /// Whether the three fit each other.
     fn is_valid(self) -> bool {
         match self.count {
@@ -112,6 +124,20 @@ impl Layout {
         hash_seed: u64,
         created_s: u64,
     ) -> Result<Layout, Error> {
+        let purge_log_bytes = (span_bytes / PURGE_LOG_SHARE).clamp(PURGE_LOG_BYTES_MIN, PURGE_LOG_BYTES_MAX);
+        let purge_log_bytes = purge_log_bytes.next_multiple_of(2 * BLOCK_BYTES);
+        Layout::plan_with_log(span_bytes, segment_bytes, purge_log_bytes, identity, hash_seed, created_s)
+    }
+
+    /// Divides a span that has purge logs of this size.
+    fn plan_with_log(
+        span_bytes: u64,
+        segment_bytes: Option<u64>,
+        purge_log_bytes: u64,
+        identity: u128,
+        hash_seed: u64,
+        created_s: u64,
+    ) -> Result<Layout, Error> {
         let span_bytes = span_bytes / BLOCK_BYTES * BLOCK_BYTES;
         if span_bytes < SPAN_BYTES_MIN {
             return Err(Error::invalid(format!(
@@ -123,7 +149,6 @@ impl Layout {
                 "a store has at most {SPAN_BYTES_MAX} bytes, {span_bytes} were given; choose a smaller size"
             )));
         }
-        let purge_log_bytes = (span_bytes / 1024).clamp(32 << 10, 16 << 20).next_multiple_of(2 * BLOCK_BYTES);
         let checkpoint_bytes =
             ((span_bytes / 128).max(64 << 10) + (span_bytes / 128) / 32).next_multiple_of(BLOCK_BYTES);
         let areas_offset = STATE_OFFSET + 2 * BLOCK_BYTES;
@@ -262,9 +287,17 @@ impl Layout {
                 body.span_count.get()
             )));
         }
-        let planned = Layout::plan(
+        // Earlier programs made smaller logs of purges; the rest follows from its size.
+        let log_bytes = layout.purge_log_bytes;
+        if !(PURGE_LOG_BYTES_MIN..=PURGE_LOG_BYTES_MAX).contains(&log_bytes)
+            || !log_bytes.is_multiple_of(2 * BLOCK_BYTES)
+        {
+            return Err(corrupt(format!("offset {address}: the superblock says a purge log of {log_bytes} bytes")));
+        }
+        let planned = Layout::plan_with_log(
             layout.span_bytes,
             Some(layout.segment_bytes),
+            log_bytes,
             layout.identity,
             layout.hash_seed,
             layout.created_s,
@@ -364,6 +397,51 @@ mod tests {
             assert!(layout.append_bytes_max() <= layout.segment_bytes);
             assert!(layout.record_bytes_max() > layout.fragment_bytes + 1024);
             assert_eq!(Layout::decode(&layout.encode(0), 0).unwrap(), layout);
+        }
+    }
+
+    #[test]
+    fn spans_with_the_smaller_purge_logs_of_earlier_programs_are_read() {
+        for size in [SPAN_BYTES_MIN, 3 << 20, 64 << 20, 256 << 20, 10 << 30, 1 << 40] {
+            let log_bytes = (size / 1024).clamp(32 << 10, 16 << 20).next_multiple_of(2 * BLOCK_BYTES);
+            let wanted = Layout::plan(size, None, 1, 2, 3).unwrap().segment_bytes;
+            let earlier = Layout::plan_with_log(size, Some(wanted), log_bytes, 1, 2, 3).unwrap();
+            assert_eq!(Layout::decode(&earlier.encode(0), 0).unwrap(), earlier);
+            for wrong in [0, 32 << 9, (32 << 10) + BLOCK_BYTES, 32 << 20, u64::MAX / 4096 * 4096] {
+                let wrong = Layout { purge_log_bytes: wrong, ..earlier };
+                assert!(Layout::decode(&wrong.encode(0), 0).is_err(), "{wrong:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_with_a_smaller_purge_log_is_opened_as_it_is() {
+        use std::sync::Arc;
+
+        use crate::{KeyRef, OpenOptions, Store, purge_log::PurgeLog};
+
+        let bytes = 64 << 20;
+        let wanted = Layout::plan(bytes, None, 1, 2, 3).unwrap();
+        let earlier = Layout::plan_with_log(bytes, Some(wanted.segment_bytes), bytes / 1024, 1, 2, 3).unwrap();
+        assert!(earlier.purge_log_bytes < wanted.purge_log_bytes && earlier.segments_offset < wanted.segments_offset);
+        let device: SharedDevice = Arc::new(nectary_block::MemoryDevice::new(bytes));
+        PurgeLog::create(&device, &earlier).await.unwrap();
+        for address in [BLOCK_BYTES, 0] {
+            nectary_block::write(&*device, address, earlier.encode(address)).await.unwrap();
+        }
+        let options = OpenOptions { memory_bytes: 32 << 20, ..OpenOptions::default() };
+        for life in 0..2 {
+            let store = Store::open(device.clone(), options.clone()).await.unwrap();
+            assert_eq!(store.shared().layout, earlier);
+            if life == 0 {
+                for name in ["purged", "kept"] {
+                    store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), "body".into()).await.unwrap();
+                }
+                store.sync().await.unwrap();
+                store.purge_key(b"purged").await.unwrap();
+            }
+            assert!(store.get(KeyRef::new(b"purged", b"")).await.is_none());
+            assert!(store.get(KeyRef::new(b"kept", b"")).await.is_some());
         }
     }
 

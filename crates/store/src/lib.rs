@@ -9,7 +9,8 @@
 //! | `spans` | several devices that serve as one store |
 //! | `shared`, `lookup` | commit and lookup: the order of things between memory, index and purges |
 //! | `fill`, `object`, `entry`, `key`, `tags` | one fetch for many readers; what a hit is; what memory holds; names |
-//! | `memory`, `index`, `purges`, `queue`, `marks` | the parts in memory |
+//! | `memory`, `index`, `purges`, `names`, `queue`, `marks` | the parts in memory |
+//! | `reads` | one read for all who wait for it |
 //! | `hints`, `arrange`, `groups`, `clusters`, `near` | what belongs together: packed side by side, read at once |
 //! | `regroup`, `twins` | what lies apart and is wanted together: written anew side by side |
 //! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
@@ -40,6 +41,7 @@ mod log;
 mod lookup;
 mod marks;
 mod memory;
+mod names;
 mod near;
 mod object;
 mod options;
@@ -51,6 +53,7 @@ mod purges;
 mod purging;
 mod queue;
 mod read_ahead;
+mod reads;
 mod recovery;
 mod regroup;
 mod reinsert;
@@ -76,7 +79,9 @@ pub use format::METADATA_BYTES_MAX;
 pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN, SPANS_MAX};
 pub use object::{BodyReader, Object};
-pub use options::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions};
+pub use options::{
+    Background, CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, IndexLoading, MEMORY_BYTES_MIN, OpenOptions,
+};
 pub use regroup::REWRITE_PERCENT_MAX;
 pub use reinsert::REINSERT_PERCENT_MAX;
 pub use spans::{SpanDevice, Spans};

@@ -29,8 +29,6 @@ use crate::replay::Replay;
 
 /// Shards that are read at the same time: one is worked on while the next is read.
 const SHARDS_AT_ONCE: usize = 2;
-/// An index from this size on is read on a thread of its own, in bytes; where defects are planted every other one is.
-const APART_BYTES_MIN: u64 = 4 << 20;
 
 /// Which shards of the index are there.
 pub struct Presence {
@@ -52,6 +50,11 @@ impl Presence {
     /// Whether the shard of a hash is there.
     pub fn has(&self, hash: KeyHash) -> bool {
         self.present.load(Ordering::Acquire) & bit(shard_of(hash)) != 0
+    }
+
+    /// Whether all shards are there.
+    pub fn is_whole(&self) -> bool {
+        self.present.load(Ordering::Acquire) == u64::MAX
     }
 
     /// Waits until the shard of a hash is there. *Cost*: one load where it is.
@@ -121,16 +124,13 @@ impl Loading {
         self.header.number
     }
 
-    /// Begins to read a large index on a thread of its own.
+    /// Begins to read the index on a thread of its own.
     pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
-        let is_planted = cfg!(feature = "planted") && self.header.number.is_multiple_of(2);
-        if self.header.index_bytes() >= APART_BYTES_MIN || is_planted {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };
-            let (device, layout) = (device.clone(), *layout);
-            let is_spawned = read_ahead::spawn(move || async move { shards.read(&device, &layout, sender).await });
-            self.arriving = is_spawned.then_some(receiver);
-        }
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };
+        let (device, layout) = (device.clone(), *layout);
+        let is_spawned = read_ahead::spawn(move || async move { shards.read(&device, &layout, sender).await });
+        self.arriving = is_spawned.then_some(receiver);
     }
 
     /// Loads the slots of one shard, without what was replayed; false where they, or others that came first, are damaged.

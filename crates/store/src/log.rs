@@ -25,6 +25,14 @@ const HEADER_WINDOW_BYTES: u64 = 16 << 10;
 /// Appends from this size on count as large, in bytes.
 const LARGE_APPEND_BYTES: u64 = 128 << 10;
 
+/// The clock of a life starts at the life times two to the power of this.
+pub const LIFE_SHIFT: u32 = 40;
+
+/// The life that drew a sequence.
+pub fn life_of(sequence: u64) -> u64 {
+    sequence >> LIFE_SHIFT
+}
+
 /// A record that the log tells of.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedRecord {
@@ -77,6 +85,17 @@ pub struct Scanned {
     pub flushed_sequence: u64,
     /// The last sequences before appends that are missing or not whole.
     pub holes: Vec<u64>,
+    /// Appends that seem to be the first of a life.
+    pub lives: Vec<FirstAppend>,
+}
+
+/// The first append of a life. What it says was flushed is what that life had recovered.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstAppend {
+    pub first_sequence: u64,
+    /// The last sequence before it.
+    pub before: u64,
+    pub recovered_sequence: u64,
 }
 
 /// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the rest.
@@ -93,6 +112,8 @@ pub struct SegmentReader<'a> {
     layout: &'a Layout,
     incarnation: u64,
     start: u64,
+    /// What is read of it ends there, in bytes from its start.
+    end: u64,
     /// Memory for the next table.
     table: Vec<TableEntry>,
     /// Where the bytes that were read last begin, and they; without a length it is memory for the next.
@@ -107,7 +128,13 @@ impl<'a> SegmentReader<'a> {
         let start = layout.segment_start(incarnation);
         let window_bytes = WINDOW_BYTES;
         let (table, window, window_bytes_max) = (Vec::new(), None, window_bytes);
-        SegmentReader { device, layout, incarnation, start, table, window, window_bytes, window_bytes_max }
+        let end = layout.segment_bytes;
+        SegmentReader { device, layout, incarnation, start, end, table, window, window_bytes, window_bytes_max }
+    }
+
+    /// Reads only what begins before this offset in the segment.
+    pub fn until(self, end: u64) -> SegmentReader<'a> {
+        SegmentReader { end, ..self }
     }
 
     /// The same, in larger reads.
@@ -128,10 +155,19 @@ impl<'a> SegmentReader<'a> {
         let mut position = offset;
         // How large appends are is known with the first of them.
         self.window_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
-        while position + BLOCK_BYTES <= self.layout.segment_bytes {
+        while position + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
                 if !self.visit_append(&append, position, care, &mut visit).await {
                     scanned.holes.push(scanned.last_sequence);
+                }
+                let (first_sequence, recovered_sequence) =
+                    (append.fields.first_sequence.get(), append.fields.flushed_sequence.get());
+                if life_of(first_sequence) > life_of(scanned.last_sequence) {
+                    scanned.lives.push(FirstAppend {
+                        first_sequence,
+                        before: scanned.last_sequence,
+                        recovered_sequence,
+                    });
                 }
                 scanned.appends += 1;
                 scanned.append_bytes += u64::from(append.fields.append_bytes.get());
@@ -157,7 +193,7 @@ impl<'a> SegmentReader<'a> {
             }
             self.window_bytes = self.window_bytes_max;
             let next = self.next_append(position, scanned.last_sequence).await;
-            let (stop, sequence_end) = next.unwrap_or((self.layout.segment_bytes, u64::MAX));
+            let (stop, sequence_end) = next.unwrap_or((self.end, u64::MAX));
             let found = self.salvage(position..stop, scanned.last_sequence..sequence_end, &mut visit).await;
             if next.is_some() || found.count > 0 {
                 scanned.holes.push(scanned.last_sequence);
@@ -167,6 +203,10 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
+                // What a life found so it went on behind: if something is missing there it is another hole, and that life's own.
+                if found.end < stop && next.is_some() {
+                    scanned.holes.push(scanned.last_sequence);
+                }
             }
             match next {
                 Some((offset, _)) => position = offset,
@@ -176,11 +216,11 @@ impl<'a> SegmentReader<'a> {
         scanned
     }
 
-    /// Offsets of blocks from `offset` on that begin like a unit of this incarnation, to be wiped.
+    /// Offsets of blocks from `offset` on that begin like a unit of this incarnation.
     pub async fn units_from(&mut self, offset: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut position = offset;
-        while position + BLOCK_BYTES <= self.layout.segment_bytes {
+        while position + BLOCK_BYTES <= self.end {
             let place = self.place(position);
             let window = self.bytes_at(position, BLOCK_BYTES).await;
             let begins = |bytes: &[u8]| {
@@ -261,7 +301,7 @@ impl<'a> SegmentReader<'a> {
 
     async fn next_append(&mut self, position: u64, last_sequence: u64) -> Option<(u64, u64)> {
         let mut next = position + BLOCK_BYTES;
-        while next + BLOCK_BYTES <= self.layout.segment_bytes {
+        while next + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(next, last_sequence).await {
                 return Some((next, append.fields.first_sequence.get()));
             }

@@ -11,6 +11,7 @@ use crate::index::Location;
 use crate::key::{KeyHash, KeyRef, hash_fragment};
 use crate::planted::{Bug, planted};
 use crate::purges::Verdict;
+use crate::reads::{ReadEntry, Turn};
 use crate::shared::{Found, Shared};
 use crate::stat::Counters;
 
@@ -63,9 +64,66 @@ impl Shared {
     }
 
     /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
+    ///
+    /// Who comes while it is read waits for that read.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
         self.presence.wait(hash).await;
-        let mut candidates = self.index.candidates(hash);
+        let candidates = self.index.candidates(hash);
+        if candidates.is_empty() {
+            return None;
+        }
+        match self.reads.join(hash).await {
+            Turn::Read(reading) => {
+                let found = self.read_candidates(hash, key, candidates).await;
+                reading.end(found.clone());
+                found.map(|read| read.entry)
+            }
+            Turn::Shared(found) => {
+                if let Some(answer) = self.shared_answer(hash, key, found) {
+                    return answer;
+                }
+                self.read_candidates(hash, key, self.index.candidates(hash)).await.map(|read| read.entry)
+            }
+        }
+    }
+
+    /// What another's read says to a caller who came while it was under way; `None` where the caller has to look again.
+    ///
+    /// The read may have begun before something changed that the caller has to see: so it counts only where it is what the
+    /// index leads to now, and memory has nothing newer.
+    fn shared_answer(
+        &self,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+        found: Option<ReadEntry>,
+    ) -> Option<Option<Arc<Entry>>> {
+        let resident = match key.map(|key| self.find_resident(key)) {
+            Some(Resident::Live(entry)) => Some(entry),
+            Some(Resident::Purged) => return Some(None),
+            Some(Resident::Absent) => None,
+            None => self.memory.get_hashed(hash),
+        };
+        let current = resident.or_else(|| {
+            let ReadEntry { entry, incarnation } = found?;
+            let is_newest = self.is_newest(hash, entry.location()?, incarnation);
+            Some(entry).filter(|entry| is_newest && key.is_none_or(|key| entry.is(hash, key)))
+        })?;
+        if current.piece.is_object() && self.is_purged(&current) {
+            return Some(None);
+        }
+        Counters::add(&self.counters.hits_disk, 1);
+        Counters::add(&self.counters.reads_shared, 1);
+        current.ask();
+        Some(Some(current))
+    }
+
+    /// Reads the places of a hash, the youngest first, until one is the record that is wanted.
+    async fn read_candidates(
+        &self,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+        mut candidates: Vec<Location>,
+    ) -> Option<ReadEntry> {
         let head = self.head.load(Ordering::Acquire);
         candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
@@ -77,15 +135,12 @@ impl Shared {
                     if verdict != Verdict::Live {
                         Counters::add(&self.counters.hits_purged, 1);
                     }
-                    if verdict == Verdict::Key || (verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers)) {
+                    if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
                         self.index.remove(hash, location);
                         continue;
                     }
-                    if verdict == Verdict::Tag {
-                        // While the index leads to anything older, it hides that.
-                        if self.index.candidates(hash) == [location] {
-                            self.index.remove(hash, location);
-                        }
+                    if verdict != Verdict::Live {
+                        self.forget_purged(hash, location);
                         return None;
                     }
                     Counters::add(&self.counters.hits_disk, 1);
@@ -93,14 +148,13 @@ impl Shared {
                     self.marks.set(location);
                     let incarnation = self.incarnation_at(location, head);
                     let in_memory = self.memory.put_read(&entry, || {
-                        self.index.contains(hash, location)
-                            && self.incarnation_at(location, self.head.load(Ordering::Acquire)) == incarnation
+                        // What replaced it may have been written, read and evicted while this was read.
+                        self.is_newest(hash, location, incarnation) || planted(Bug::ReadUnchecked)
                     });
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
                     self.note_read(&entry, members);
-                    return Some(
-                        in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key))).unwrap_or(entry),
-                    );
+                    let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
+                    return Some(ReadEntry { entry: current.unwrap_or(entry), incarnation });
                 }
                 Found::Other | Found::Reclaimed => Counters::add(&self.counters.reads_wasted, 1),
                 Found::Failed => return None,
@@ -109,7 +163,8 @@ impl Shared {
                     if !self.admission.is_open() {
                         self.admission.doubt.is_damaged(hash, head, self.layout.segment_count);
                     }
-                    for &older in &candidates[position..] {
+                    // The youngest goes last: a checkpoint between must not have one that it replaced, and not it.
+                    for &older in candidates[position..].iter().rev() {
                         self.index.remove(hash, older);
                     }
                     Counters::add(&self.counters.damaged, 1);
@@ -121,9 +176,20 @@ impl Shared {
         None
     }
 
-    /// Takes everything under a hash out of the index.
+    /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its hash: it
+    /// hides that, as the purge may be one by tag, or not durable yet.
+    pub fn forget_purged(&self, hash: KeyHash, location: Location) {
+        if self.index.candidates(hash) == [location] {
+            self.index.remove(hash, location);
+        }
+    }
+
+    /// Takes everything under a hash out of the index, the youngest last.
     pub fn forget(&self, hash: KeyHash) {
-        for location in self.index.candidates(hash) {
+        let head = self.head.load(Ordering::Acquire);
+        let mut candidates = self.index.candidates(hash);
+        candidates.sort_by_key(|location| (self.incarnation_at(*location, head), location.unit));
+        for location in candidates {
             self.index.remove(hash, location);
         }
     }

@@ -167,7 +167,7 @@ impl Shared {
             return;
         }
         let Some(current) = self.current_place(hash, generation, location) else { return };
-        let Some(entry) = self.unasked(bytes, record, current, Bug::NeighbourIgnoresPurge) else { return };
+        let Some(entry) = self.unasked(bytes, record, current, planted(Bug::NeighbourIgnoresPurge)) else { return };
         if entry.weight() > *left {
             return;
         }
@@ -186,9 +186,8 @@ impl Shared {
         }
     }
 
-    /// The entry of a whole object at a location that nobody asked for, unless it is purged or damaged. `bug` takes it though
-    /// it is purged.
-    pub fn unasked(&self, bytes: &[u8], record: &Record, location: Location, bug: Bug) -> Option<Entry> {
+    /// The entry of a whole object at a location that nobody asked for, unless it is damaged, or purged where `purged_too` is not set.
+    pub fn unasked(&self, bytes: &[u8], record: &Record, location: Location, purged_too: bool) -> Option<Entry> {
         let fields = &record.fields;
         let hash = KeyHash(fields.key_hash.get());
         let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
@@ -196,7 +195,7 @@ impl Shared {
         let tags = self.tags_of(record, bytes);
         let verdict = self.purges.verdict(primary_hash, fields.generation.get(), key.primary, tags.hashes());
         let purged = verdict != Verdict::Live;
-        if key_hash != hash || (purged && !planted(bug)) || !record.body_is_whole(bytes) {
+        if key_hash != hash || (purged && !purged_too) || !record.body_is_whole(bytes) {
             return None;
         }
         let generation = match purged {

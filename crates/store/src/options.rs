@@ -23,6 +23,30 @@ pub const CLUSTER_BYTES_MAX: u64 = 1 << 20;
 /// The smallest memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
+/// Where the work of a store is done that no call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Background {
+    /// On threads of its own, so that nothing delays a hit.
+    #[default]
+    Threads,
+    /// On the runtime that opens the store: for programs of one thread, and for simulations. That runtime has to have timers and to be
+    /// polled for the store to go on.
+    Caller,
+}
+
+/// How the index is read when a store is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IndexLoading {
+    /// By its size: a small one whole, before anything is served; a larger one shard by shard while gets are answered, and a
+    /// large one on a thread of its own.
+    #[default]
+    BySize,
+    /// Shard by shard, whatever its size.
+    Shards,
+    /// Shard by shard on a thread of its own, whatever its size.
+    Apart,
+}
+
 /// How a store is made.
 #[derive(Debug, Clone, Default)]
 pub struct CreateOptions {
@@ -32,6 +56,8 @@ pub struct CreateOptions {
     pub segment_bytes: Option<u64>,
     /// Whether what is on the device may be overwritten.
     pub force: bool,
+    /// What its random identity is drawn from, so that a simulation can be repeated; by default the operating system.
+    pub seed: Option<u64>,
 }
 
 /// How a store is opened.
@@ -39,6 +65,8 @@ pub struct CreateOptions {
 pub struct OpenOptions {
     /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
     pub memory_bytes: u64,
+    /// The most of that which objects in memory take; by default all that the rest leaves.
+    pub objects_bytes_max: Option<u64>,
     /// How long a put may wait in memory before it is written.
     pub write_delay: Duration,
     /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
@@ -62,12 +90,17 @@ pub struct OpenOptions {
     pub pack_end: PackEnd,
     /// What is admitted to the disk; by default everything.
     pub admission: AdmissionOptions,
+    /// How the index is read when the store is opened.
+    pub index_loading: IndexLoading,
+    /// Where the work is done that no call waits for.
+    pub background: Background,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             memory_bytes: 256 << 20,
+            objects_bytes_max: None,
             write_delay: Duration::from_millis(500),
             flush_interval: None,
             reinsert_percent: REINSERT_PERCENT_DEFAULT,
@@ -77,6 +110,8 @@ impl Default for OpenOptions {
             warm_up: true,
             pack_end: PackEnd::default(),
             admission: AdmissionOptions::default(),
+            index_loading: IndexLoading::default(),
+            background: Background::default(),
         }
     }
 }

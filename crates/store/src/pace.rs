@@ -8,7 +8,8 @@
 //! *Cost*: the clock is read only for what lies in the oldest quarter of the ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use crate::layout::Layout;
 

@@ -42,6 +42,8 @@ pub enum Bug {
     TagPurgeUncovers = 17,
     /// A record of a version that was replaced is taken for a copy of the newest.
     CopyIgnoresReplacement = 18,
+    /// What an earlier life wrote is taken for absent when it is purged.
+    NamesNotRead = 19,
     /// What was purged comes back into memory with the hot list, as if it had been put anew.
     HotListIgnoresPurge = 20,
     /// What was replaced comes back into memory with the hot list.
@@ -52,6 +54,8 @@ pub enum Bug {
     StandInTrusted = 29,
     /// A span that missed the change by which another came back believes what it holds for that one.
     ReturnMissed = 30,
+    /// A span that was put back as it was earlier is believed, though others know of purges since.
+    OlderCopyTrusted = 31,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
     /// Where an append's table says that a record lies is not compared with the append's length.
@@ -62,6 +66,16 @@ pub enum Bug {
     UnadmittedLeavesOlder = 48,
     /// What is written is not debited from the write budget.
     WriteBudgetNotDebited = 49,
+    /// What was read goes into memory without a look at what has changed meanwhile.
+    ReadUnchecked = 50,
+    /// Of more than eight purges that share a block of the log the last is left out.
+    PurgeOfManyUnlogged = 51,
+    /// A purge log that is shorter than appends say is believed.
+    ShortPurgeLogBelieved = 52,
+    /// Entries count as written when their write begins.
+    WrittenTooEarly = 53,
+    /// A new lap of the purge log counts as durable without a flush.
+    CompactionUnflushed = 54,
 }
 
 impl Bug {
@@ -88,13 +102,24 @@ impl Bug {
     ];
 
     /// What answers of a running store bring to light.
-    pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::CopyIgnoresReplacement];
+    pub const RUNNING: [Bug; 4] =
+        [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::CopyIgnoresReplacement, Bug::NamesNotRead];
 
     /// What a store that does not admit everything brings to light: answers, and how much is written.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
+    /// What only operations that overlap bring to light.
+    pub const CONCURRENT: [Bug; 5] = [
+        Bug::ReadUnchecked,
+        Bug::PurgeOfManyUnlogged,
+        Bug::ShortPurgeLogBelieved,
+        Bug::WrittenTooEarly,
+        Bug::CompactionUnflushed,
+    ];
+
     /// What the loss and the return of spans bring to light.
-    pub const SPANS: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed];
+    pub const SPANS: [Bug; 4] =
+        [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
 
     /// Bounds that decoders leave out: what fuzz targets must find.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
@@ -120,16 +145,23 @@ impl Bug {
             Bug::PurgeTagIgnored => "purge by tag ignored",
             Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
             Bug::CopyIgnoresReplacement => "copy that ignores a newer version",
+            Bug::NamesNotRead => "names of earlier lives taken for absent",
             Bug::HotListIgnoresPurge => "hot list that ignores a purge",
             Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",
             Bug::ReturningSpanTrusted => "returning span that is trusted",
             Bug::StandInTrusted => "stand-in of an earlier absence that is trusted",
             Bug::ReturnMissed => "return that a span missed",
+            Bug::OlderCopyTrusted => "older copy of a span that is trusted",
             Bug::RecordBoundUnchecked => "lengths in a record unchecked",
             Bug::AppendBoundUnchecked => "places in an append's table unchecked",
             Bug::CheckpointSlotUnchecked => "slots of a checkpoint unchecked",
             Bug::UnadmittedLeavesOlder => "replacement in memory alone of what is on the disk",
             Bug::WriteBudgetNotDebited => "write budget that is not debited",
+            Bug::ReadUnchecked => "read that goes into memory unchecked",
+            Bug::PurgeOfManyUnlogged => "last of many purges not logged",
+            Bug::ShortPurgeLogBelieved => "shortened purge log believed",
+            Bug::WrittenTooEarly => "written before the write ended",
+            Bug::CompactionUnflushed => "compaction of the purge log not flushed",
         }
     }
 }

@@ -11,7 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, ErrorKind};
 use crate::format::{
-    self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, Place, PurgeBlockBody, PurgeRecord,
+    self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, PURGE_RECORDS_PER_BLOCK, PURGE_TAIL_OFFSET, Place,
+    PurgeBlockBody, PurgeBlockTail, PurgeRecord,
 };
 use crate::key::PRIMARY_BYTES_MAX;
 use crate::layout::Layout;
@@ -35,6 +36,23 @@ pub struct LogEnd {
     pub blocks: u32,
 }
 
+/// How far a span has come with the purges of its store, which are numbered and go to every span in the same order. All zero
+/// in a store of one span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PurgeOrder {
+    /// The number of the last purge that is in the log.
+    pub number: u64,
+    /// The highest number that was known to be durable on every span that was there.
+    pub held: u64,
+}
+
+impl PurgeOrder {
+    /// What both know together.
+    pub fn max(self, other: PurgeOrder) -> PurgeOrder {
+        PurgeOrder { number: self.number.max(other.number), held: self.held.max(other.held) }
+    }
+}
+
 /// The writing end of the log.
 pub struct PurgeLog {
     device: SharedDevice,
@@ -43,6 +61,7 @@ pub struct PurgeLog {
     /// Blocks of laps up to this may stand in either half, of a lap that was never finished or is damaged.
     lap_seen: u64,
     snapshot_blocks: u32,
+    order: PurgeOrder,
 }
 
 /// What was found of the log when the store was opened.
@@ -51,10 +70,25 @@ pub struct Recovered {
     pub log: PurgeLog,
     /// Its records.
     pub records: Vec<PurgeRecord>,
+    /// For each of them, the number of the last purge in its block.
+    pub numbers: Vec<u64>,
     /// Whether records are missing that had been durable.
     pub lost: bool,
     /// Whether a block is whole in one copy alone, so that a new lap should be begun.
     pub one_copy: bool,
+}
+
+impl Recovered {
+    /// How far the log has come with the purges of its store.
+    pub fn order(&self) -> PurgeOrder {
+        self.log.order
+    }
+
+    /// All records that a span may lack which has come as far as `number`; `None` where this log may lack some itself.
+    pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &PurgeRecord>> {
+        let records = self.records.iter().zip(&self.numbers);
+        (!self.lost).then(|| records.filter(move |(_, own)| **own > number).map(|(record, _)| record))
+    }
 }
 
 impl PurgeLog {
@@ -66,6 +100,7 @@ impl PurgeLog {
             end: LogEnd { lap: 1, blocks: 0 },
             lap_seen: 1,
             snapshot_blocks: 1,
+            order: PurgeOrder::default(),
         };
         log.write_block(&[]).await
     }
@@ -73,6 +108,16 @@ impl PurgeLog {
     /// How far the log goes.
     pub fn end(&self) -> LogEnd {
         self.end
+    }
+
+    /// How far it has come with the purges of its store.
+    pub fn order(&self) -> PurgeOrder {
+        self.order
+    }
+
+    /// Says how far it has come, in every block from now on.
+    pub fn advance(&mut self, order: PurgeOrder) {
+        self.order = self.order.max(order);
     }
 
     /// Blocks that a lap holds.
@@ -103,8 +148,8 @@ impl PurgeLog {
     ///
     /// *Errors*: those of the device; corrupt where the laps are used up, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
-        // What overwrote the segments of retired records must be durable before the records are gone.
-        self.device.flush(Default::default()).await?;
+        // A record is retired only when what overwrote its segments was flushed (`Writer::open_next_segment`), so what is
+        // missing here is needed by nothing that a crash could bring back.
         let records = table.records();
         self.end = LogEnd { lap: checked(self.next_lap())?, blocks: 0 };
         self.lap_seen = self.end.lap;
@@ -115,7 +160,9 @@ impl PurgeLog {
         for chunk in records.chunks(PURGE_RECORDS_PER_BLOCK) {
             self.write_block(chunk).await?;
         }
-        self.device.flush(Default::default()).await?;
+        if !planted(Bug::CompactionUnflushed) {
+            self.device.flush(Default::default()).await?;
+        }
         Ok(())
     }
 
@@ -158,18 +205,22 @@ impl PurgeLog {
             }
             lost |= beyond > 0 || !snapshot_is_whole;
             let one_copy = blocks.iter().flatten().any(|block| block.copies == 1);
-            let records = blocks.into_iter().flatten().flat_map(|block| block.records).collect();
+            let order = blocks.iter().flatten().fold(PurgeOrder::default(), |order, block| order.max(block.order));
+            let blocks = blocks.into_iter().flatten();
+            let numbered = |block: Block| block.records.into_iter().map(move |record| (record, block.order.number));
+            let (records, numbers) = blocks.flat_map(numbered).unzip();
             let end = LogEnd { lap, blocks: whole as u32 };
             let lap_seen = newest.max(lap);
-            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks };
-            return Ok(Recovered { log, records, lost, one_copy });
+            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks, order };
+            return Ok(Recovered { log, records, numbers, lost, one_copy });
         }
         lost |= !laps.is_empty();
         let lap = laps.first().copied().unwrap_or(0);
         let end = LogEnd { lap, blocks: 0 };
         let lap_seen = newest.max(lap);
-        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks: 1 };
-        Ok(Recovered { log, records: Vec::new(), lost, one_copy: true })
+        let (order, snapshot_blocks) = (PurgeOrder::default(), 1);
+        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks, order };
+        Ok(Recovered { log, records: Vec::new(), numbers: Vec::new(), lost, one_copy: true })
     }
 
     async fn write_block(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
@@ -186,6 +237,8 @@ impl PurgeLog {
             for (slot, record) in buffer[RECORDS_OFFSET..].chunks_exact_mut(size_of::<PurgeRecord>()).zip(records) {
                 slot.copy_from_slice(record.as_bytes());
             }
+            let tail = PurgeBlockTail { purge_number: self.order.number.into(), purge_held: self.order.held.into() };
+            buffer[PURGE_TAIL_OFFSET..][..size_of::<PurgeBlockTail>()].copy_from_slice(tail.as_bytes());
             let place = Place { identity: self.layout.identity, incarnation: self.end.lap, address };
             format::seal(&mut buffer, Magic::Purge, place, BLOCK_BYTES as usize);
             write(&*self.device, address, buffer).await?;
@@ -204,6 +257,7 @@ fn checked(lap: u64) -> Result<u64, Error> {
 struct Block {
     copies: u32,
     snapshot_blocks: u32,
+    order: PurgeOrder,
     records: Vec<PurgeRecord>,
 }
 
@@ -271,7 +325,9 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     format::open(bytes, Magic::Purge, place).ok()?;
     let body: PurgeBlockBody = format::body(bytes).ok()?;
     let count = body.record_count.get() as usize;
-    if body.number.get() != number || count > PURGE_RECORDS_PER_BLOCK {
+    let (tail, _) = PurgeBlockTail::read_from_prefix(bytes.get(PURGE_TAIL_OFFSET..)?).ok()?;
+    let order = PurgeOrder { number: tail.purge_number.get(), held: tail.purge_held.get() };
+    if body.number.get() != number || count > PURGE_RECORDS_PER_BLOCK || order.held.max(order.number) > COUNTER_MAX {
         return None;
     }
     let records = bytes[RECORDS_OFFSET..].chunks_exact(size_of::<PurgeRecord>()).take(count);
@@ -290,5 +346,5 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     if !records.iter().all(known) {
         return None;
     }
-    Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), records })
+    Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), order, records })
 }

@@ -32,6 +32,18 @@ pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
 
+/// What a rule takes in memory, in bytes.
+const RULE_BYTES: u64 = 64;
+/// Rules take at most this share of the memory budget …
+const MEMORY_SHARE: u64 = 8;
+/// … but there may be so many always.
+const RULES_MIN: u64 = 4096;
+
+/// How many rules may be live, by the memory budget.
+pub fn rules_max(memory_bytes: u64) -> usize {
+    (memory_bytes / MEMORY_SHARE / RULE_BYTES).max(RULES_MIN) as usize
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Rule {
     generation: u64,
@@ -69,8 +81,9 @@ struct Rules {
 }
 
 impl Rules {
-    fn prefix_count(&self) -> usize {
-        self.prefixes.values().map(HashMap::len).sum()
+    fn len(&self) -> usize {
+        let prefixes = self.prefixes.values().map(HashMap::len).sum::<usize>();
+        self.keys.len() + prefixes + self.tags.len() + usize::from(self.all.is_some())
     }
 }
 
@@ -141,10 +154,31 @@ impl PurgeTable {
         rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
     }
 
+    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. One that purges everything
+    /// has room always, as it takes the place of all others.
+    pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
+        let mut rules = self.write();
+        let (count, hash) = (rules.len() as u64, record.primary_hash.get());
+        let is_known = match record.rule {
+            RULE_PREFIX => rules.prefixes.get(&record.prefix_bytes.get()).is_some_and(|same| same.contains_key(&hash)),
+            RULE_TAG => rules.tags.contains_key(&(hash as u64)),
+            RULE_ALL => true,
+            _ => rules.keys.contains_key(&hash),
+        };
+        let has_room = record.rule == RULE_ALL || count < most || (count == most && is_known);
+        if has_room {
+            self.add_to(&mut rules, record);
+        }
+        has_room
+    }
+
     /// Adds a rule; it holds from now on.
     pub fn add(&self, record: &PurgeRecord) {
+        self.add_to(&mut self.write(), record);
+    }
+
+    fn add_to(&self, rules: &mut Rules, record: &PurgeRecord) {
         let rule = Rule { generation: record.generation.get(), position: record.position.get() };
-        let mut rules = self.write();
         if record.rule == RULE_PREFIX {
             let prefixes = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
             let known = prefixes.entry(record.primary_hash.get()).or_insert(rule);
@@ -167,6 +201,12 @@ impl PurgeTable {
                 rules.all = Some(rule);
             }
             self.all_below.fetch_max(rule.generation, Ordering::AcqRel);
+            // Nothing is left for older rules to kill.
+            let is_newer = |older: &mut Rule| older.generation > rule.generation;
+            rules.keys.retain(|_, older| is_newer(older));
+            rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, older| is_newer(older)));
+            rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+            rules.tags.retain(|_, older| is_newer(older));
             return;
         }
         let primary = PrimaryHash(record.primary_hash.get());
@@ -188,6 +228,9 @@ impl PurgeTable {
         let before = rules.keys.len();
         rules.keys.retain(|_, rule| needed(rule));
         let retired = before - rules.keys.len();
+        if rules.keys.capacity() / 4 > rules.keys.len() {
+            rules.keys.shrink_to_fit();
+        }
         rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| needed(rule)));
         rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
         let highest = rules.prefixes.values().flat_map(HashMap::values).map(|rule| rule.generation).max();
@@ -204,14 +247,14 @@ impl PurgeTable {
         retired
     }
 
-    /// Replaces all rules by one that purges everything up to `generation`, which is above all of theirs.
-    pub fn collapse(&self, generation: u64, position: u64) {
-        self.add(&all_record(generation, position));
-        let mut rules = self.write();
-        rules.keys.retain(|_, rule| rule.generation > generation);
-        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| rule.generation > generation));
-        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
-        rules.tags.retain(|_, rule| rule.generation > generation);
+    /// How many rules are needed by fills that began before them, whatever is overwritten; `fill_generation_min` is the
+    /// generation of the oldest fill under way.
+    pub fn count_from(&self, fill_generation_min: u64) -> usize {
+        let rules = self.read();
+        let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
+        let prefixes = rules.prefixes.values().flat_map(HashMap::values);
+        let all = rules.keys.values().chain(prefixes).chain(rules.tags.values()).chain(&rules.all);
+        all.filter(needed).count()
     }
 
     /// The live records, for a snapshot of the log.
@@ -233,8 +276,12 @@ impl PurgeTable {
 
     /// How many rules are live.
     pub fn len(&self) -> usize {
-        let rules = self.read();
-        rules.keys.len() + rules.prefix_count() + rules.tags.len() + usize::from(rules.all.is_some())
+        self.read().len()
+    }
+
+    /// What the rules take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len() as u64 * RULE_BYTES
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Rules> {
@@ -349,7 +396,7 @@ mod tests {
         assert_eq!((verdict(&copy, 9, &[a]), verdict(&copy, 13, &[b])), (Verdict::Key, Verdict::Tag));
         table.retire(8, 15);
         assert_eq!((verdict(&table, 9, &[a]), verdict(&table, 9, &[b])), (Verdict::Live, Verdict::Tag));
-        table.collapse(100, 6);
+        table.add(&all_record(100, 6));
         assert_eq!((verdict(&table, 9, &[c]), table.len()), (Verdict::Key, 1));
         assert!(!table.may_be_purged_by_tag(101));
     }
@@ -377,10 +424,16 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_no_log_has_room_for_become_a_purge_of_everything() {
+    fn rules_are_bounded_and_one_of_everything_takes_the_place_of_all() {
         let table = PurgeTable::new(7);
-        (0..500).for_each(|key| table.add(&key_record(PrimaryHash(key), 10 + key as u64, 5)));
-        table.collapse(1000, 6);
+        let add = |key: u128, generation| table.try_add(&key_record(PrimaryHash(key), generation, 5), 500);
+        assert!((0..500).all(|key| add(key, 10 + key as u64)));
+        assert!(!add(900, 600) && !table.try_add(&tag_record(TagHash(1), 600, 5), 500));
+        assert!(!table.is_purged_by_key(PrimaryHash(900), 1, b""), "what is refused purges nothing");
+        assert!(add(3, 700), "a rule that is there takes no more room");
+        assert_eq!((table.len(), table.count_from(509), table.count_from(1000)), (500, 2, 0));
+        assert!(!table.try_add(&key_record(PrimaryHash(3), 800, 5), 499), "unless there are too many");
+        assert!(table.try_add(&all_record(1000, 6), 500));
         assert_eq!(table.len(), 1);
         assert!(table.is_purged_by_key(PrimaryHash(3), 13, b"") && table.is_purged_by_key(PrimaryHash(900), 1000, b""));
         assert!(!table.is_purged_by_key(PrimaryHash(3), 1001, b""));

@@ -1,66 +1,129 @@
 //! Purges as callers ask for them: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls, and that a rule holds in memory before it is on the disk. Leaves to others: the rules (`purges`), making
-//! them durable (`writer`), and what hits make of them (`shared`).
+//! Owns: the four calls, whether one needs a rule at all, that it waits for room among the rules, and that a rule holds in memory
+//! before it is on the disk. Leaves to others: the rules (`purges`), what the store may hold (`names`), making rules durable and
+//! room among them (`writer`), and what hits make of them (`shared`).
+//!
+//! A purge is decided in the order of sequences, under the lock of the queue: what was committed before is among the names, and what
+//! is committed later is compared with its rule.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind};
-use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
+use crate::format::PurgeRecord;
+use crate::key::{KeyRef, PRIMARY_BYTES_MAX, PrimaryHash, hash_prefix};
+use crate::names::Standing;
+use crate::purge_log::PurgeOrder;
 use crate::purges::{self, PREFIX_LENGTHS_MAX};
+use crate::shared::Shared;
 use crate::stat::Counters;
 use crate::store::Store;
-use crate::tags::hash_tag;
+use crate::tags::{TagHash, hash_tag};
 use crate::writer::Command;
+
+/// What is purged.
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Key(PrimaryHash),
+    /// What begins with so many bytes of this hash.
+    Prefix(PrimaryHash, u16),
+    Tag(TagHash),
+    All,
+}
+
+/// What came of a purge at first.
+enum Begun {
+    /// There is nothing of it, and nothing can come back: it is done.
+    Absent,
+    /// Its rule holds in memory, and is to be made durable.
+    Holds(PurgeRecord),
+    /// There are too many rules; it purges nothing yet.
+    Full,
+}
+
+/// Counts a purge that waits, for as long as it does.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The turn of a purge among those of a store of several spans. All spans get them in the same order: the next one waits until
+/// the writer of each has this one, or nobody wants it any more.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// Its number, and how far all spans are known to have come.
+    pub order: PurgeOrder,
+    /// Held by each span's part of it.
+    pub guard: Option<Arc<OwnedMutexGuard<u64>>>,
+}
 
 impl Store {
     /// Purges a key with all its variants.
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same.
+    /// after a crash or a power cut. *Cost*: nothing is written where the store cannot hold the key; else one block written twice
+    /// and one flush, shared by purges at the same time. Where as many purges are remembered as may be
+    /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and others are
+    /// forgotten with them.
+    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` where fills that began long ago keep
+    /// all others from being forgotten; then nothing is purged.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
+        self.purge_key_in(primary, Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
         let shared = self.shared();
-        let (primary_hash, hash) = shared.hash(KeyRef::new(primary, b""));
-        let generation = shared.draw();
-        let record = purges::key_record(primary_hash, generation, shared.purge_position());
-        shared.admission.doubt.purge_begins();
-        shared.purges.add(&record);
-        let resident = shared.memory.get(hash, KeyRef::new(primary, b""));
-        if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
-            && let Some(location) = entry.location()
-        {
-            shared.index.remove(hash, location);
-            shared.memory.remove_same(&entry);
-        }
-        self.ask(|reply| Command::Purge(record, reply)).await?;
-        Counters::add(&shared.counters.purges, 1);
-        Ok(())
+        let key = KeyRef::new(primary, b"");
+        let (primary_hash, hash) = shared.hash(key);
+        let drop_resident = |generation| {
+            let resident = shared.memory.get(hash, key);
+            if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
+                && let Some(location) = entry.location()
+            {
+                shared.forget_purged(hash, location);
+                shared.memory.remove_same(&entry);
+            }
+        };
+        self.purge(Target::Key(primary_hash), turn, drop_resident).await
     }
 
     /// Purges everything.
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: as [`purge_key`](Store::purge_key); what was purged leaves memory and the index
-    /// as it is asked for or reclaimed.
+    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time; what was
+    /// purged leaves memory and the index as it is asked for or reclaimed. It takes the place of all other purges.
     /// *Errors*: where it could not be made durable; in memory it holds all the same.
     pub async fn purge_all(&self) -> Result<(), Error> {
-        let shared = self.shared();
-        let record = purges::all_record(shared.draw(), shared.purge_position());
-        shared.admission.doubt.purge_begins();
-        shared.purges.add(&record);
-        self.ask(|reply| Command::Purge(record, reply)).await?;
-        Counters::add(&shared.counters.purges, 1);
-        Ok(())
+        self.purge_all_in(Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
+        self.purge(Target::All, turn, |_| ()).await
     }
 
     /// Purges every key whose primary part begins with `prefix`, with all its variants.
     ///
-    /// *Durability* and *cost* are those of [`purge_all`](Store::purge_all), and so are the errors, with `Busy` where
-    /// prefixes of too many different lengths are remembered (nothing is purged). While it is remembered, a hit of what is
-    /// older than it pays for a hash of its key's beginning.
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are the errors, with
+    /// `Busy` also where prefixes of too many different lengths are remembered (nothing is purged). While it is remembered, a hit of
+    /// what is older than it pays for a hash of its key's beginning.
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
+        self.purge_prefix_in(prefix, Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
         let shared = self.shared();
         let length = match prefix.len() {
-            0 => return self.purge_all().await,
+            0 => return self.purge_all_in(turn).await,
             length if length <= PRIMARY_BYTES_MAX => length as u16,
             length => return Err(Error::invalid(format!("a key has no {length} bytes to begin with"))),
         };
@@ -74,27 +137,116 @@ impl Store {
             ));
         }
         let hash = hash_prefix(shared.layout.hash_seed, prefix);
-        let record = purges::prefix_record(hash, length, shared.draw(), shared.purge_position());
-        shared.admission.doubt.purge_begins();
-        shared.purges.add(&record);
-        self.ask(|reply| Command::Purge(record, reply)).await?;
-        Counters::add(&shared.counters.purges, 1);
-        Ok(())
+        self.purge(Target::Prefix(hash, length), turn, |_| ()).await
     }
 
     /// Purges every object that was put under this tag, whatever its key.
     ///
-    /// *Durability* and *cost* are those of [`purge_all`](Store::purge_all), and so are the errors, with `Invalid` for a tag that
-    /// no object can have. What a purged object had replaced stays hidden. While the purge is remembered, a hit of what is
-    /// older than it pays for a look for each tag it has.
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are the errors, with
+    /// `Invalid` for a tag that no object can have. What a purged object had replaced stays hidden. While the purge is remembered, a hit
+    /// of what is older than it pays for a look for each tag it has.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
+        self.purge_tag_in(tag, Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
+        let hash = hash_tag(self.shared().layout.hash_seed, tag)?;
+        self.purge(Target::Tag(hash), turn, |_| ()).await
+    }
+
+    /// Purges, and does `then` with its generation when it holds in memory.
+    async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
         let shared = self.shared();
-        let hash = hash_tag(shared.layout.hash_seed, tag)?;
-        let record = purges::tag_record(hash, shared.draw(), shared.purge_position());
-        shared.admission.doubt.purge_begins();
-        shared.purges.add(&record);
-        self.ask(|reply| Command::Purge(record, reply)).await?;
+        // Where there are several spans each notes every purge, so that one that has not come as far is told.
+        let may_leave_out = turn.guard.is_none();
+        let record = loop {
+            match shared.begin_purge(target, may_leave_out) {
+                Begun::Absent => {
+                    Counters::add(&shared.counters.purges, 1);
+                    Counters::add(&shared.counters.purges_absent, 1);
+                    return Ok(());
+                }
+                Begun::Holds(record) => break record,
+                Begun::Full => self.wait_for_rules(shared).await?,
+            }
+        };
+        then(record.generation.get());
+        self.ask_in_turn(record, turn).await?;
         Counters::add(&shared.counters.purges, 1);
         Ok(())
+    }
+
+    /// Makes a record durable; ends its turn once the writer has it.
+    async fn ask_in_turn(&self, record: PurgeRecord, turn: Turn) -> Result<(), Error> {
+        let Turn { order, guard } = turn;
+        let answer = self.send(|reply| Command::Purge((record, order), reply)).await;
+        drop(guard);
+        self.answer(answer?).await
+    }
+
+    /// Waits until there was room for another rule; somebody else may have taken it since.
+    async fn wait_for_rules(&self, shared: &Arc<Shared>) -> Result<(), Error> {
+        shared.purges_waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&shared.purges_waiting);
+        let begun = Instant::now();
+        let result = self.ask(Command::PurgeRoom).await;
+        Counters::add(&shared.counters.purges_waited, 1);
+        Counters::add(&shared.counters.purges_waited_us, begun.elapsed().as_micros() as u64);
+        result
+    }
+}
+
+impl Shared {
+    /// Draws the generation of a purge and adds its rule, if there is room for it, and unless it needs none and may be left out.
+    fn begin_purge(&self, target: Target, may_leave_out: bool) -> Begun {
+        self.queue.ordered(|waiting_bytes| {
+            let generation = self.draw();
+            let everywhere = self.purge_position(waiting_bytes);
+            let record = match target {
+                Target::Key(primary) => match self.standing(primary) {
+                    // A store that takes no more writes says so.
+                    Standing::Absent if may_leave_out && self.stopped().is_none() => return Begun::Absent,
+                    // It is noted, and forgotten with the oldest segments.
+                    Standing::Absent if self.stopped().is_none() => purges::key_record(primary, generation, 0),
+                    Standing::Through(last) => purges::key_record(primary, generation, last.min(everywhere)),
+                    Standing::Absent | Standing::Anywhere => purges::key_record(primary, generation, everywhere),
+                },
+                Target::Prefix(hash, length) => purges::prefix_record(hash, length, generation, everywhere),
+                Target::Tag(tag) => purges::tag_record(tag, generation, everywhere),
+                Target::All => purges::all_record(generation, everywhere),
+            };
+            self.admission.doubt.purge_begins();
+            if self.purges.try_add(&record, self.purge_rules_max) {
+                return Begun::Holds(record);
+            }
+            self.admission.doubt.purges_are_durable(1);
+            Begun::Full
+        })
+    }
+
+    /// Where versions of a key may be that are older than a generation that was drawn before.
+    fn standing(&self, primary: PrimaryHash) -> Standing {
+        // A fill notes its name when it is committed, and ends after that.
+        if self.fills.is_running(primary) {
+            return Standing::Anywhere;
+        }
+        self.names.standing(primary, self.head.load(Ordering::Acquire))
+    }
+
+    /// Begins a new era of names where the segment of `incarnation`, which is about to be written, is the first of one.
+    pub fn begin_era(&self, incarnation: u64) {
+        if !self.names.begins_era(incarnation) {
+            return;
+        }
+        if !self.admission.is_open() {
+            self.memory.sweep(|entry| {
+                if entry.is_in_memory_alone() {
+                    self.names.note(entry.primary_hash);
+                }
+                false
+            });
+        }
+        self.queue.begin_era(incarnation);
     }
 }

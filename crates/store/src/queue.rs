@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::entry::Entry;
 use crate::hints::HintId;
 use crate::index::Location;
+use crate::names::Names;
 
 /// An entry that waits.
 pub struct Unwritten {
@@ -34,12 +36,44 @@ impl Unwritten {
     }
 }
 
+/// Room in the queue; given back where it is dropped.
+pub struct Reserved {
+    queue: Arc<Queue>,
+    bytes: u64,
+}
+
+impl Reserved {
+    /// Leaves it to the caller, who has the queue's lock, to give the room back.
+    fn give_up(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.queue.lock().reserved_bytes -= self.bytes;
+            self.queue.room.notify_waiters();
+        }
+    }
+}
+
 #[derive(Default)]
 struct Waiting {
     items: VecDeque<Unwritten>,
     bytes: u64,
+    /// Promised to what will be pushed.
+    reserved_bytes: u64,
     oldest: Option<Instant>,
     closed: bool,
+}
+
+impl Waiting {
+    /// Whether another entry fits; one that is longer than the whole queue does where there is no other.
+    fn has_room(&self, weight: u64, bytes_max: u64) -> bool {
+        let used = self.bytes + self.reserved_bytes;
+        used + weight <= bytes_max || (self.items.is_empty() && self.reserved_bytes == 0)
+    }
 }
 
 /// The queue of unwritten entries.
@@ -48,6 +82,8 @@ pub struct Queue {
     bytes_max: u64,
     wake_bytes: u64,
     last_sequence: AtomicU64,
+    /// The names of all that waits are noted there.
+    names: Arc<Names>,
     /// Wakes the writer.
     pub wake: Notify,
     /// Wakes those who wait for room.
@@ -65,12 +101,13 @@ pub enum Refused {
 
 impl Queue {
     /// Makes an empty queue that holds at most `bytes_max` and wakes the writer at once when `wake_bytes` wait.
-    pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64) -> Queue {
+    pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64, names: Arc<Names>) -> Queue {
         Queue {
             waiting: Mutex::default(),
             bytes_max,
             wake_bytes,
             last_sequence: AtomicU64::new(last_sequence),
+            names,
             wake: Notify::new(),
             room: Notify::new(),
         }
@@ -86,10 +123,50 @@ impl Queue {
         if waiting.closed {
             return Err(Refused::Closed.into());
         }
-        if waiting.bytes + weight > self.bytes_max && !waiting.items.is_empty() {
+        if !waiting.has_room(weight, self.bytes_max) {
             return Err(Refused::Full.into());
         }
         Ok(self.add(waiting, make()?))
+    }
+
+    /// Adds the entry that `make` builds where room was [reserved](Self::reserve) for it.
+    pub fn push_reserved<E: From<Refused>>(
+        &self,
+        reserved: Reserved,
+        make: impl FnOnce() -> Result<Unwritten, E>,
+    ) -> Result<Arc<Entry>, E> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            drop(waiting);
+            return Err(Refused::Closed.into());
+        }
+        waiting.reserved_bytes -= reserved.give_up();
+        Ok(self.add(waiting, make()?))
+    }
+
+    /// Reserves room for an entry of `weight`; `None` where there is none now, or no more is taken.
+    pub fn reserve(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
+        let mut waiting = self.lock();
+        if waiting.closed || !waiting.has_room(weight, self.bytes_max) {
+            return None;
+        }
+        waiting.reserved_bytes += weight;
+        Some(Reserved { queue: Arc::clone(self), bytes: weight })
+    }
+
+    /// Waits for room for an entry of `weight`, at most for `patience`, and reserves it.
+    pub async fn wait_to_reserve(self: &Arc<Queue>, weight: u64, patience: Duration) -> Option<Reserved> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let room = self.room.notified();
+            let mut room = std::pin::pin!(room);
+            // From here on none is missed.
+            room.as_mut().enable();
+            let reserved = self.reserve(weight);
+            if reserved.is_some() || self.lock().closed || tokio::time::timeout_at(deadline, room).await.is_err() {
+                return reserved;
+            }
+        }
     }
 
     /// Does something in the order of sequences that adds nothing; not where no more is taken.
@@ -101,6 +178,19 @@ impl Queue {
         let result = act();
         drop(waiting);
         result
+    }
+
+    /// Does something in the order of sequences, also where no more is taken; it is told how many bytes wait.
+    pub fn ordered<T>(&self, act: impl FnOnce(u64) -> T) -> T {
+        let waiting = self.lock();
+        act(waiting.bytes)
+    }
+
+    /// Begins the era of names in which `incarnation` will be written; what waits is of it.
+    pub fn begin_era(&self, incarnation: u64) {
+        let waiting = self.lock();
+        self.names.begin_era(incarnation);
+        waiting.items.iter().for_each(|item| self.names.note(item.entry.primary_hash));
     }
 
     /// Adds an entry that can do without: only where less than half of the queue is used.
@@ -117,6 +207,7 @@ impl Queue {
 
     fn add(&self, mut waiting: MutexGuard<'_, Waiting>, item: Unwritten) -> Arc<Entry> {
         let entry = Arc::clone(&item.entry);
+        self.names.note(entry.primary_hash);
         self.last_sequence.store(item.sequence, Ordering::Release);
         let was_empty = waiting.items.is_empty();
         let was_due = waiting.bytes >= self.wake_bytes;
@@ -152,6 +243,11 @@ impl Queue {
         self.lock().items.front().is_some_and(|item| item.sequence <= sequence)
     }
 
+    /// Refuses more from now on; what waits goes on waiting.
+    pub fn refuse_more(&self) {
+        self.lock().closed = true;
+    }
+
     /// Takes everything and refuses more from now on.
     pub fn close(&self) -> Vec<Unwritten> {
         self.lock().closed = true;
@@ -173,11 +269,6 @@ impl Queue {
             }
             room.await;
         }
-    }
-
-    /// The most bytes that wait.
-    pub fn bytes_max(&self) -> u64 {
-        self.bytes_max
     }
 
     /// Bytes that wait and since when the oldest has.

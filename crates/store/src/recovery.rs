@@ -22,23 +22,52 @@ use crate::index::{Index, Kept, shard_of};
 use crate::key::hash_fragment;
 use crate::layout::{Layout, STATE_OFFSET};
 use crate::loading::{Loading, Rest};
-use crate::log::{Ahead, Care, LoggedRecord, Scanned, SegmentReader, Spare};
+use crate::log::{Ahead, Care, LIFE_SHIFT, LoggedRecord, Scanned, SegmentReader, Spare, life_of};
+use crate::options::{Background, IndexLoading, OpenOptions};
 use crate::planted::{Bug, planted};
-use crate::purge_log::{LogEnd, PurgeLog};
+use crate::purge_log::{self, LogEnd, PurgeLog, PurgeOrder};
 use crate::purges::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
 use crate::read_ahead;
 use crate::replay::Replay;
 use crate::stat::Recovery;
 
-/// The clock of a life starts at the life times this.
-const LIFE_SHIFT: u32 = 40;
 /// Segments that are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
 /// So many segments or more, beside the first, are read on a thread of their own.
 const APART_SEGMENTS_MIN: u64 = 4;
-/// An index up to this size is loaded before anything is served, in bytes: that takes no time. Where defects are planted
-/// none is, so that their tests see shards come one by one.
-const WHOLE_BYTES_MAX: u64 = if cfg!(feature = "planted") { 0 } else { 256 << 10 };
+/// An index up to this size is loaded before anything is served, in bytes: that takes no time.
+const WHOLE_BYTES_MAX: u64 = 256 << 10;
+/// An index from this size on is read on a thread of its own, in bytes.
+const APART_BYTES_MIN: u64 = 4 << 20;
+
+/// How much is read before anything is served, and what on threads of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening {
+    /// An index up to this size is loaded before anything is served, in bytes.
+    whole_bytes_max: u64,
+    /// An index from this size on is read on a thread of its own, in bytes.
+    apart_bytes_min: u64,
+    /// Whether there may be threads.
+    has_threads: bool,
+}
+
+impl Opening {
+    /// As a caller wants it.
+    pub fn of(options: &OpenOptions) -> Opening {
+        let has_threads = options.background == Background::Threads;
+        let (whole_bytes_max, apart_bytes_min) = match options.index_loading {
+            IndexLoading::BySize => (WHOLE_BYTES_MAX, APART_BYTES_MIN),
+            IndexLoading::Shards => (0, u64::MAX),
+            IndexLoading::Apart => (0, 0),
+        };
+        Opening { whole_bytes_max, apart_bytes_min: if has_threads { apart_bytes_min } else { u64::MAX }, has_threads }
+    }
+
+    /// An index that is made again while the store serves is loaded whole.
+    fn whole(self) -> Opening {
+        Opening { whole_bytes_max: u64::MAX, ..self }
+    }
+}
 
 /// What recovery came to.
 pub struct Recovered {
@@ -111,10 +140,23 @@ pub struct Membership {
     pub id: u64,
     /// The identity of the last change before it that was in force.
     pub before: u64,
+    /// The number of that one; 0 where an earlier program wrote it.
+    pub before_number: u64,
     /// The span's clock at the last change by which a span came back.
     pub since: u64,
     /// The spans that are there since, one bit each.
     pub present: u64,
+}
+
+/// What is known of the purges of a span of several before it is opened.
+#[derive(Default)]
+pub struct SpanPurges {
+    /// What its log has, where that was read already.
+    pub found: Option<purge_log::Recovered>,
+    /// How far the span will have come with the purges of its store.
+    pub order: PurgeOrder,
+    /// Records of purges that it missed, as other spans have them: they purge what it holds now.
+    pub missed: Vec<PurgeRecord>,
 }
 
 /// What a state slot says.
@@ -142,11 +184,13 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> State {
             && life > newest.life
             && life < COUNTER_MAX >> LIFE_SHIFT
             && body.membership.get() < COUNTER_MAX
+            && body.membership_before_number.get() <= body.membership.get()
         {
             let membership = Membership {
                 number: body.membership.get(),
                 id: body.membership_id.get(),
                 before: body.membership_before.get(),
+                before_number: body.membership_before_number.get(),
                 since: body.since.get(),
                 present: body.present.get(),
             };
@@ -168,6 +212,7 @@ pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &State) 
         membership: membership.number.into(),
         membership_id: membership.id.into(),
         membership_before: membership.before.into(),
+        membership_before_number: membership.before_number.into(),
         since: membership.since.into(),
         present: membership.present.into(),
     };
@@ -179,10 +224,19 @@ pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &State) 
 }
 
 /// Recovers a span.
-pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u64) -> Result<Recovered, Error> {
+pub async fn recover(
+    device: &SharedDevice,
+    layout: &Layout,
+    index_bytes_max: u64,
+    opening: Opening,
+    span_purges: SpanPurges,
+) -> Result<Recovered, Error> {
     let begun = Instant::now();
     let previous = read_state(device, layout).await;
-    let purge = PurgeLog::recover(device, layout).await?;
+    let purge = match span_purges.found {
+        Some(found) => found,
+        None => PurgeLog::recover(device, layout).await?,
+    };
     let purges = PurgeTable::new(layout.hash_seed);
     if !planted(Bug::PurgeRecordIgnored) {
         let ignored = |record: &&PurgeRecord| {
@@ -193,12 +247,12 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
         purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
     }
     let (forward, used, checkpoint_number) =
-        RollForward::newest(device, layout, &purges, index_bytes_max, u64::MAX, WHOLE_BYTES_MAX).await;
+        RollForward::newest(device, layout, &purges, index_bytes_max, u64::MAX, opening).await;
     let recovered_sequence = forward.recovered_sequence();
     let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
 
     // Sequences of everything found bound the life from below where both state slots are damaged.
-    let found_life = scanned.last_sequence >> LIFE_SHIFT;
+    let found_life = life_of(scanned.last_sequence);
     let life = previous.life.max(found_life) + 1;
     repair_superblock(device, layout).await?;
     let membership = previous.membership;
@@ -208,11 +262,18 @@ pub async fn recover(device: &SharedDevice, layout: &Layout, index_bytes_max: u6
 
     let known_end = scanned.purge_end.max(used.map_or(LogEnd::default(), |header: CheckpointHeader| header.purge_end));
     let mut purge_log = purge.log;
-    let purges_lost = purge.lost || known_end > purge_log.end();
+    let is_short = known_end > purge_log.end() && !planted(Bug::ShortPurgeLogBelieved);
+    let purges_lost = purge.lost || is_short;
     if purges_lost && !planted(Bug::PurgeRecordIgnored) {
         purges.add(&all_record(clock, position.incarnation + 1));
     }
-    if purges_lost || purge.one_copy {
+    let is_behind = span_purges.order.number > purge_log.order().number;
+    for record in &span_purges.missed {
+        let position = position.incarnation + 1;
+        purges.add(&PurgeRecord { generation: clock.into(), position: position.into(), ..*record });
+    }
+    purge_log.advance(span_purges.order);
+    if purges_lost || purge.one_copy || is_behind {
         purge_log.compact(&purges).await?;
     }
     let recovery = Recovery {
@@ -250,8 +311,9 @@ pub async fn rebuild(
     purges: &PurgeTable,
     index_bytes_max: u64,
     number: u64,
+    opening: Opening,
 ) -> (Index, Replay) {
-    let (forward, ..) = RollForward::newest(device, layout, purges, index_bytes_max, number, u64::MAX).await;
+    let (forward, ..) = RollForward::newest(device, layout, purges, index_bytes_max, number, opening.whole()).await;
     (forward.index, forward.replay)
 }
 
@@ -262,27 +324,6 @@ fn new_index(layout: &Layout, bytes_max: u64) -> Index {
 /// At most the last two segments are unflushed.
 fn care(incarnation: u64, newest: u64) -> Care {
     if incarnation + 1 >= newest { Care::Verify } else { Care::Search }
-}
-
-/// Overwrites what begins like a unit of the log beyond its end, before anything is written there.
-///
-/// At most two segments are unflushed at a time, so what a lost write leaves behind lies in the rest of this segment or
-/// the next two.
-pub async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPosition) -> Result<(), Error> {
-    let mut wiped = false;
-    for ahead in 0..3 {
-        let incarnation = position.incarnation + ahead;
-        let from = if ahead == 0 { position.offset } else { 0 };
-        let mut reader = SegmentReader::ahead(device, layout, incarnation);
-        for address in reader.units_from(from).await {
-            write(&**device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
-            wiped = true;
-        }
-    }
-    if wiped {
-        device.flush(Default::default()).await?;
-    }
-    Ok(())
 }
 
 /// What of the log is to be replayed.
@@ -355,21 +396,21 @@ impl<'a> RollForward<'a> {
     }
 
     /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; gives the checkpoint
-    /// and the highest number of any. An index of at most `whole_bytes_max` is loaded, a larger one is left to be loaded.
+    /// and the highest number of any. A small index is loaded, a larger one is left to be loaded.
     async fn newest(
         device: &'a SharedDevice,
         layout: &'a Layout,
         purges: &'a PurgeTable,
         index_bytes_max: u64,
         number_end: u64,
-        whole_bytes_max: u64,
+        opening: Opening,
     ) -> (Self, Option<CheckpointHeader>, u64) {
         let headers = checkpoint::read_headers(device, layout).await;
         let number = headers.iter().map(|header| header.number).max().unwrap_or(0);
         for header in headers.into_iter().filter(|header| header.number < number_end) {
             let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
-            let is_whole = forward.replay_checkpoint(&header).await;
-            if is_whole && (header.index_bytes() > whole_bytes_max || forward.load_all().await) {
+            let is_whole = forward.replay_checkpoint(&header, opening).await;
+            if is_whole && (header.index_bytes() > opening.whole_bytes_max || forward.load_all().await) {
                 return (forward, Some(header), number);
             }
         }
@@ -396,7 +437,7 @@ impl<'a> RollForward<'a> {
     }
 
     /// Finds what is to be replayed after a checkpoint; false where that cannot be, or the checkpoint is seen to be damaged.
-    async fn replay_checkpoint(&mut self, header: &CheckpointHeader) -> bool {
+    async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
         if !header.fits(&self.index) {
             return false;
         }
@@ -422,7 +463,10 @@ impl<'a> RollForward<'a> {
         let kept: Vec<bool> =
             (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
         let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES));
-        self.loading.insert(loading).read_ahead(self.device, layout);
+        let loading = self.loading.insert(loading);
+        if header.index_bytes() >= opening.apart_bytes_min {
+            loading.read_ahead(self.device, layout);
+        }
         self.from_checkpoint = true;
         self.scanned.last_sequence = header.last_sequence;
         self.scanned.flushed_sequence = header.last_sequence;
@@ -433,7 +477,7 @@ impl<'a> RollForward<'a> {
         let log = Arc::new(Log { oldest, end, position, floor, spares: Mutex::default() });
         let (sender, mut segments) = mpsc::channel(SEGMENTS_AT_ONCE);
         let device = self.device;
-        let is_apart = end - oldest >= APART_SEGMENTS_MIN && {
+        let is_apart = opening.has_threads && end - oldest >= APART_SEGMENTS_MIN && {
             let (log, device, layout, sender) = (Arc::clone(&log), device.clone(), *layout, sender.clone());
             read_ahead::spawn(move || async move { log.read(&device, &layout, sender).await })
         };
@@ -513,7 +557,13 @@ impl<'a> RollForward<'a> {
         if is_next && scanned.damaged {
             found.clear();
         }
+        scanned.lives.retain(|first| life_of(first.first_sequence) > life_of(last_sequence));
+        let mut begun = 0;
         for record in found.iter() {
+            while let Some(first) = scanned.lives.get(begun).filter(|first| first.first_sequence <= record.sequence) {
+                self.replay.forget_lost_after(first.recovered_sequence);
+                begun += 1;
+            }
             // A version that a crash left in part must not take the place of one that is whole.
             let complete = match record.fragments {
                 None => true,
@@ -527,6 +577,12 @@ impl<'a> RollForward<'a> {
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
+        // What a crash cut off was settled by the life that came after it: what that recovered stands. A hole right before what
+        // is found first of that life is its own: it writes where the log ends.
+        for first in &scanned.lives {
+            let settled = first.recovered_sequence..first.before.max(last_sequence);
+            self.scanned.holes.retain(|before| !settled.contains(before));
+        }
         // A segment whose appends are all of an earlier life adds nothing, and the log does not go on there.
         if scanned.appends + scanned.salvaged > 0 || *incarnation == self.position.incarnation {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);

@@ -87,6 +87,11 @@ impl Replay {
         self.shards[shard_of(hash)].lost.push((hash, sequence));
     }
 
+    /// Forgets versions that are not whole and came after a sequence: a crash took them, and what they replaced was believed since.
+    pub fn forget_lost_after(&mut self, sequence: u64) {
+        self.shards.iter_mut().for_each(|shard| shard.lost.retain(|&(_, lost)| lost <= sequence));
+    }
+
     /// Whether a fragment was added.
     pub fn has_fragment(&self, hash: KeyHash) -> bool {
         self.shards[shard_of(hash)].fragments.contains(&hash)

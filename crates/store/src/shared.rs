@@ -29,10 +29,13 @@ use crate::layout::Layout;
 use crate::loading::Presence;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
+use crate::names::Names;
+use crate::options::Background;
 use crate::pace::Pace;
 use crate::planted::{Bug, planted};
 use crate::purges::{PurgeTable, Verdict};
-use crate::queue::{Queue, Refused, Unwritten};
+use crate::queue::{Queue, Refused, Reserved, Unwritten};
+use crate::reads::Reads;
 use crate::regroup::Views;
 use crate::stat::{Counters, Recovery, Sequence};
 use crate::tags::{TagHash, TagLedger, Tags, hash_tag};
@@ -51,9 +54,18 @@ pub(crate) struct Shared {
     pub index: Index,
     /// Which shards of the index are there.
     pub presence: Presence,
+    /// How many entries the checkpoint has that the index is loaded from.
+    pub checkpoint_entries: u64,
     pub memory: MemoryTier,
+    pub reads: Reads,
     pub purges: PurgeTable,
-    pub queue: Queue,
+    /// How many purges are remembered at most.
+    pub purge_rules_max: u64,
+    /// Purges that wait until others are forgotten.
+    pub purges_waiting: AtomicU64,
+    /// What the ring may hold.
+    pub names: Arc<Names>,
+    pub queue: Arc<Queue>,
     pub admission: Admission,
     pub marks: Marks,
     /// The share of a segment that may be re-inserted, in percent.
@@ -68,6 +80,7 @@ pub(crate) struct Shared {
     pub views: Views,
     pub clusters: Clusters,
     pub pack_end: PackEnd,
+    pub background: Background,
     pub fills: FillTable,
     pub counters: Counters,
     pub recovery: Recovery,
@@ -77,6 +90,8 @@ pub(crate) struct Shared {
     pub flushed: AtomicU64,
     /// The clock when a span of the store last came back.
     pub since: AtomicU64,
+    /// The number of the last purge of the store that is durable here; 0 in a store of one span.
+    pub purge_number: AtomicU64,
     pub damage: Mutex<Vec<String>>,
     /// What tags take in memory, in bytes.
     pub tag_ledger: TagLedger,
@@ -116,8 +131,11 @@ pub(crate) struct Parts {
     pub layout: Layout,
     pub index: Index,
     pub presence: Presence,
+    pub checkpoint_entries: u64,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
+    pub purge_rules_max: u64,
+    pub names: Arc<Names>,
     pub queue: Queue,
     pub admission: Admission,
     pub marks: Marks,
@@ -128,12 +146,14 @@ pub(crate) struct Parts {
     pub views: Views,
     pub clusters: Clusters,
     pub pack_end: PackEnd,
+    pub background: Background,
     pub fills: FillTable,
     pub recovery: Recovery,
     pub head: u64,
     pub clock: u64,
     pub recovered_sequence: u64,
     pub since: u64,
+    pub purge_number: u64,
 }
 
 impl Shared {
@@ -143,9 +163,14 @@ impl Shared {
             layout: parts.layout,
             index: parts.index,
             presence: parts.presence,
+            checkpoint_entries: parts.checkpoint_entries,
             memory: parts.memory,
+            reads: Reads::new(),
             purges: parts.purges,
-            queue: parts.queue,
+            purge_rules_max: parts.purge_rules_max,
+            purges_waiting: AtomicU64::new(0),
+            names: parts.names,
+            queue: Arc::new(parts.queue),
             admission: parts.admission,
             marks: parts.marks,
             reinsert_percent: parts.reinsert_percent,
@@ -157,6 +182,7 @@ impl Shared {
             views: parts.views,
             clusters: parts.clusters,
             pack_end: parts.pack_end,
+            background: parts.background,
             fills: parts.fills,
             counters: Counters::default(),
             recovery: parts.recovery,
@@ -164,6 +190,7 @@ impl Shared {
             written: AtomicU64::new(parts.recovered_sequence),
             flushed: AtomicU64::new(parts.recovered_sequence),
             since: AtomicU64::new(parts.since),
+            purge_number: AtomicU64::new(parts.purge_number),
             damage: Mutex::default(),
             tag_ledger: TagLedger::default(),
             warming: AtomicBool::new(true),
@@ -205,12 +232,11 @@ impl Shared {
         Tags::new(record.tags(bytes).collect(), &self.tag_ledger).unwrap_or_default()
     }
 
-    /// The last segment incarnation into which anything that waits now may be written, but for what is being packed: where a
+    /// The last segment incarnation into which anything that waits, `waiting_bytes`, may be written, but for what is being packed: where a
     /// purge says that nothing lies that it kills.
     ///
     /// Appends leave less than half of a segment empty, so what waits takes at most twice its bytes.
-    pub fn purge_position(&self) -> u64 {
-        let (waiting_bytes, _) = self.queue.backlog();
+    pub fn purge_position(&self, waiting_bytes: u64) -> u64 {
         self.head.load(Ordering::Acquire) + (2 * waiting_bytes).div_ceil(self.layout.segment_bytes)
     }
 
@@ -243,7 +269,14 @@ impl Shared {
 
     /// Gives an entry its sequence, makes it visible and queues it for writing; or, where it is a whole object that is not
     /// admitted, keeps it in memory alone.
-    pub fn commit(&self, parts: EntryParts, decision: Decision) -> Result<Arc<Entry>, Error> {
+    ///
+    /// What is to be written takes the room that is `reserved` for it, or else what there is.
+    pub fn commit(
+        &self,
+        parts: EntryParts,
+        decision: Decision,
+        reserved: Option<Reserved>,
+    ) -> Result<Arc<Entry>, Error> {
         let described = crate::format::RECORD_HEADER_BYTES + parts.key.len() + parts.tags.record_bytes();
         let record_bytes = (described + parts.metadata.len() + parts.body.len()) as u64;
         if record_bytes > self.layout.record_bytes_max() {
@@ -254,13 +287,13 @@ impl Shared {
         }
         let (piece, body_bytes, mut decision) = (parts.piece, parts.object_bytes, decision);
         let committed = if decision.is_admitted() || piece != Piece::Whole {
-            self.queue_entry(parts, record_bytes)
+            self.queue_entry(parts, record_bytes, reserved)
         } else {
             match self.keep_in_memory(parts) {
                 Ok(Kept::InMemory(entry)) => Ok(entry),
                 Ok(Kept::MustBeWritten(parts)) => {
                     decision = Decision::Replaces;
-                    self.queue_entry(parts, record_bytes)
+                    self.queue_entry(parts, record_bytes, reserved)
                 }
                 Err(refused) => Err(refused),
             }
@@ -283,8 +316,13 @@ impl Shared {
         admission::count(&self.counters, decision, body_bytes);
     }
 
-    fn queue_entry(&self, parts: EntryParts, weight: u64) -> Result<Arc<Entry>, NotCommitted> {
-        self.queue.push(weight, || {
+    fn queue_entry(
+        &self,
+        parts: EntryParts,
+        weight: u64,
+        reserved: Option<Reserved>,
+    ) -> Result<Arc<Entry>, NotCommitted> {
+        let make = || {
             let stale = self.is_stale(&parts);
             if stale && !planted(Bug::StaleGenerationAccepted) {
                 return Err(NotCommitted::Stale);
@@ -299,7 +337,11 @@ impl Shared {
             let entry = Arc::new(Entry::new(parts, self.draw()));
             let previous = self.memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
             Ok(Unwritten::of(entry, previous))
-        })
+        };
+        match reserved {
+            Some(reserved) => self.queue.push_reserved(reserved, make),
+            None => self.queue.push(weight, make),
+        }
     }
 
     /// Counts what was not committed and says why.
@@ -322,6 +364,15 @@ impl Shared {
     /// The incarnation of the segment that a location is in.
     pub fn incarnation_at(&self, location: Location, head: u64) -> u64 {
         self.layout.incarnation_of(location.unit * UNIT_BYTES / self.layout.segment_bytes, head)
+    }
+
+    /// Whether the index leads to a location, which is of that incarnation, and to nothing younger for its hash.
+    ///
+    /// Where it leads to something younger that need not be the same key's, but it may be.
+    pub fn is_newest(&self, hash: KeyHash, location: Location, incarnation: u64) -> bool {
+        let head = self.head.load(Ordering::Acquire);
+        let age = |location: Location| (self.incarnation_at(location, head), location.unit);
+        age(location).0 == incarnation && self.index.leads_last_to(hash, location, age)
     }
 
     /// The blocks that a record at a location may take; `None` where there is no such place.

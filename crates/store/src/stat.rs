@@ -87,6 +87,14 @@ counters! {
     puts_stale,
     /// Purges that returned.
     purges,
+    /// Of these: of a key that the store could not hold, so that nothing was written.
+    purges_absent,
+    /// Purges that waited until others were forgotten.
+    purges_waited,
+    /// How long they waited together, in microseconds.
+    purges_waited_us,
+    /// Segments that were reclaimed so that purges could be forgotten.
+    purge_segments_reclaimed,
     /// Gets whose object had been purged.
     hits_purged,
     /// Records found damaged when read; each costs its object.
@@ -97,6 +105,8 @@ counters! {
     device_reads,
     /// Bytes read from the device for records.
     device_read_bytes,
+    /// Gets that were answered by a read that another get had begun; they count as answered from disk, too.
+    reads_shared,
     /// Reads that the device failed.
     device_read_errors,
     /// Reads that took the cluster around an object.
@@ -223,8 +233,11 @@ pub struct Stat {
     pub head_incarnation: u64,
     /// Bodies up to this size are one record, in bytes.
     pub whole_bytes_max: u64,
-    /// Entries in the index (objects, and fragments of large ones).
+    /// Entries in the index (objects, and fragments of large ones); while it is loading, what its checkpoint says.
     pub entries: u64,
+    /// Whether the index is still being read. Then other figures of the index count the parts that are there.
+    #[serde(default)]
+    pub index_loading: bool,
     /// What the index's entries may take on disk, in bytes.
     pub entries_bytes: u64,
     /// Bytes of the index.
@@ -261,6 +274,18 @@ pub struct Stat {
     pub warming: bool,
     /// Live purge records.
     pub purge_records: u64,
+    /// How many of them there may be; purges beyond wait while the oldest segments are reclaimed.
+    #[serde(default)]
+    pub purge_records_max: u64,
+    /// Purges that wait so now.
+    #[serde(default)]
+    pub purges_waiting: u64,
+    /// Bytes of the names that tell whether a purge needs a record.
+    #[serde(default)]
+    pub names_bytes: u64,
+    /// Whether all names are known; before, each purge gets a record.
+    #[serde(default)]
+    pub names_known: bool,
     /// How far puts have come.
     pub sequences: Sequences,
     /// What is admitted to the disk.
@@ -317,10 +342,15 @@ impl Stat {
                 (&mut sum.fill_bytes, stat.fill_bytes),
                 (&mut sum.memory_tags_bytes, stat.memory_tags_bytes),
                 (&mut sum.purge_records, stat.purge_records),
+                (&mut sum.purge_records_max, stat.purge_records_max),
+                (&mut sum.purges_waiting, stat.purges_waiting),
+                (&mut sum.names_bytes, stat.names_bytes),
             ] {
                 *total += part;
             }
+            sum.index_loading |= stat.index_loading;
             sum.warming |= stat.warming;
+            sum.names_known &= stat.names_known;
             sum.admission.add(&stat.admission);
             sum.counts.add(&stat.counts);
             let (all, one) = (&mut sum.recovery, &stat.recovery);
@@ -345,6 +375,7 @@ impl Store {
         let shared = self.shared();
         let layout = &shared.layout;
         let (capacity, used, unwritten, entries) = shared.memory.usage();
+        let index_loading = !shared.presence.is_whole();
         let counts = shared.counters.snapshot();
         let admission = shared.admission.stat(shared.counters.written_bytes(), &counts);
         Stat {
@@ -355,7 +386,8 @@ impl Store {
             segment_count: layout.segment_count,
             head_incarnation: shared.head.load(Ordering::Acquire),
             whole_bytes_max: layout.whole_bytes_max,
-            entries: shared.index.len(),
+            entries: if index_loading { shared.checkpoint_entries } else { shared.index.len() },
+            index_loading,
             entries_bytes: shared.index.record_bytes(),
             index_bytes: shared.index.bytes(),
             marks_bytes: shared.marks.bytes(),
@@ -374,6 +406,10 @@ impl Store {
             fill_bytes: shared.fills.bytes(),
             warming: shared.warming.load(Ordering::Acquire),
             purge_records: shared.purges.len() as u64,
+            purge_records_max: shared.purge_rules_max,
+            purges_waiting: shared.purges_waiting.load(Ordering::Relaxed),
+            names_bytes: shared.names.bytes(),
+            names_known: shared.names.are_known(shared.head.load(Ordering::Acquire)),
             sequences: shared.sequences(),
             admission,
             written_per_admitted: counts.written_per_admitted(),

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use nectary_block::{Buffer, SharedDevice, read, write};
 use nectary_cache::Gdsf;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::admission::Admission;
 use crate::budget::Budget;
@@ -28,11 +29,13 @@ use crate::loading::Presence;
 use crate::lookup::Resident;
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
+use crate::names::Names;
 use crate::object::Object;
-use crate::options::{CreateOptions, OpenOptions};
+use crate::options::{Background, CreateOptions, OpenOptions};
 use crate::purge_log::PurgeLog;
+use crate::purges::rules_max;
 use crate::queue::Queue;
-use crate::recovery::{self, Membership};
+use crate::recovery::{self, Membership, Opening, SpanPurges};
 use crate::regroup::Views;
 use crate::shared::{Parts, Shared};
 use crate::stat::{Counters, Sequence, Sequences};
@@ -45,15 +48,22 @@ const COMMANDS_MAX: usize = 1024;
 struct Inner {
     shared: Arc<Shared>,
     commands: Option<mpsc::Sender<Command>>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    writer: Mutex<Option<WriterHandle>>,
+}
+
+/// What the writer runs on.
+enum WriterHandle {
+    Thread(std::thread::JoinHandle<()>),
+    /// Ends where it stands when this is dropped.
+    Task(#[expect(dead_code, reason = "held for its drop")] AbortOnDropHandle<()>),
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // The writer ends when nobody can ask it for anything.
         self.commands = None;
-        let thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        if let Some(thread) = thread {
+        let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(WriterHandle::Thread(thread)) = writer {
             let _ = thread.join();
         }
     }
@@ -110,9 +120,11 @@ impl Store {
         if size > device_bytes {
             device.grow(size).await?;
         }
-        let identity = u128::from(random_u64()) << 64 | u128::from(random_u64());
+        let mut random = random_u64s(options.seed);
+        let identity = u128::from(random()) << 64 | u128::from(random());
         let created_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-        let planned = Layout::plan(size, options.segment_bytes, identity, random_u64(), created_s)
+        let hash_seed = member.hash_seed().unwrap_or_else(&mut random);
+        let planned = Layout::plan(size, options.segment_bytes, identity, hash_seed, created_s)
             .map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
         let layout = Layout { member, ..planned };
         // The old superblocks go first, so that a half-made store is not taken for the old one.
@@ -153,7 +165,7 @@ impl Store {
     ///
     /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small; `Io`.
     /// Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended since the
-    /// checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` counts the parts that are there.
+    /// checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` says what that had until all is there.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recovery::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -163,11 +175,16 @@ impl Store {
                 "{spec}: this is span {number} of a store of {count}, counted from 0; name all its spans"
             )));
         }
-        Store::open_span(device, layout, options).await
+        Store::open_span(device, layout, options, SpanPurges::default()).await
     }
 
     /// Opens one span of a store.
-    pub(crate) async fn open_span(device: SharedDevice, layout: Layout, options: OpenOptions) -> Result<Store, Error> {
+    pub(crate) async fn open_span(
+        device: SharedDevice,
+        layout: Layout,
+        options: OpenOptions,
+        purges: SpanPurges,
+    ) -> Result<Store, Error> {
         let spec = device.spec();
         options.check().map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
         if device.geometry().size_bytes < layout.span_bytes {
@@ -183,7 +200,8 @@ impl Store {
                 )
             })?;
         }
-        let recovered = recovery::recover(&device, &layout, options.memory_bytes / 2).await?;
+        let recovered =
+            recovery::recover(&device, &layout, options.memory_bytes / 2, Opening::of(&options), purges).await?;
         let layout = layout.with_tags(&device).await?;
         let marked_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
         let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
@@ -193,20 +211,33 @@ impl Store {
         let twins = Twins::new(options.memory_bytes, layout.hash_seed, regroups);
         let admission = Admission::new(&options.admission, options.memory_bytes);
         let index_bytes = recovered.checkpoint.map_or(0, |header| header.index_bytes()).max(recovered.index.bytes());
-        let fixed = index_bytes + marks.bytes() + hints.bytes() + twins.bytes() + admission.bytes();
-        let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0);
+        let names = Arc::new(Names::new(&layout, recovered.position.incarnation, options.memory_bytes));
+        let purge_rules_max = recovered.purge_log.live_records_max().min(rules_max(options.memory_bytes));
+        let fixed = index_bytes
+            + marks.bytes()
+            + hints.bytes()
+            + twins.bytes()
+            + admission.bytes()
+            + names.bytes()
+            + recovered.purges.bytes();
+        let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0)
+            .with_objects_bytes_max(options.objects_bytes_max);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared::new(Parts {
             device,
             layout,
             index: recovered.index,
             presence: Presence::new(recovered.rest.loading.as_ref()),
+            checkpoint_entries: recovered.checkpoint.map_or(0, |header| header.entries()),
             memory: MemoryTier::new(Box::new(Gdsf::new(budget.tier_bytes))),
             purges: recovered.purges,
+            purge_rules_max: purge_rules_max as u64,
+            names: Arc::clone(&names),
             queue: Queue::new(
                 budget.unwritten_bytes,
                 budget.append_bytes.min(budget.unwritten_bytes / 2),
                 recovered.recovered_sequence,
+                names,
             ),
             admission,
             marks,
@@ -217,12 +248,14 @@ impl Store {
             views: Views::new(options.memory_bytes, options.rewrite_percent, regroups),
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
             pack_end: options.pack_end,
+            background: options.background,
             fills: FillTable::new(budget.fill_bytes),
             recovery: recovered.recovery,
             head: recovered.position.incarnation,
             clock: recovered.clock,
             recovered_sequence: recovered.recovered_sequence,
             since: recovered.membership.since,
+            purge_number: recovered.purge_log.order().number,
         }));
         let writer = Writer::new(
             Arc::clone(&shared),
@@ -233,7 +266,9 @@ impl Store {
                 life: recovered.life,
                 membership: recovered.membership,
                 last_sequence: recovered.last_sequence,
+                opening: Opening::of(&options),
                 memory_bytes: options.memory_bytes,
+                objects_bytes_max: options.objects_bytes_max,
                 append_bytes: budget.append_bytes,
                 buffers_bytes: budget.append_buffers_bytes,
                 purge_log: recovered.purge_log,
@@ -244,14 +279,13 @@ impl Store {
                 flush_interval: options.flush_interval,
             },
         );
-        let thread = std::thread::Builder::new()
-            .name("nectary-store".into())
-            .spawn(move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(writer.run()),
-                Err(error) => writer.cannot_run(&error),
-            })
-            .map_err(|error| Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}")))?;
-        let inner = Inner { shared, commands: Some(sender), thread: Mutex::new(Some(thread)) };
+        let handle = match options.background {
+            Background::Caller => WriterHandle::Task(AbortOnDropHandle::new(tokio::spawn(writer.run()))),
+            Background::Threads => WriterHandle::Thread(writer_thread(writer).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}"))
+            })?),
+        };
+        let inner = Inner { shared, commands: Some(sender), writer: Mutex::new(Some(handle)) };
         Ok(Store { inner: Arc::new(inner) })
     }
 
@@ -336,6 +370,8 @@ impl Store {
         }
         if body.len() as u64 <= shared.layout.whole_bytes_max {
             let (primary_hash, hash) = shared.hash(key);
+            // Before its generation is drawn: a purge that is later finds the name.
+            shared.names.note(primary_hash);
             let parts = EntryParts {
                 key: key.to_owned(),
                 primary_hash,
@@ -348,7 +384,7 @@ impl Store {
                 tags: shared.tags(tags.iter().copied())?,
             };
             let decision = shared.decide(hash, Some(parts.object_bytes));
-            return shared.commit(parts, decision).map(|entry| Sequence(entry.sequence));
+            return shared.commit(parts, decision, None).map(|entry| Sequence(entry.sequence));
         }
         let mut fill = fill::begin_alone(shared, key);
         fill.tag(tags.iter().copied())?;
@@ -435,6 +471,11 @@ impl Store {
         self.shared().since.load(Ordering::Acquire)
     }
 
+    /// The number of the last purge of its store that is durable on it.
+    pub(crate) fn purge_number(&self) -> u64 {
+        self.shared().purge_number.load(Ordering::Acquire)
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
     }
@@ -458,11 +499,44 @@ impl Store {
         &self,
         command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
     ) -> Result<(), Error> {
+        let answer = self.send(command).await?;
+        self.answer(answer).await
+    }
+
+    /// Asks the writer for something; returns once the writer will come to it.
+    pub(crate) async fn send(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let ended = || self.shared().stopped_error();
         let commands = self.inner.commands.as_ref().ok_or_else(ended)?;
         commands.send(command(reply)).await.map_err(|_| ended())?;
-        answer.await.map_err(|_| ended())?
+        Ok(answer)
+    }
+
+    /// Waits for what the writer says.
+    pub(crate) async fn answer(&self, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
+        answer.await.map_err(|_| self.shared().stopped_error())?
+    }
+}
+
+/// Runs the writer on a thread and a runtime of its own.
+fn writer_thread(writer: Writer) -> std::io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new().name("nectary-store".into()).spawn(move || {
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(writer.run()),
+            Err(error) => writer.cannot_run(&error),
+        }
+    })
+}
+
+/// Random numbers from a seed, or else from the operating system.
+fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
+    let mut drawn = 0_u64;
+    move || {
+        drawn += 1;
+        seed.map_or_else(random_u64, |seed| xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), seed))
     }
 }
 

@@ -184,13 +184,11 @@ fn take(shared: &Shared, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed
         return Warmed::No;
     }
     let is_newest = || {
-        let head = shared.head.load(Ordering::Acquire);
-        let age = |location: &Location| (shared.incarnation_at(*location, head), location.unit);
-        let newest = shared.index.candidates(hash).into_iter().max_by_key(age);
-        let newest = newest.is_some_and(|newest| newest.unit == location.unit);
-        (newest || planted(Bug::HotListIgnoresReplacement)) && age(&location).0 == extent.incarnation
+        shared.is_newest(hash, location, extent.incarnation)
+            || (planted(Bug::HotListIgnoresReplacement)
+                && shared.incarnation_at(location, shared.head.load(Ordering::Acquire)) == extent.incarnation)
     };
-    let entry: Option<Entry> = shared.unasked(bytes, &record, location, Bug::HotListIgnoresPurge);
+    let entry: Option<Entry> = shared.unasked(bytes, &record, location, planted(Bug::HotListIgnoresPurge));
     let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
     let warmed = shared.memory.put_warm(&entry, hot.references(), is_newest);
     if warmed == Warmed::Taken {

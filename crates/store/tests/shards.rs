@@ -5,8 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{body, open, options, read_all};
-use nectary_block::{MemoryDevice, read};
+use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice, read};
 use nectary_store::{CreateOptions, KeyRef, Store};
+use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
 /// So many that the index is not loaded before the store is open.
@@ -90,6 +91,58 @@ async fn index_that_comes_shard_by_shard_leads_to_everything_also_where_its_chec
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].contains(&format!("checkpoint {newest} is damaged")), "{notes:?}");
         store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn while_the_index_comes_stat_says_how_many_entries_its_checkpoint_has() {
+    let image = crashed().await;
+    let chunks = chunks(&image);
+    let newest = chunks.iter().map(|(_, number)| *number).max().unwrap();
+    let (last, _) = *chunks.iter().rfind(|(_, number)| *number == newest).unwrap();
+    let gate = watch::Sender::new(false);
+    let device =
+        Gated { inner: Arc::new(MemoryDevice::from_image(image)), offset: last as u64, is_open: gate.subscribe() };
+    let store = open(Arc::new(device)).await;
+    let stat = store.stat();
+    assert!(stat.index_loading && (OBJECTS..OBJECTS + OBJECTS / 100).contains(&stat.entries), "{}", stat.entries);
+    gate.send_replace(true);
+    store.check(|_, _| ()).await;
+    let stat = store.stat();
+    assert!(!stat.index_loading && stat.entries >= OBJECTS, "{}", stat.entries);
+}
+
+/// A device that holds what is read at one place until its gate opens.
+struct Gated {
+    inner: SharedDevice,
+    offset: u64,
+    is_open: watch::Receiver<bool>,
+}
+
+impl Filter for Gated {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        format!("gated({})", self.inner.spec())
+    }
+
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        if request.operation != Operation::Read
+            || !(request.offset..request.offset + request.length).contains(&self.offset)
+        {
+            return operation(&self.inner);
+        }
+        let (inner, mut is_open) = (Arc::clone(&self.inner), self.is_open.clone());
+        Box::pin(async move {
+            let _ = is_open.wait_for(|is_open| *is_open).await;
+            operation(&inner).await
+        })
     }
 }
 

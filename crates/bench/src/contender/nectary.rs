@@ -106,7 +106,7 @@ pub(super) fn create(place: &Place) -> Result<(), Error> {
     block_on(async {
         let device = nectary_block::open(&spec(place), &DeviceOptions::default()).await?;
         let size_bytes = place.disk_bytes.min(device.geometry().size_bytes);
-        let options = CreateOptions { size_bytes, segment_bytes: None, force: true };
+        let options = CreateOptions { size_bytes, segment_bytes: None, force: true, ..CreateOptions::default() };
         Ok(Store::create(device, &options).await?)
     })
 }

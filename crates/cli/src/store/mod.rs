@@ -31,7 +31,12 @@ pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
 async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
     let spec = &arguments.device.spec;
     let mut devices = span_devices(spec, &arguments.spans, &arguments.device.engine, arguments.size).await;
-    let options = CreateOptions { size_bytes: 0, segment_bytes: arguments.segment, force: arguments.force };
+    let options = CreateOptions {
+        size_bytes: 0,
+        segment_bytes: arguments.segment,
+        force: arguments.force,
+        ..CreateOptions::default()
+    };
     for named in &mut devices {
         let SpanDevice { spec, device, size_bytes } = named;
         let device = match device {

@@ -239,7 +239,12 @@ async fn read(store: &Store, key: &str) -> Option<Vec<u8>> {
 static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let device = Arc::new(MemoryDevice::new(SPAN_BYTES));
     block_on(async {
-        let options = CreateOptions { size_bytes: SPAN_BYTES, segment_bytes: Some(SEGMENT_BYTES), force: false };
+        let options = CreateOptions {
+            size_bytes: SPAN_BYTES,
+            segment_bytes: Some(SEGMENT_BYTES),
+            force: false,
+            ..CreateOptions::default()
+        };
         Store::create(device.clone(), &options).await.expect("it fits");
         let options = open_options();
         let store = Store::open(device.clone(), options).await.expect("it was made");

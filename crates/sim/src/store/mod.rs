@@ -3,6 +3,7 @@
 //! Owns: models of the store that share no code with it, and checkers that compare. Leaves to others: which crash states
 //! there are (`crate::crash`), and the store itself.
 
+pub mod concurrent;
 pub mod crash_check;
 pub mod crash_run;
 pub mod expectation;

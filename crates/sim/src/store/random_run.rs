@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
 use nectary_store::planted::{Bug, plant};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, Store, WriteBudget,
+    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions, Store,
+    WriteBudget,
 };
 
 use crate::random::Random;
@@ -178,7 +179,8 @@ fn open_options(restarts: u64) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
     let (reinsert_percent, rewrite_percent) = [(10, 20), (0, 100), (10, 100), (0, 20)][(restarts % 4) as usize];
-    let usual = OpenOptions { admission: admission(restarts), ..OpenOptions::default() };
+    let index_loading = [IndexLoading::Shards, IndexLoading::Apart][(restarts / 2 % 2) as usize];
+    let usual = OpenOptions { admission: admission(restarts), index_loading, ..OpenOptions::default() };
     OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
 }
 

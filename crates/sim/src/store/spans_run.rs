@@ -2,17 +2,20 @@
 //!
 //! Owns: what may be found of each key. After a put, until the next end of the store, that version and no other; after an
 //! end what was synced or anything later; after a purge nothing that began before it. Which spans were there changes nothing of that:
-//! a loss costs hits and nothing else, and only those of the span that is lost.
+//! a loss costs hits and nothing else, and only those of the span that is lost. A span that is put back as it was earlier, beside one that
+//! was there all the time, brings back nothing that was purged; and nothing that was replaced, unless it is of the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, SharedDevice};
 use nectary_store::{
-    CreateOptions, Error, ErrorKind, Fill, FillRole, KeyRef, Object, OpenOptions, SpanDevice, SpanStat, Spans,
+    CreateOptions, Error, ErrorKind, Fill, FillRole, IndexLoading, KeyRef, Object, OpenOptions, SpanDevice, SpanStat,
+    Spans,
 };
 
 use crate::disk::{Disk, DiskOptions};
+use crate::flushed::{Flushed, Images};
 use crate::random::Random;
 use crate::store::{body, primary, variant};
 use crate::switch::{Off, Switch};
@@ -56,6 +59,8 @@ pub struct SpansReport {
     pub returns: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
+    /// Spans put back as they were earlier: in an earlier life, and in the one that ended.
+    pub put_back: [u64; 2],
     /// Opens that a crash ended.
     pub torn_opens: u64,
     /// Opens that were refused because spans were missing that may have gone on alone.
@@ -75,6 +80,8 @@ struct Expected {
     newest: u32,
     /// What a crash cannot take `oldest` below.
     durable: u32,
+    /// What nothing can take it below: the last purge that returned.
+    floor: u32,
     /// Whether a purge failed since the last put: it may hold all the same.
     is_shaken: bool,
     /// Whether nothing was stored since a purge. A put or a fill that is on its way has raised `newest` already.
@@ -85,6 +92,10 @@ struct Device {
     disk: Arc<Disk>,
     off: Off,
     is_away: bool,
+    /// As it was in an earlier moment, and the open after which that was.
+    copy: Option<(u64, Arc<Disk>)>,
+    /// What each flush left, where an open is to be ended by a crash.
+    flushed: Option<Images>,
 }
 
 struct Run {
@@ -94,6 +105,10 @@ struct Run {
     expected: Vec<Expected>,
     fills: Vec<(u32, u32, Fill)>,
     version: u32,
+    /// Opens so far.
+    opens: u64,
+    /// Whether no span is away at the next open.
+    keeps_all: bool,
     report: SpansReport,
     seed: u64,
 }
@@ -113,6 +128,8 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
             ),
             off: Off::default(),
             is_away: false,
+            copy: None,
+            flushed: None,
         });
         let mut run = Run {
             random,
@@ -121,6 +138,8 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
             expected: vec![Expected::default(); options.keys as usize],
             fills: Vec::new(),
             version: 0,
+            opens: 0,
+            keeps_all: false,
             report: std::mem::take(&mut report),
             seed,
         };
@@ -154,6 +173,9 @@ impl Run {
 
     async fn operate(&mut self) {
         self.report.operations += 1;
+        if self.random.chance(1) {
+            self.copy_some();
+        }
         let key = self.random.below(self.expected.len() as u64) as u32;
         match self.random.below(100) {
             0..=44 => {
@@ -252,6 +274,7 @@ impl Run {
             } else if keys(key as u32) {
                 expected.oldest = self.version;
                 expected.durable = self.version;
+                expected.floor = self.version;
                 expected.is_purged = true;
             }
         }
@@ -284,6 +307,9 @@ impl Run {
             0..=3 => self.lose().await,
             way => {
                 self.end([0, 0, 1, 1, 2, 2][way as usize - 4]).await;
+                if self.random.chance(40) {
+                    self.put_back();
+                }
                 self.reopen().await;
             }
         }
@@ -351,24 +377,69 @@ impl Run {
         }
     }
 
-    /// Opens the store, as a crash leaves it that came while it was opened: some disks as they were before.
+    /// Keeps a copy of some spans as a backup of their files would.
+    fn copy_some(&mut self) {
+        for span in 0..self.devices.len() {
+            if !self.devices[span].is_away && self.random.chance(40) {
+                self.devices[span].copy = Some((self.opens, self.devices[span].disk.crash()));
+            }
+        }
+    }
+
+    /// Puts a span back as it was earlier, where another one was there all the time and so knows better.
+    fn put_back(&mut self) {
+        let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
+        let span = self.random.below(self.devices.len() as u64) as usize;
+        if !there.iter().any(|other| *other != span) {
+            return;
+        }
+        let Some((opens, disk)) = self.devices[span].copy.take() else { return };
+        self.devices[span].disk = disk;
+        let is_same_life = opens == self.opens;
+        self.report.put_back[usize::from(is_same_life)] += 1;
+        if is_same_life {
+            // Nobody knows what was put on it since.
+            for expected in &mut self.expected {
+                (expected.oldest, expected.durable) = (expected.floor, expected.floor);
+            }
+        }
+        // Those that know better are there when it is opened.
+        self.keeps_all = true;
+    }
+
+    /// Opens the store; before that at times as far as a crash lets it come, which leaves some disks a change of the membership behind.
     async fn reopen(&mut self) {
         if self.version > 0 && self.random.chance(30) {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
+            self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
             // What begins empty does so before anybody knows that it is there.
             let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.life == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;
             self.report.torn_opens += 1;
+            // The last flush is that of the second change, and the one before it that of the first: no disk has the second where one
+            // lacks the first.
+            let is_second = self.random.chance(50);
             for ((device, before), is_empty) in self.devices.iter_mut().zip(before).zip(empty) {
-                if !is_empty && self.random.chance(50) {
-                    device.disk = before;
+                let mut images = device.flushed.take().map(|images| images.take()).unwrap_or_default();
+                let (second, first) = (images.pop(), images.pop());
+                if device.is_away {
+                    continue;
                 }
+                let is_behind = self.random.chance(50);
+                let found = match (is_second, is_behind) {
+                    (true, false) => second,
+                    (true, true) | (false, false) => first,
+                    (false, true) if is_empty => first,
+                    (false, true) => Some(before),
+                };
+                device.disk = found.expect("an open flushes each span that is there three times");
             }
             self.expected.iter_mut().for_each(|expected| expected.oldest = expected.durable);
         }
         self.open().await;
+        self.keeps_all = false;
     }
 
     /// Opens the store with some spans back and some away.
@@ -380,7 +451,8 @@ impl Run {
             let is_new = self.version == 0;
             for span in 0..self.devices.len() {
                 let device = &mut self.devices[span];
-                let was_away = std::mem::replace(&mut device.is_away, !is_new && self.random.chance(25));
+                let is_away = !is_new && self.random.chance(25) && !self.keeps_all;
+                let was_away = std::mem::replace(&mut device.is_away, is_away);
                 device.off.set(false);
                 self.report.returns += u64::from(was_away && !device.is_away);
             }
@@ -395,10 +467,17 @@ impl Run {
             let options = OpenOptions {
                 memory_bytes: (8 << 20) * self.devices.len() as u64,
                 write_delay: Duration::from_millis(5),
+                index_loading: IndexLoading::Shards,
                 ..OpenOptions::default()
             };
             match Spans::open(named, options).await {
                 Ok(store) => {
+                    self.opens += 1;
+                    let has_begun = |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.life == 1);
+                    if store.stat().spans.iter().all(has_begun) {
+                        // It is another store than the one that was copied.
+                        self.devices.iter_mut().for_each(|device| device.copy = None);
+                    }
                     self.store = Some(store);
                     return;
                 }
@@ -423,6 +502,10 @@ fn named((span, device): (usize, &Device)) -> SpanDevice {
     if device.is_away && span % 2 == 0 {
         return SpanDevice { spec, device: Err(Error::new(ErrorKind::Absent, "no such device")), size_bytes };
     }
+    let inner = match &device.flushed {
+        Some(images) => Arc::new(Flushed::new(inner, Arc::clone(&device.disk), images)),
+        None => inner,
+    };
     device.off.set(device.is_away);
     SpanDevice { spec, device: Ok(Arc::new(Switch::new(inner, &device.off))), size_bytes }
 }

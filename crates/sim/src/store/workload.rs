@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, KeyRef, OpenOptions, PackEnd, Sequence, Store,
+    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions, PackEnd,
+    Sequence, Store,
 };
 
 use crate::random::Random;
@@ -77,6 +78,7 @@ pub fn open_options() -> OpenOptions {
         reinsert_percent: 50,
         cluster_bytes: 16 << 10,
         cluster_read: ClusterRead::Cluster,
+        index_loading: IndexLoading::Shards,
         ..OpenOptions::default()
     }
 }
@@ -86,7 +88,12 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
     let mut random = Random::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let device: SharedDevice = memory.clone();
-    let create = CreateOptions { size_bytes: STORE_BYTES, segment_bytes: Some(SEGMENT_BYTES), force: true };
+    let create = CreateOptions {
+        size_bytes: STORE_BYTES,
+        segment_bytes: Some(SEGMENT_BYTES),
+        force: true,
+        ..CreateOptions::default()
+    };
     if random.chance(60) {
         leave_former_store(&device, &create, &mut random).await;
     }
@@ -99,6 +106,7 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
     // What is not in memory again after a restart is read from disk, and may be written anew beside what it is wanted with.
     let warm_up = random.chance(50);
     let admission = admission(seed);
+    let index_loading = [IndexLoading::Shards, IndexLoading::Apart, IndexLoading::BySize][(seed % 3) as usize];
     let options = OpenOptions {
         write_delay,
         reinsert_percent,
@@ -107,6 +115,7 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         cluster_bytes,
         warm_up,
         admission,
+        index_loading,
         ..open_options()
     };
     let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");

@@ -65,6 +65,7 @@ impl Shared {
             if self.may_be_on_disk(parts.hash) {
                 return Ok(Kept::MustBeWritten(parts));
             }
+            self.names.note(parts.primary_hash);
             let entry = Arc::new(Entry::in_memory_alone(parts, self.draw()));
             self.memory.put_kept(&entry);
             Ok(Kept::InMemory(entry))

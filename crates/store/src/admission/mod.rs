@@ -22,9 +22,9 @@ mod rate;
 mod sketch;
 
 use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::key::KeyHash;
 use crate::stat::{Counters, Counts};

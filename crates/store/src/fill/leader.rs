@@ -14,14 +14,16 @@ use super::{FillReader, FillShared, Head, Phase, State, WINDOW_BYTES_MAX};
 use crate::admission::Decision;
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
+use crate::format::RECORD_HEADER_BYTES;
 use crate::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::object::Object;
+use crate::queue::Reserved;
 use crate::shared::Shared;
 use crate::stat::{Counters, Sequence};
 use crate::tags::Tags;
 
 /// How long a fill waits for room in the store before it goes on without being stored.
-const ROOM_WAIT: Duration = Duration::from_millis(200);
+const ROOM_WAIT: Duration = Duration::from_millis(500);
 
 struct Target {
     key: Key,
@@ -40,6 +42,10 @@ pub struct Fill {
     tags: Tags,
     fragments: u32,
     decision: Decision,
+    /// Room for the object, where it is one record whose length is known.
+    reserved: Option<Reserved>,
+    /// It was waited for such room in vain.
+    has_no_room: bool,
     ended: bool,
 }
 
@@ -47,7 +53,7 @@ impl Fill {
     pub(super) fn new(shared: &Arc<Shared>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
         let fill = FillShared {
             hash,
-            generation: shared.fills.begin(|| shared.draw()),
+            generation: shared.fills.begin(primary_hash, || shared.draw()),
             superseded: AtomicBool::new(false),
             state: Mutex::new(State::default()),
             changed: Notify::new(),
@@ -61,6 +67,8 @@ impl Fill {
             tags: Tags::default(),
             fragments: 0,
             decision: Decision::Admitted,
+            reserved: None,
+            has_no_room: false,
             ended: false,
         }
     }
@@ -83,6 +91,19 @@ impl Fill {
     pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
         self.tags = self.tags.with(&self.shared.tags(tags)?)?;
         Ok(())
+    }
+
+    /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
+    /// [`is_admitted`](Self::is_admitted) says after [`start`](Self::start) what will become of it. Before `start`; a caller that leaves
+    /// it out may learn at the end only that the disk is too slow for what is put. *Cancel safety*: can be called again.
+    pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: u64) {
+        let layout = &self.shared.layout;
+        if body_bytes <= layout.whole_bytes_max {
+            let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
+            let weight = (RECORD_HEADER_BYTES + described) as u64 + body_bytes;
+            self.reserved = self.shared.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+            self.has_no_room = self.reserved.is_none();
+        }
     }
 
     /// Says that the response is storable, under this variant, and shows its head to all followers.
@@ -109,9 +130,13 @@ impl Fill {
         }
         let (_, hash) = self.shared.hash(key);
         self.decision = self.shared.decide(hash, body_bytes);
+        if !self.decision.is_admitted() {
+            (self.reserved, self.has_no_room) = (None, false);
+        }
         let mut state = self.fill.lock();
-        state.is_admitted = self.decision.is_admitted();
-        state.not_stored = !state.is_admitted && body_bytes.is_some_and(|bytes| bytes > layout.whole_bytes_max);
+        state.is_admitted = self.is_admitted();
+        state.not_stored =
+            self.has_no_room || (!state.is_admitted && body_bytes.is_some_and(|bytes| bytes > layout.whole_bytes_max));
         state.head = Some(Head { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
         state.stored_hash = Some(hash);
         state.tags = self.tags.clone();
@@ -122,10 +147,10 @@ impl Fill {
         true
     }
 
-    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and for memory where it
-    /// is one record; nobody need do anything else. Of a body of unknown length this may change as it comes in.
+    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and, where there was room, for
+    /// memory where it is one record; nobody need do anything else. Of a body of unknown length this may change as it comes in.
     pub fn is_admitted(&self) -> bool {
-        self.decision.is_admitted()
+        self.decision.is_admitted() && !self.has_no_room
     }
 
     /// Passes on the next piece of the body.
@@ -195,6 +220,10 @@ impl Fill {
                 Piece::Head { generation: self.fill.generation, count: self.fragments }
             };
             let body = if whole { self.gather(0, received) } else { Bytes::new() };
+            if whole && self.reserved.is_none() && self.decision.is_admitted() {
+                let weight = self.weight(body.len() as u64);
+                self.reserved = self.shared.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+            }
             self.commit(piece, body, received)
         };
         self.end(Phase::Done);
@@ -224,7 +253,7 @@ impl Fill {
             Piece::Whole => self.shared.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
         };
-        let entry = self.shared.commit(parts, decision)?;
+        let entry = self.shared.commit(parts, decision, None)?;
         let object = Object::new(entry, &self.shared);
         self.end(Phase::Object(object.clone()));
         Ok(object)
@@ -285,9 +314,17 @@ impl Fill {
         Ok(EntryParts { key, primary_hash, hash, piece, metadata, body, object_bytes, generation, tags })
     }
 
-    fn commit(&self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
+    /// What an object of one record takes in the queue, in bytes.
+    fn weight(&self, body_bytes: u64) -> u64 {
+        let target = self.target.as_ref().map_or(0, |target| target.key.len() + target.metadata.len());
+        let described = target + self.tags.record_bytes();
+        (RECORD_HEADER_BYTES + described) as u64 + body_bytes
+    }
+
+    fn commit(&mut self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
         let parts = self.parts(piece, body, object_bytes)?;
-        self.shared.commit(parts, self.decision).map(|entry| Sequence(entry.sequence))
+        let reserved = self.reserved.take();
+        self.shared.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
     }
 
     /// Stores what has come in as fragments; the last, short one only at the end.

@@ -20,7 +20,7 @@
 //! `write` waits for it. The same goes for what is not admitted to the disk and too long for one record. Either way a fill
 //! holds at most [`WINDOW_BYTES_MAX`] and a fragment.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -45,38 +45,60 @@ const WINDOW_BYTES_MAX: u64 = 2 << 20;
 /// The fills under way.
 pub(crate) struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillShared>>>,
-    /// The generations of all fills under way, also of those that nobody can join any more.
-    generations: Mutex<BTreeSet<u64>>,
+    /// All fills under way, also those that nobody can join any more.
+    running: Mutex<Running>,
     /// Bytes that all fills hold.
     bytes: AtomicU64,
     bytes_max: u64,
 }
 
+/// Fills under way.
+#[derive(Default)]
+struct Running {
+    /// By generation.
+    primaries: BTreeMap<u64, PrimaryHash>,
+    /// How many there are of each primary key.
+    counts: HashMap<PrimaryHash, u64>,
+}
+
 impl FillTable {
     pub fn new(bytes_max: u64) -> FillTable {
-        FillTable { fills: Mutex::default(), generations: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
+        FillTable { fills: Mutex::default(), running: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
     }
 
     /// The generation of the oldest fill under way.
     pub fn generation_min(&self) -> u64 {
-        self.generations().first().copied().unwrap_or(u64::MAX)
+        self.running().primaries.first_key_value().map_or(u64::MAX, |(generation, _)| *generation)
+    }
+
+    /// Whether a fill of a primary key is under way.
+    pub fn is_running(&self, primary: PrimaryHash) -> bool {
+        self.running().counts.contains_key(&primary)
     }
 
     /// Draws the generation of a fill that begins: under the lock, so that no purge that it falls under is retired before it
     /// is known to run.
-    fn begin(&self, draw: impl FnOnce() -> u64) -> u64 {
-        let mut generations = self.generations();
+    fn begin(&self, primary: PrimaryHash, draw: impl FnOnce() -> u64) -> u64 {
+        let mut running = self.running();
         let generation = draw();
-        generations.insert(generation);
+        running.primaries.insert(generation, primary);
+        *running.counts.entry(primary).or_default() += 1;
         generation
     }
 
     fn end(&self, generation: u64) {
-        self.generations().remove(&generation);
+        let mut running = self.running();
+        let Some(primary) = running.primaries.remove(&generation) else { return };
+        if let Some(count) = running.counts.get_mut(&primary) {
+            *count -= 1;
+            if *count == 0 {
+                running.counts.remove(&primary);
+            }
+        }
     }
 
-    fn generations(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.generations.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Bytes that fills hold.

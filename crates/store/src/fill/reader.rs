@@ -68,10 +68,9 @@ impl FillReader {
         }
     }
 
-    /// Whether what is read along is to be written to the disk; known once the head is. *Cost*: a lock, where not everything
-    /// is admitted.
+    /// Whether what is read along is to be written to the disk; known once the head is. *Cost*: a lock.
     pub fn is_admitted(&self) -> bool {
-        self.shared.admission.is_open() || self.fill.lock().is_admitted
+        self.fill.lock().is_admitted
     }
 
     /// Leaves out the body up to `offset`; before the first [`next`](Self::next).

@@ -5,19 +5,21 @@
 //!
 //! A change is in force once all whom it names have it; each names the last one before it that was. One that a crash ended was not
 //! in force where somebody whom it names has not come as far; then nothing was done under it, and the next change names the same one before.
+//! Each open makes two changes before it serves. So a span that knows neither was put back as it was in an earlier life, and what it holds
+//! may have been purged or replaced since. One that was put back as it was in this life is told by its purges (`open`).
 
 use crate::recovery::Membership;
 
 /// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be known.
 ///
-/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing. Who is not seen may have
-/// gone on alone.
+/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be an older copy. Who
+/// is not seen may have gone on alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
     candidates.into_iter().find(|latest| {
         let are_with_it = named(latest).all(|span| match seen.get(span) {
-            Some(Some(own)) => own.number == 0 || is_with(own, seen, latest),
+            Some(Some(own)) => own.number == 0 || is_with(own, seen, latest) || is_older_copy(own, latest),
             _ => false,
         });
         are_with_it && !has_rival(latest, seen)
@@ -32,10 +34,17 @@ pub(super) fn believed(span: usize, seen: &[Option<Membership>], latest: &Member
     own.number > 0 && latest.present >> span & 1 == 1 && is_with(own, seen, latest)
 }
 
-/// The identity of the last change that was in force, where `latest` is the last of all.
-pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) -> u64 {
-    let have_it = named(latest).all(|span| seen.get(span).copied().flatten().is_some_and(|own| own.id == latest.id));
-    if have_it { latest.id } else { latest.before }
+/// Number and identity of the last change that was in force, where `latest` is the last of all.
+pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) -> (u64, u64) {
+    let has_it = |own: Membership| own.id == latest.id || is_older_copy(&own, latest);
+    let have_it = named(latest).all(|span| seen.get(span).copied().flatten().is_some_and(has_it));
+    if have_it { (latest.number, latest.id) } else { (latest.before_number, latest.before) }
+}
+
+/// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was in force, and
+/// does not know of it. (It may also have been away then; it is not believed in either case.)
+fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
+    own.number < latest.before_number
 }
 
 /// Whether what a span remembers is a change, the one before it, or another after that one which came to nothing.
@@ -67,7 +76,13 @@ mod tests {
 
     /// Change `id` after `before`, which names the spans in `present`.
     fn knows(number: u64, before: u64, id: u64, present: u64) -> Option<Membership> {
-        Some(Membership { number, id, before, since: 0, present })
+        Some(Membership { number, id, before, before_number: 0, since: 0, present })
+    }
+
+    /// The same, where the number of the one before is known too.
+    fn follows(number: u64, before_number: u64, present: u64) -> Option<Membership> {
+        let id = |number| number * 10;
+        Some(Membership { number, id: id(number), before: id(before_number), before_number, since: 0, present })
     }
 
     fn who(seen: &[Option<Membership>]) -> Option<Vec<usize>> {
@@ -84,6 +99,27 @@ mod tests {
         assert_eq!(who(&[without_1, None, without_1]), Some(vec![0, 2]), "1 is still away");
         assert_eq!(who(&[without_1, all, all]), Some(vec![0, 2]), "2 is named, and nothing was done before it knew");
         assert_eq!(who(&[without_1, all, knows(0, 0, 0, 0)]), Some(vec![0]), "2 has lost what it knew");
+    }
+
+    #[test]
+    fn a_span_put_back_as_it_was_before_the_last_open_is_not_believed_and_does_not_hide_the_others() {
+        // Each open makes two changes: 5 and 6 in the life before, 7 and 8 in the last one.
+        let (now, half_way) = (follows(8, 7, 0b111), follows(7, 6, 0b111));
+        assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the life before");
+        assert_eq!(who(&[now, follows(2, 1, 0b111), now]), Some(vec![0, 2]), "1 is of long ago");
+        assert_eq!(who(&[now, half_way, now]), Some(vec![0, 1, 2]), "nothing was done before all had both");
+        assert_eq!(
+            who(&[half_way, follows(6, 5, 0b111), half_way]),
+            Some(vec![0, 1, 2]),
+            "an open that ended half way"
+        );
+        assert_eq!(who(&[half_way, follows(5, 4, 0b111), half_way]), Some(vec![0, 2]), "the same, and 1 is older");
+        assert_eq!(last_in_force(&[now, follows(6, 5, 0b111), now], &now.expect("some")), (8, 80));
+        assert_eq!(last_in_force(&[now, half_way, now], &now.expect("some")), (7, 70));
+        // 1 went on alone after the others were lost: it is not older than they are.
+        let alone = follows(9, 8, 0b010);
+        assert_eq!(who(&[now, alone, now]), Some(vec![1]));
+        assert_eq!(who(&[now, None, follows(6, 5, 0b111)]), None, "1 may still have gone on alone");
     }
 
     #[test]
@@ -107,7 +143,7 @@ mod tests {
         // Two changes after 5 came to nothing, as 1 had neither; 0 is empty since the first.
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
-        assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")), 50);
+        assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);
         // Here 1 went on alone after 5, and a change of number 7 came to nothing before that.
         let seen = [knows(7, 50, 70, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));

@@ -15,6 +15,8 @@
 //! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something, and begins empty;
 //! - a store is not opened while spans are missing that may have gone on without the others (those are named by the last change that
 //!   is known), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others know;
+//! - a span that is put back as it was earlier is noticed where another was there all the time: each open is a change (two, so that a
+//!   span which knows the one before the last is not of an earlier life), and purges are numbered in one order for all spans (`open`);
 //! - what stands in for a span that is away is believed only where it was put since a span last came back: what is left of an
 //!   earlier absence may have been replaced since, on the span that was back.
 //!
@@ -31,6 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nectary_block::SharedDevice;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::check::CheckReport;
 use crate::error::Error;
@@ -39,6 +42,8 @@ use crate::key::KeyRef;
 use crate::layout::{Member, SPANS_MAX};
 use crate::object::Object;
 use crate::planted::{Bug, planted};
+use crate::purge_log::PurgeOrder;
+use crate::purging::Turn;
 use crate::recovery::Membership;
 use crate::stat::{Sequence, SpanStat, Stat};
 use crate::store::{Store, random_u64};
@@ -74,8 +79,10 @@ struct Inner {
     present: AtomicU64,
     /// Whether it was closed: then nothing is lost that takes no more writes.
     is_closed: AtomicBool,
-    /// The number of the last change and the identity of the last that was in force; held while the next one is made.
-    membership: tokio::sync::Mutex<(u64, u64)>,
+    /// The number of the last change, and number and identity of the last that was in force; held while the next one is made.
+    membership: tokio::sync::Mutex<(u64, (u64, u64))>,
+    /// The number of the last purge; held until the writers of all spans have it.
+    purge_turn: Arc<tokio::sync::Mutex<u64>>,
     notes: Mutex<Vec<String>>,
 }
 
@@ -206,32 +213,32 @@ impl Spans {
     /// Purges a key with all its variants, as [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         // The key's span is not enough: another may have stood in for it and still do so for somebody who has just looked.
-        self.purge(|store| async move { store.purge_key(primary).await }).await
+        self.purge(|store, turn| async move { store.purge_key_in(primary, turn).await }).await
     }
 
     /// Purges everything, as [`Store::purge_all`].
     pub async fn purge_all(&self) -> Result<(), Error> {
-        self.purge(|store| async move { store.purge_all().await }).await
+        self.purge(|store, turn| async move { store.purge_all_in(turn).await }).await
     }
 
     /// Purges every key that begins with `prefix`, as [`Store::purge_prefix`].
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
-        self.purge(|store| async move { store.purge_prefix(prefix).await }).await
+        self.purge(|store, turn| async move { store.purge_prefix_in(prefix, turn).await }).await
     }
 
     /// Purges all that was put under a tag, as [`Store::purge_tag`].
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
-        self.purge(|store| async move { store.purge_tag(tag).await }).await
+        self.purge(|store, turn| async move { store.purge_tag_in(tag, turn).await }).await
     }
 
     /// Purges on every span that is there; one that fails has to be known to be away by all others before this returns.
     async fn purge<'a, F, R>(&'a self, purge: F) -> Result<(), Error>
     where
-        F: Fn(&'a Store) -> R,
+        F: Fn(&'a Store, Turn) -> R,
         R: Future<Output = Result<(), Error>> + 'a,
     {
         if let Some(only) = self.sole() {
-            return purge(only).await;
+            return purge(only, Turn::default()).await;
         }
         loop {
             self.notice_losses().await;
@@ -239,7 +246,11 @@ impl Spans {
             if asked == 0 {
                 return Err(all_lost());
             }
-            let results = join_all(self.present().map(|(_, store)| purge(store))).await;
+            let (order, guard) = self.purge_turn().await;
+            let purges = self.present().map(|(_, store)| purge(store, Turn { order, guard: Some(Arc::clone(&guard)) }));
+            let purges = join_all(purges);
+            drop(guard);
+            let results = purges.await;
             self.notice_losses().await;
             let present = self.inner.present.load(Ordering::Acquire);
             if let Some(error) = results.into_iter().find_map(Result::err)
@@ -252,6 +263,15 @@ impl Spans {
                 return Ok(());
             }
         }
+    }
+
+    /// The turn of the next purge, which ends when all that hold it have let go. A number may stay unused, on some spans or all: then
+    /// its purge never returned.
+    async fn purge_turn(&self) -> (PurgeOrder, Arc<OwnedMutexGuard<u64>>) {
+        let mut last = Arc::clone(&self.inner.purge_turn).lock_owned().await;
+        *last += 1;
+        let held = self.present().map(|(_, store)| store.purge_number()).min().unwrap_or(0);
+        (PurgeOrder { number: *last, held }, Arc::new(last))
     }
 
     /// Writes what was put before this call and flushes every span.
@@ -314,12 +334,13 @@ impl Spans {
         if !self.inner.is_closed.load(Ordering::Acquire) && self.present().any(|(_, store)| store.stopped().is_some()) {
             let present = self.inner.present.load(Ordering::Acquire);
             // Where nobody is left, each call says so itself.
-            let _ = self.settle(present).await;
+            let _ = self.settle(present, false).await;
         }
     }
 
-    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it in force.
-    async fn settle(&self, wanted: u64) -> Result<(), Error> {
+    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it in force. Where nobody has
+    /// failed since the last change, there is a new one only if `is_open`.
+    async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;
         let mut wanted = match inner.present.load(Ordering::Acquire) {
@@ -342,15 +363,16 @@ impl Spans {
                 inner.present.store(0, Ordering::Release);
                 return Err(all_lost());
             }
-            if inner.present.load(Ordering::Acquire) == wanted {
+            if inner.present.load(Ordering::Acquire) == wanted && !is_open {
                 return Ok(());
             }
-            let (number, before) = *last;
-            let next = Membership { number: number + 1, id: random_u64(), before, since: 0, present: wanted };
+            let (number, (before_number, before)) = *last;
+            let (number, id) = (number + 1, random_u64());
+            let next = Membership { number, id, before, before_number, since: 0, present: wanted };
             let told = join_all(there.iter().map(|(_, store)| store.set_membership(next))).await;
-            last.0 = next.number;
+            last.0 = number;
             if told.iter().all(Result::is_ok) {
-                last.1 = next.id;
+                last.1 = (number, id);
                 inner.present.store(wanted, Ordering::Release);
                 return Ok(());
             }
@@ -369,6 +391,7 @@ impl From<Store> for Spans {
             present: AtomicU64::new(1),
             is_closed: AtomicBool::new(false),
             membership: tokio::sync::Mutex::default(),
+            purge_turn: Arc::default(),
             notes: Mutex::default(),
         };
         Spans { inner: Arc::new(inner) }

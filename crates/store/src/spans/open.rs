@@ -4,7 +4,7 @@
 //! served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean (`membership`), and
 //! serving (`mod`).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use nectary_block::SharedDevice;
@@ -13,20 +13,53 @@ use super::membership::{self, believed, last_in_force};
 use super::placement::Placement;
 use super::{Inner, Span, SpanDevice, Spans};
 use crate::error::{Error, ErrorKind};
+use crate::format::PurgeRecord;
 use crate::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
 use crate::options::{CreateOptions, OpenOptions};
 use crate::planted::{Bug, planted};
-use crate::recovery::{self, Membership};
+use crate::purge_log::{self, PurgeLog, PurgeOrder};
+use crate::purges::all_record;
+use crate::recovery::{self, Membership, SpanPurges};
 use crate::store::{Store, random_u64};
 
 /// What was found on a device.
 enum Found {
     /// A span of a store.
-    Span(SharedDevice, Box<Layout>, Membership),
+    Span(Box<FoundSpan>),
     /// Nothing yet.
     Blank(SharedDevice),
     /// It cannot be used, and is not touched.
     Lost(String),
+}
+
+/// What was found of a span.
+struct FoundSpan {
+    device: SharedDevice,
+    layout: Layout,
+    membership: Membership,
+    /// Its purges, where they can be read at all.
+    purges: Option<purge_log::Recovered>,
+}
+
+impl Found {
+    /// How far it has come with the purges of its store.
+    fn order(&self) -> PurgeOrder {
+        match self {
+            Found::Span(span) => span.purges.as_ref().map(purge_log::Recovered::order).unwrap_or_default(),
+            Found::Blank(_) | Found::Lost(_) => PurgeOrder::default(),
+        }
+    }
+}
+
+/// A span that is to be opened.
+struct Part {
+    found: Found,
+    spec: String,
+    number: u32,
+    size_bytes: u64,
+    is_believed: bool,
+    /// Purges that it lacks.
+    missed: Vec<PurgeRecord>,
 }
 
 impl Spans {
@@ -67,8 +100,8 @@ impl Spans {
 
         let mut memberships = vec![None; count as usize];
         for (found, &number) in found.iter().zip(&numbers) {
-            if let Found::Span(_, _, membership) = found {
-                memberships[number as usize] = Some(*membership);
+            if let Found::Span(span) = found {
+                memberships[number as usize] = Some(span.membership);
             }
         }
         let known = match membership::latest(&memberships) {
@@ -87,27 +120,40 @@ impl Spans {
         })?;
         let mut spans: Vec<Option<Span>> = (0..count).map(|_| None).collect();
         let mut notes = Vec::new();
-        for (((found, spec), number), size_bytes) in found.into_iter().zip(specs).zip(numbers).zip(sizes) {
+        let mut parts: Vec<Part> = (found.into_iter().zip(specs).zip(numbers).zip(sizes))
+            .map(|(((found, spec), number), size_bytes)| {
+                let is_older_trusted = planted(Bug::OlderCopyTrusted) && known.present >> number & 1 == 1;
+                let is_believed = believed(number as usize, &memberships, &known) || is_older_trusted && !is_new;
+                Part { found, spec, number, size_bytes, is_believed, missed: Vec::new() }
+            })
+            .collect();
+        let order = compare_purges(&mut parts);
+        // Those that are behind first: they have what they missed before another span forgets it in a new lap of its log.
+        parts.sort_by_key(|part| part.found.order().number);
+        for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };
             let (weight, all) = (common.weights[number as usize], common.weights[..count as usize].iter());
             let share = options.admission.share(weight.into(), all.map(|weight| u64::from(*weight)).sum());
             let options = OpenOptions { admission: share, ..options.clone() };
-            let is_believed = believed(number as usize, &memberships, &known);
             let opened = match found {
-                Found::Span(device, layout, _) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
-                    Store::open_span(device, *layout, options.clone()).await
+                Found::Span(span) if is_believed || planted(Bug::ReturningSpanTrusted) && !is_new => {
+                    let FoundSpan { device, layout, purges, .. } = *span;
+                    Store::open_span(device, layout, options.clone(), SpanPurges { found: purges, order, missed }).await
                 }
-                Found::Span(device, layout, own) => {
-                    if own.number > 0 {
-                        notes.push(format!("{spec}: span {number} was away, or others may have been; it begins empty"));
+                Found::Span(span) => {
+                    let FoundSpan { device, layout, membership, .. } = *span;
+                    if membership.number > 0 {
+                        notes.push(format!(
+                            "{spec}: span {number} was away, or others may have been, or it is an older copy; it begins empty"
+                        ));
                     }
-                    begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options).await
+                    begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options, order).await
                 }
                 Found::Blank(device) => {
                     if !is_new {
                         notes.push(format!("{spec}: it was blank and takes the place of span {number}"));
                     }
-                    begin_anew(device, size_bytes, None, member, &options).await
+                    begin_anew(device, size_bytes, None, member, &options, order).await
                 }
                 Found::Lost(reason) => Err(Error::new(ErrorKind::Io, reason)),
             };
@@ -135,18 +181,14 @@ impl Spans {
             present: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             membership: tokio::sync::Mutex::new((known.number, last_in_force(&memberships, &known))),
+            purge_turn: Arc::new(tokio::sync::Mutex::new(order.number)),
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
-        let all_know = memberships
-            .iter()
-            .enumerate()
-            .all(|(number, own)| present >> number & 1 == 0 || own.is_some_and(|own| own.id == known.id));
-        if all_know && known.number > 0 && known.present == present {
-            store.inner.present.store(present, Ordering::Release);
-        } else {
-            store.settle(present).await?;
-        }
+        // Two changes: once the first span has the second one, all have the first. So a span that has neither was away, or is a copy of an
+        // earlier life.
+        store.settle(present, true).await?;
+        store.settle(present, true).await?;
         Ok(store)
     }
 
@@ -204,7 +246,9 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
         Err(error) => return Ok(Found::Lost(error.message)),
     };
     let membership = recovery::read_state(&device, &layout).await.membership;
-    Ok(Found::Span(device, Box::new(layout), membership))
+    // Where it cannot be read, opening the span says why.
+    let purges = PurgeLog::recover(&device, &layout).await.ok();
+    Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))
 }
 
 /// What all spans have in common: as those say that are there, or for a store that is to be made.
@@ -212,8 +256,8 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Er
     let count = specs.len() as u32;
     let mut common: Option<Member> = None;
     for (spec, found) in specs.iter().zip(found) {
-        let Found::Span(_, layout, _) = found else { continue };
-        let member = layout.member;
+        let Found::Span(span) = found else { continue };
+        let member = span.layout.member;
         if member.count != count {
             return Err(Error::invalid(format!(
                 "{spec}: this is one of {} spans of a store, and {count} devices were named; name all of its spans and no \
@@ -235,7 +279,8 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Er
             Found::Lost(reason) => {
                 return Err(Error::new(ErrorKind::Io, format!("{spec}: no store can be made: {reason}")));
             }
-            Found::Blank(device) | Found::Span(device, ..) => weight_of(*size, device),
+            Found::Blank(device) => weight_of(*size, device),
+            Found::Span(span) => weight_of(*size, &span.device),
         };
     }
     Ok(Member { set: new_set(), number: 0, count, weights })
@@ -268,23 +313,57 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
     )
 }
 
+/// Compares what spans that were there together know of the store's purges; returns how far they have come together.
+///
+/// One that lacks a purge of which another knows that all had it was put back as it was earlier: it is not believed. One that lacks
+/// others, as the store may have ended before they returned, gets them.
+fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
+    let believed = || parts.iter().filter(|part| part.is_believed);
+    let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));
+    if planted(Bug::OlderCopyTrusted) {
+        return order;
+    }
+    let missed: Vec<Vec<PurgeRecord>> = parts.iter().map(|part| missed(&part.found, believed())).collect();
+    for (part, missed) in parts.iter_mut().zip(missed) {
+        part.is_believed &= part.found.order().number >= order.held;
+        part.missed = missed;
+    }
+    order
+}
+
+/// The purges that a span lacks and others have; one of everything where that cannot be told.
+fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<PurgeRecord> {
+    let Found::Span(span) = found else { return Vec::new() };
+    let number = found.order().number;
+    let mut missed = Vec::new();
+    for other in others.filter(|other| other.found.order().number > number) {
+        let Found::Span(other) = &other.found else { continue };
+        let has_same_hashes = other.layout.hash_seed == span.layout.hash_seed;
+        match other.purges.as_ref().and_then(|purges| purges.since(number)).filter(|_| has_same_hashes) {
+            Some(records) => missed.extend(records.copied()),
+            None => return vec![all_record(0, 0)],
+        }
+    }
+    missed
+}
+
 /// Each device's number: its own, or a free one for those without.
 fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Error> {
     let mut taken = vec![false; count as usize];
     for (spec, found) in specs.iter().zip(found) {
-        if let Found::Span(_, layout, _) = found
-            && std::mem::replace(&mut taken[layout.member.number as usize], true)
+        if let Found::Span(span) = found
+            && std::mem::replace(&mut taken[span.layout.member.number as usize], true)
         {
             return Err(Error::invalid(format!(
                 "{spec}: span {} was named before; did another device take its place? Then \
                  blank the one that is out of date",
-                layout.member.number
+                span.layout.member.number
             )));
         }
     }
     let mut free = (0..count).filter(|number| !taken[*number as usize]);
     let number = |found: &Found| match found {
-        Found::Span(_, layout, _) => layout.member.number,
+        Found::Span(span) => span.layout.member.number,
         Found::Blank(_) | Found::Lost(_) => free.next().unwrap_or(0),
     };
     Ok(found.iter().map(number).collect())
@@ -297,9 +376,11 @@ async fn begin_anew(
     segment_bytes: Option<u64>,
     member: Member,
     options: &OpenOptions,
+    order: PurgeOrder,
 ) -> Result<Store, Error> {
-    let create = CreateOptions { size_bytes, segment_bytes, force: true };
+    let create = CreateOptions { size_bytes, segment_bytes, force: true, ..CreateOptions::default() };
     Store::create_span(device.clone(), &create, member).await?;
     let layout = recovery::read_superblock(&device).await?;
-    Store::open_span(device, layout, options.clone()).await
+    // It holds nothing, so it missed nothing.
+    Store::open_span(device, layout, options.clone(), SpanPurges { order, ..SpanPurges::default() }).await
 }

@@ -15,6 +15,7 @@ use crate::checkpoint::LogPosition;
 use crate::error::Error;
 use crate::format::BLOCK_BYTES;
 use crate::pack::{self, PackedAppend};
+use crate::planted::{Bug, planted};
 use crate::queue::Unwritten;
 use crate::stat::Counters;
 
@@ -83,6 +84,7 @@ impl Writer {
         let shared = &self.shared;
         let cluster_bytes = shared.clusters.cluster_bytes();
         let packing = pack::Packing { hints: &shared.hints, cluster_bytes, end: shared.pack_end };
+        items.iter().for_each(|item| shared.names.note_at(item.entry.primary_hash, incarnation));
         let buffer = self.buffers.take(pack::append_bytes(&items));
         let buffer_bytes = buffer.capacity() as u64;
         let packed = pack::pack(layout, incarnation, offset, items, sequence, known, &packing, buffer);
@@ -93,6 +95,9 @@ impl Writer {
         Counters::add(&shared.counters.tags_written_bytes, tags_bytes);
         self.appended_sequence = last_sequence;
         self.appended_records += items.len() as u64;
+        if planted(Bug::WrittenTooEarly) {
+            self.shared.written.fetch_max(last_sequence, Ordering::AcqRel);
+        }
         let bytes = buffer.len() as u64;
         let address = layout.segment_start(incarnation) + offset;
         let mut write = self.shared.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());

@@ -61,7 +61,8 @@ impl Writer {
             shared.device.spec()
         ));
         let bytes_max = self.memory_bytes / 2;
-        let (index, replay) = rebuild(&shared.device, &shared.layout, &shared.purges, bytes_max, number).await;
+        let (index, replay) =
+            rebuild(&shared.device, &shared.layout, &shared.purges, bytes_max, number, self.opening).await;
         for shard in (0..INDEX_SHARDS).filter(|shard| missing & 1 << shard != 0) {
             shared.index.adopt(shard, &index);
         }

@@ -10,18 +10,21 @@
 mod appends;
 mod buffers;
 mod index;
+mod names;
 mod publish;
 mod purges;
 mod segments;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use nectary_block::Buffer;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::budget::Budget;
 use crate::checkpoint::{CheckpointHeader, LogPosition, rewrite_hot, write_checkpoint};
@@ -30,14 +33,15 @@ use crate::format::PurgeRecord;
 use crate::index::Location;
 use crate::loading::Rest;
 use crate::planted::{Bug, planted};
-use crate::purge_log::{LogEnd, PurgeLog};
+use crate::purge_log::{LogEnd, PurgeLog, PurgeOrder};
 use crate::queue::Unwritten;
-use crate::recovery::{Membership, State, wipe_future, write_state};
+use crate::recovery::{Membership, Opening, State, write_state};
 use crate::replay::Suspect;
 use crate::shared::Shared;
 use crate::stat::Recovery;
 use crate::warm::{Warm, warm_up};
 use buffers::AppendBuffers;
+use purges::PurgesWritten;
 use segments::Tables;
 
 /// The index is checkpointed when this many times its size was appended.
@@ -57,13 +61,17 @@ const HOT_SHARE: u64 = 16;
 
 /// The memory tier makes room for the extents of groups in steps of so many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
+/// … and for purges in steps of so many.
+const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// What the writer can be asked for.
 pub(crate) enum Command {
     /// Write what waits now, flush, and say when.
     Sync(oneshot::Sender<Result<(), Error>>),
-    /// Make purges durable.
-    Purge(PurgeRecord, oneshot::Sender<Result<(), Error>>),
+    /// Make a purge durable, and how far its store has come with it.
+    Purge((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>),
+    /// Say when there is room for another purge.
+    PurgeRoom(oneshot::Sender<Result<(), Error>>),
     /// Write an index checkpoint.
     Checkpoint(oneshot::Sender<Result<(), Error>>),
     /// Remember durably which spans are there, under a number.
@@ -86,7 +94,10 @@ pub(crate) struct Start {
     pub life: u64,
     pub membership: Membership,
     pub last_sequence: u64,
+    /// How the index is read.
+    pub opening: Opening,
     pub memory_bytes: u64,
+    pub objects_bytes_max: Option<u64>,
     /// An append of several records has at most so many bytes …
     pub append_bytes: u64,
     /// … and the buffers of all in flight, where there are several.
@@ -102,6 +113,11 @@ pub(crate) struct Start {
     pub flush_interval: Option<Duration>,
 }
 
+/// Who waits for an answer.
+type Reply = oneshot::Sender<Result<(), Error>>;
+/// A purge, how far its store has come with it, and who waits for it.
+type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
+
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
 
 struct Written {
@@ -112,6 +128,17 @@ struct Written {
     buffer_bytes: u64,
 }
 
+/// Begins what runs beside the writer, and ends with it at the latest.
+fn task<F: Future<Output: Send> + Send + 'static>(future: F) -> AbortOnDropHandle<F::Output> {
+    AbortOnDropHandle::new(tokio::spawn(future))
+}
+
+/// What a flush came to, and the syncs that it answers.
+struct Flushed {
+    result: Result<(), Error>,
+    replies: Vec<Reply>,
+}
+
 /// The writer of a span.
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -120,22 +147,34 @@ pub(crate) struct Writer {
     in_flight: InFlight,
     buffers: AppendBuffers,
     suspects: Vec<Suspect>,
-    purge_log: PurgeLog,
+    /// `None` while some purges are being written.
+    purge_log: Option<PurgeLog>,
+    /// How far it is durable.
     purge_end: LogEnd,
-    purges_waiting: Vec<(PurgeRecord, oneshot::Sender<Result<(), Error>>)>,
+    /// At most one task, which has the log.
+    purging: JoinSet<PurgesWritten>,
+    purges_waiting: Vec<WaitingPurge>,
+    /// Who waits for room among purges, and since when.
+    room_waiting: Vec<(Instant, Reply)>,
+    /// When room is looked for again.
+    room_at: Option<Instant>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// At most one flush, and the syncs that it answers.
+    flushing: JoinSet<Flushed>,
     /// What stands in the segment that is overwritten next.
-    tables: Option<JoinHandle<Tables>>,
+    tables: Option<AbortOnDropHandle<Tables>>,
     /// Re-insertion from it.
-    harvest: Option<JoinHandle<()>>,
+    harvest: Option<AbortOnDropHandle<()>>,
     /// What brings back into memory what was there in the life before.
-    warming: Option<JoinHandle<()>>,
+    warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
+    /// At most one task, which learns what the ring holds.
+    names: JoinSet<()>,
     rest: Option<Rest>,
-    checkpoint: Option<JoinHandle<Result<Option<CheckpointHeader>, Error>>>,
+    checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,
     /// The newest checkpoint, and what writes its hot list anew.
     newest_checkpoint: Option<CheckpointHeader>,
-    hot: Option<JoinHandle<()>>,
+    hot: Option<AbortOnDropHandle<()>>,
     hot_at: Instant,
     /// How much the memory tier had taken in then, in bytes.
     hot_inserted_bytes: u64,
@@ -153,8 +192,9 @@ pub(crate) struct Writer {
     life: u64,
     membership: Membership,
     membership_changes: Vec<MembershipChange>,
-    replayed: Recovery,
+    opening: Opening,
     memory_bytes: u64,
+    objects_bytes_max: Option<u64>,
     append_bytes: u64,
     /// What waits has to wait for an append in flight.
     waits_for_append: bool,
@@ -176,9 +216,13 @@ impl Writer {
             suspects: Vec::new(),
             rest: Some(start.rest),
             purge_end: start.purge_log.end(),
-            purge_log: start.purge_log,
+            purge_log: Some(start.purge_log),
+            purging: JoinSet::new(),
             purges_waiting: Vec::new(),
+            room_waiting: Vec::new(),
+            room_at: None,
             syncs_waiting: Vec::new(),
+            flushing: JoinSet::new(),
             tables: None,
             harvest: None,
             warming: None,
@@ -187,6 +231,7 @@ impl Writer {
             hot_at: Instant::now(),
             hot_inserted_bytes: 0,
             warm: Some(start.warm),
+            names: JoinSet::new(),
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
             checkpoints_asked: Vec::new(),
@@ -200,8 +245,9 @@ impl Writer {
             life: start.life,
             membership: start.membership,
             membership_changes: Vec::new(),
-            replayed: start.replayed,
+            opening: start.opening,
             memory_bytes: start.memory_bytes,
+            objects_bytes_max: start.objects_bytes_max,
             append_bytes: start.append_bytes,
             waits_for_append: false,
             index_bytes: 0,
@@ -221,14 +267,15 @@ impl Writer {
     pub async fn run(mut self) {
         // Gets wait for it.
         self.bring_index().await;
-        // What an earlier life wrote beyond the end of the log goes before anything is written there; gets and puts need not
-        // wait for that.
-        if !self.replayed.clean
-            && let Err(error) = wipe_future(&self.shared.device, &self.shared.layout, self.position).await
-        {
-            self.fail(&error);
-        }
-        self.warming = self.warm.take().map(|warm| tokio::spawn(warm_up(Arc::clone(&self.shared), warm)));
+        let (warm_ended, names_begin) = oneshot::channel();
+        self.warming = self.warm.take().map(|warm| {
+            let warming = warm_up(Arc::clone(&self.shared), warm);
+            task(async move {
+                warming.await;
+                let _ = warm_ended.send(());
+            })
+        });
+        self.read_names(names_begin);
         loop {
             if let Err(error) = self.write_due().await {
                 self.fail(&error);
@@ -236,7 +283,10 @@ impl Writer {
             if let Err(error) = self.serve_purges().await {
                 self.fail(&error);
             }
-            self.serve_syncs().await;
+            if let Err(error) = self.make_purge_room().await {
+                self.fail(&error);
+            }
+            self.serve_syncs();
             for change in std::mem::take(&mut self.membership_changes) {
                 self.change_membership(change).await;
             }
@@ -249,17 +299,20 @@ impl Writer {
             self.rewrite_hot_if_due();
             let deadline = self.deadline();
             let shared = Arc::clone(&self.shared);
-            let warm = self.warming.as_ref().is_none_or(JoinHandle::is_finished);
+            let warm = self.warming.as_ref().is_none_or(AbortOnDropHandle::is_finished);
             let idle = self.in_flight.is_empty() && !self.suspects.is_empty() && warm;
             tokio::select! {
                 biased;
                 Some(written) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(written).await,
+                Some(ended) = self.purging.join_next(), if !self.purging.is_empty() => self.purges_written(ended),
+                Some(ended) = self.flushing.join_next(), if !self.flushing.is_empty() => self.flush_ended(ended),
                 command = self.commands.recv() => match command {
                     Some(Command::Sync(reply)) => self.syncs_waiting.push((shared.queue.last_sequence(), reply)),
                     Some(Command::Purge(record, reply)) => {
                         self.purges_waiting.push((record, reply));
                         self.gather_purges();
                     }
+                    Some(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
                     Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                     Some(Command::Membership(change)) => self.membership_changes.push(change),
                     Some(Command::Close(reply)) => self.closing = Some(reply),
@@ -272,11 +325,11 @@ impl Writer {
                 Some(ended) = async { match self.checkpoint.as_mut() { Some(task) => Some(task.await), None => None } },
                     if self.checkpoint.is_some() => self.checkpoint_ended(ended),
                 _ = shared.queue.wake.notified() => {}
-                _ = tokio::time::sleep_until(deadline.into()) => {}
+                _ = tokio::time::sleep_until(deadline) => {}
                 _ = std::future::ready(()), if idle => self.compare_suspects().await,
             }
             if self.flush_interval.is_some_and(|interval| self.flushed_at.elapsed() >= interval) {
-                self.flush_if_written().await;
+                self.flush_if_written();
             }
         }
     }
@@ -285,15 +338,18 @@ impl Writer {
     fn deadline(&self) -> Instant {
         let (_, oldest) = self.shared.queue.backlog();
         let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
-        let flush = self.flush_interval.map(|interval| self.flushed_at + interval);
+        let flush = self.flush_interval.filter(|_| self.flushing.is_empty());
+        let flush = flush.map(|interval| self.flushed_at + interval);
         let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
         let far = Instant::now() + Duration::from_secs(3600);
-        [write, flush, hot].into_iter().flatten().fold(far, Instant::min)
+        [write, flush, hot, self.room_at].into_iter().flatten().fold(far, Instant::min)
     }
 
     /// Gives the memory tier what the index leaves.
     fn divide_memory(&mut self) {
-        let index_bytes = self.shared.index.bytes() + self.shared.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP);
+        let index_bytes = self.shared.index.bytes()
+            + self.shared.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP)
+            + self.shared.purges.bytes().next_multiple_of(PURGES_BYTES_STEP);
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
             let shared = &self.shared;
@@ -301,11 +357,12 @@ impl Writer {
                 + shared.marks.bytes()
                 + shared.hints.bytes()
                 + shared.twins.bytes()
-                + shared.admission.bytes();
+                + shared.admission.bytes()
+                + shared.names.bytes();
             let reinserts = self.shared.reinsert_percent > 0;
             let fixed = fixed + self.tables_bytes_max();
             let budget = Budget::of(self.memory_bytes, fixed, &self.shared.layout, reinserts);
-            self.shared.memory.set_capacity(budget.tier_bytes);
+            self.shared.memory.set_capacity(budget.with_objects_bytes_max(self.objects_bytes_max).tier_bytes);
         }
     }
 
@@ -317,39 +374,65 @@ impl Writer {
         for (_, reply) in self.purges_waiting.drain(..) {
             let _ = reply.send(Err(self.shared.stopped_error()));
         }
+        for (_, reply) in self.room_waiting.drain(..) {
+            let _ = reply.send(Err(self.shared.stopped_error()));
+        }
     }
 
-    /// Answers syncs whose entries are all written, after one flush.
-    async fn serve_syncs(&mut self) {
+    /// Begins the flush for syncs whose entries are all written, unless another is under way: what was written since that
+    /// began is not flushed by it.
+    fn serve_syncs(&mut self) {
         if self.shared.stopped().is_some() {
             for (_, reply) in self.syncs_waiting.drain(..) {
                 let _ = reply.send(Err(self.shared.stopped_error()));
             }
             return;
         }
+        if !self.flushing.is_empty() {
+            return;
+        }
         let written = self.shared.written.load(Ordering::Acquire);
         let (due, waiting): (Vec<_>, Vec<_>) =
             self.syncs_waiting.drain(..).partition(|(sequence, _)| *sequence <= written);
         self.syncs_waiting = waiting;
-        if due.is_empty() {
+        if !due.is_empty() {
+            self.begin_flush(due.into_iter().map(|(_, reply)| reply).collect());
+        }
+    }
+
+    fn flush_if_written(&mut self) {
+        if !self.flushing.is_empty() {
             return;
         }
-        let result = self.shared.flush().await;
         self.flushed_at = Instant::now();
-        if let Err(error) = &result {
-            self.shared.stop(error.message.clone());
+        if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire) {
+            self.begin_flush(Vec::new());
         }
-        for (_, reply) in due {
+    }
+
+    /// Flushes beside appends, and answers when that is done.
+    fn begin_flush(&mut self, replies: Vec<Reply>) {
+        self.flushed_at = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        self.flushing.spawn(async move { Flushed { result: shared.flush().await, replies } });
+    }
+
+    fn flush_ended(&mut self, ended: Result<Flushed, JoinError>) {
+        let (result, replies) = match ended {
+            Ok(flushed) => (flushed.result, flushed.replies),
+            Err(error) => (Err(Error::stopped(format!("the flush's task failed: {error}"))), Vec::new()),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        for reply in replies {
             let _ = reply.send(result.clone());
         }
     }
 
-    async fn flush_if_written(&mut self) {
-        self.flushed_at = Instant::now();
-        if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire)
-            && let Err(error) = self.shared.flush().await
-        {
-            self.fail(&error);
+    async fn end_flushing(&mut self) {
+        while let Some(ended) = self.flushing.join_next().await {
+            self.flush_ended(ended);
         }
     }
 
@@ -386,9 +469,7 @@ impl Writer {
         self.appended_records = 0;
         self.checkpoint_waiting = std::mem::take(&mut self.checkpoints_asked);
         self.checkpoint =
-            Some(tokio::spawn(
-                async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await },
-            ));
+            Some(task(async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await }));
     }
 
     /// Starts to write the hot list anew where memory has changed since.
@@ -400,14 +481,14 @@ impl Writer {
         let inserted_bytes = self.shared.memory.inserted_bytes();
         let is_changed = inserted_bytes - self.hot_inserted_bytes >= self.shared.memory.capacity() / HOT_SHARE;
         let is_busy = self.checkpoint.is_some() || self.hot.as_ref().is_some_and(|task| !task.is_finished());
-        let is_warm = self.warming.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_warm = self.warming.as_ref().is_none_or(AbortOnDropHandle::is_finished);
         let Some(header) = self.newest_checkpoint.filter(|_| is_changed && !is_busy && is_warm) else { return };
         if self.shared.stopped().is_some() {
             return;
         }
         self.hot_inserted_bytes = inserted_bytes;
         let shared = Arc::clone(&self.shared);
-        self.hot = Some(tokio::spawn(async move {
+        self.hot = Some(task(async move {
             if let Err(error) = rewrite_hot(&shared, &header).await {
                 shared.note(format!("{}: the hot list is not written: {error}", shared.device.spec()));
             }
@@ -475,7 +556,10 @@ impl Writer {
 
     /// Writes everything that waits, a checkpoint and the clean mark.
     async fn close(&mut self) -> Result<(), Error> {
+        // What is accepted before is written.
+        self.shared.queue.refuse_more();
         self.end_harvest().await;
+        self.names.shutdown().await;
         if let Some(task) = self.warming.take() {
             // What it has not done goes into the hot list.
             self.shared.warm_list.known().await;
@@ -483,17 +567,23 @@ impl Writer {
             let _ = task.await;
         }
         while self.shared.stopped().is_none() {
-            self.serve_purges().await?;
+            if let Err(error) = self.serve_purges().await {
+                self.fail(&error);
+            }
             if self.shared.queue.backlog().1.is_some() && self.may_append() {
                 if let Err(error) = self.append().await {
                     self.fail(&error);
                 }
             } else if let Some(written) = self.in_flight.next().await {
                 self.complete(written).await;
+            } else if let Some(ended) = self.purging.join_next().await {
+                self.purges_written(ended);
             } else {
                 break;
             }
         }
+        self.end_purging().await;
+        self.end_flushing().await;
         if let Some(task) = self.checkpoint.take() {
             let _ = task.await;
         }
@@ -501,8 +591,6 @@ impl Writer {
         if self.shared.stopped().is_some() {
             return Err(self.shared.stopped_error());
         }
-        // Close the queue: what is put from now on is refused.
-        self.shared.queue.close().iter().for_each(|item| self.shared.give_up(item));
         let last_sequence = self.shared.written.load(Ordering::Acquire);
         let number = self.checkpoint_number + 1;
         write_checkpoint(&self.shared, number, self.position, last_sequence, self.purge_end).await?;

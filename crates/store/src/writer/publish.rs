@@ -24,7 +24,7 @@ impl Writer {
         let (mut admitted, mut purged) = (Vec::with_capacity(items.len()), Vec::new());
         for (item, location) in items {
             let Some((entry, verdict)) = self.publish_one(item, location) else { continue };
-            if verdict == Verdict::Tag {
+            if verdict != Verdict::Live {
                 purged.push(Arc::clone(&entry));
             }
             admitted.push(entry);
@@ -44,8 +44,9 @@ impl Writer {
             }
             return None;
         }
+        // What is purged is found all the same: until the purge is durable, it is what hides what it replaced.
         let verdict = shared.verdict(entry);
-        if verdict == Verdict::Key || (verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers)) {
+        if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
             shared.memory.drop_unwritten(entry);
             return None;
         }

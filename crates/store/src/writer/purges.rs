@@ -1,23 +1,43 @@
 //! Making purges durable.
 //!
-//! Owns: which purges share a block of the log and a flush, and room in the log. Leaves to others: the log (`purge_log`)
-//! and the rules in memory (`purges`).
+//! Owns: which purges share a block of the log and a flush, and room for more. Promises: appends go on while the log is
+//! written; a purge is answered when its block is durable. Leaves to others: the log (`purge_log`) and the rules in memory
+//! (`purges`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::stream::StreamExt;
+use tokio::task::JoinError;
+use tokio::time::Instant;
 
-use super::{Command, Writer};
-use crate::error::Error;
-use crate::format::{BLOCK_BYTES, PurgeRecord};
+use super::{Command, Reply, Writer};
+use crate::error::{Error, ErrorKind};
+use crate::format::{BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, PurgeRecord};
+use crate::planted::{Bug, planted};
+use crate::purge_log::PurgeLog;
+use crate::shared::Shared;
 use crate::stat::Counters;
+
+/// A purge waits at most so long for fills that keep others from being forgotten, …
+const FILLS_WAIT: Duration = Duration::from_secs(5);
+/// … and looks for their end in such steps.
+const FILLS_STEP: Duration = Duration::from_millis(50);
+
+/// What became of some purges that share a block; it gives the log back.
+pub(super) struct PurgesWritten {
+    log: PurgeLog,
+    replies: Vec<Reply>,
+    result: Result<(), Error>,
+}
 
 impl Writer {
     pub(super) fn gather_purges(&mut self) {
-        while self.purges_waiting.len() < crate::format::PURGE_RECORDS_PER_BLOCK {
+        while self.purges_waiting.len() < PURGE_RECORDS_PER_BLOCK {
             match self.commands.try_recv() {
                 Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
+                Ok(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
                 Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.shared.queue.last_sequence(), reply)),
                 Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                 Ok(Command::Membership(change)) => self.membership_changes.push(change),
@@ -31,54 +51,138 @@ impl Writer {
         }
     }
 
-    /// Makes the gathered purges durable, one block and one flush for all of them.
+    /// Begins to make the gathered purges durable, one block and one flush for all of them, unless others are being written.
     pub(super) async fn serve_purges(&mut self) -> Result<(), Error> {
-        if self.purges_waiting.is_empty() {
+        if self.purges_waiting.is_empty() || !self.purging.is_empty() {
             return Ok(());
         }
         if self.shared.stopped().is_some() {
             return Err(self.shared.stopped_error());
         }
-        if self.purge_log.is_full() {
-            self.compact_purges().await?;
+        let Some(mut log) = self.purge_log.take() else { return Err(self.shared.stopped_error()) };
+        let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
+        let (purges, replies): (Vec<_>, Vec<_>) = self.purges_waiting.drain(..count).unzip();
+        let mut records: Vec<PurgeRecord> = purges.iter().map(|(record, _)| *record).collect();
+        purges.iter().for_each(|(_, order)| log.advance(*order));
+        if planted(Bug::PurgeOfManyUnlogged) && records.len() > 8 {
+            records.pop();
         }
-        let count = self.purges_waiting.len().min(crate::format::PURGE_RECORDS_PER_BLOCK);
-        let batch: Vec<_> = self.purges_waiting.drain(..count).collect();
-        let records: Vec<PurgeRecord> = batch.iter().map(|(record, _)| *record).collect();
-        let written = self.shared.written.load(Ordering::Acquire);
-        let result = self.purge_log.commit(&records).await;
-        Counters::add(&self.shared.counters.metadata_bytes, 2 * BLOCK_BYTES);
-        Counters::add(&self.shared.counters.flushes, 1);
-        if result.is_ok() {
-            self.shared.admission.doubt.purges_are_durable(count as u64);
-            self.shared.flushed.fetch_max(written, Ordering::AcqRel);
-            self.purge_end = self.purge_log.end();
-        }
-        for (_, reply) in batch {
-            let _ = reply.send(result.clone());
-        }
-        result
-    }
-
-    /// Begins a new lap of the purge log; reclaims the oldest segments where too many records are still needed.
-    pub(super) async fn compact_purges(&mut self) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
-        let ahead = (2 * shared.queue.bytes_max()).div_ceil(shared.layout.segment_bytes);
-        let mut rounds = shared.layout.segment_count + ahead + 4;
-        while shared.purges.len() > self.purge_log.live_records_max() && rounds > 0 {
-            self.open_next_segment().await?;
-            self.start(Vec::new(), self.appended_sequence).await;
-            rounds -= 1;
-        }
-        if shared.purges.len() > self.purge_log.live_records_max() {
-            // A fill that began before them and never ends keeps them all: the log has no room for that.
-            shared.purges.collapse(shared.draw(), shared.purge_position());
-        }
-        while let Some(written) = self.in_flight.next().await {
-            self.complete(written).await;
-        }
-        self.purge_log.compact(&self.shared.purges).await?;
-        self.purge_end = self.purge_log.end();
+        self.purging.spawn(async move {
+            let result = write_purges(&shared, &mut log, &records).await;
+            PurgesWritten { log, replies, result }
+        });
         Ok(())
     }
+
+    /// Takes the log back and answers the purges that were written.
+    pub(super) fn purges_written(&mut self, ended: Result<PurgesWritten, JoinError>) {
+        let PurgesWritten { log, replies, result } = match ended {
+            Ok(written) => written,
+            // Who waits for it learns it from the reply that was dropped.
+            Err(error) => return self.fail(&Error::stopped(format!("the purge log's task failed: {error}"))),
+        };
+        match &result {
+            Ok(()) => {
+                self.shared.admission.doubt.purges_are_durable(replies.len() as u64);
+                self.purge_end = log.end();
+                self.shared.purge_number.store(log.order().number, Ordering::Release);
+            }
+            Err(error) => self.fail(error),
+        }
+        self.purge_log = Some(log);
+        for reply in replies {
+            let _ = reply.send(result.clone());
+        }
+    }
+
+    /// Waits until no purge is being written.
+    pub(super) async fn end_purging(&mut self) {
+        while let Some(ended) = self.purging.join_next().await {
+            self.purges_written(ended);
+        }
+    }
+
+    /// Notes somebody who waits for room among purges.
+    pub(super) fn ask_purge_room(&mut self, reply: Reply) {
+        self.room_waiting.push((Instant::now(), reply));
+        self.room_at = Some(Instant::now());
+    }
+
+    /// Where purges wait, makes room for them: forgets those that are not needed any more, and else reclaims the oldest segment.
+    /// Appends have their turn before the next one.
+    pub(super) async fn make_purge_room(&mut self) -> Result<(), Error> {
+        if self.room_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        if shared.stopped().is_some() {
+            self.room_at = None;
+            return Err(shared.stopped_error());
+        }
+        self.retire_purges();
+        let most = shared.purge_rules_max;
+        if (shared.purges.len() as u64) < most {
+            self.room_at = None;
+            self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Ok(()))));
+            return Ok(());
+        }
+        // What fills keep is not forgotten however much is reclaimed.
+        let kept = shared.purges.count_from(shared.fills.generation_min()) as u64;
+        if kept >= most {
+            self.room_at = Some(Instant::now() + FILLS_STEP);
+            let error = self.too_many_purges(kept);
+            let due = |waiting: &mut (Instant, Reply)| waiting.0.elapsed() >= FILLS_WAIT;
+            for (_, reply) in self.room_waiting.extract_if(.., due) {
+                let _ = reply.send(Err(error.clone()));
+            }
+        } else if shared.queue.backlog().1.is_some() {
+            // What waits has to come to lie where rules say that it does: a segment is opened only for what comes later.
+            if !self.append().await?
+                && let Some(written) = self.in_flight.next().await
+            {
+                self.complete(written).await;
+            }
+        } else {
+            self.open_next_segment().await?;
+            self.read_tables_ahead();
+            self.begin_harvest();
+            self.start(Vec::new(), self.appended_sequence).await;
+            Counters::add(&shared.counters.purge_segments_reclaimed, 1);
+            self.room_at = Some(Instant::now());
+        }
+        if self.room_waiting.is_empty() {
+            self.room_at = None;
+        }
+        Ok(())
+    }
+
+    fn too_many_purges(&self, kept: u64) -> Error {
+        let (spec, most) = (self.shared.device.spec(), self.shared.purge_rules_max);
+        Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{spec}: {most} purges are remembered, which is all there may be, and fills under way keep {kept} of them; nothing is \
+                 purged: try again when these fills have ended, or purge everything"
+            ),
+        )
+    }
+}
+
+/// Writes one block of records and flushes it, in a new lap where this one is full.
+async fn write_purges(shared: &Shared, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
+    if log.is_full() {
+        log.compact(&shared.purges).await?;
+        Counters::add(&shared.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));
+        Counters::add(&shared.counters.flushes, 1);
+    }
+    // What was written before the flush begins is flushed with it.
+    let written = shared.written.load(Ordering::Acquire);
+    let result = log.commit(records).await;
+    Counters::add(&shared.counters.metadata_bytes, 2 * BLOCK_BYTES);
+    Counters::add(&shared.counters.flushes, 1);
+    if result.is_ok() {
+        shared.flushed.fetch_max(written, Ordering::AcqRel);
+    }
+    result
 }

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use futures_util::stream::StreamExt;
-use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::Writer;
+use super::{Writer, task};
 use crate::checkpoint::LogPosition;
 use crate::error::Error;
 use crate::format::UNIT_BYTES;
@@ -76,16 +76,22 @@ impl Writer {
         let next = self.position.incarnation + 1;
         let tables = self.tables_ahead(next).await;
         // Both wait for the disk, and neither for the other.
-        let (flushed, ()) = tokio::join!(self.shared.flush(), self.reclaim(next, tables));
+        let (flushed, ()) = tokio::join!(self.shared.flush(), reclaim(&self.shared, next, tables, self.sweeps()));
         flushed?;
         self.flushed_at = Instant::now();
+        self.shared.begin_era(next);
         self.shared.head.store(next, Ordering::Release);
         self.shared.pace.opened(next);
         self.position = LogPosition { incarnation: next, offset: 0 };
-        let tail = self.shared.layout.tail(next);
-        self.shared.drop_purged_in_memory();
-        self.shared.purges.retire(tail, self.shared.fills.generation_min());
+        self.retire_purges();
         Ok(())
+    }
+
+    /// Forgets purges that nothing can fall under any more.
+    pub(super) fn retire_purges(&self) {
+        let shared = &self.shared;
+        shared.drop_purged_in_memory();
+        shared.purges.retire(shared.layout.tail(self.position.incarnation), shared.fills.generation_min());
     }
 
     /// Goes on re-inserting what has proved itself in the segments that are overwritten next.
@@ -96,8 +102,8 @@ impl Writer {
             if let Some(old) = next.checked_sub(self.shared.layout.segment_count).filter(|&old| old > 0) {
                 self.shared.keep_resident(old);
             }
-        } else if self.harvest.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.harvest = Some(tokio::spawn(harvest(Arc::clone(&self.shared))));
+        } else if self.harvest.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+            self.harvest = Some(task(harvest(Arc::clone(&self.shared))));
         }
     }
 
@@ -110,13 +116,13 @@ impl Writer {
     }
 
     /// Begins to read what stands in the segment that is overwritten next, so that it is known when that is due.
-    fn read_tables_ahead(&mut self) {
+    pub(super) fn read_tables_ahead(&mut self) {
         let old = (self.position.incarnation + 1).checked_sub(self.shared.layout.segment_count).filter(|&old| old > 0);
         let Some(old) = old.filter(|_| !self.sweeps()) else { return };
         // A list that grows has room for twice what is in it.
         let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
         let shared = Arc::clone(&self.shared);
-        self.tables = Some(tokio::spawn(async move {
+        self.tables = Some(task(async move {
             let (mut standing, mut fits) = (Vec::new(), true);
             let is_whole = visit_standing(&shared, old, |record| {
                 fits &= standing.len() < most;
@@ -145,40 +151,39 @@ impl Writer {
     fn sweeps(&self) -> bool {
         self.shared.index.bytes() <= SWEEP_INDEX_BYTES_MAX
     }
+}
 
-    /// Forgets what stands in the segment that `incarnation` will overwrite; `tables` say what that is, where they were read ahead.
-    async fn reclaim(&self, incarnation: u64, tables: Option<Tables>) {
-        let shared = &self.shared;
-        let layout = &shared.layout;
-        let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
-        let segment = layout.segment_of(old);
-        let mut removed = 0;
-        let mut sweeps = self.sweeps();
-        if !sweeps {
-            let mut standing = match tables {
-                Some(tables) => tables.standing,
-                None => {
-                    let mut some = Vec::with_capacity(FORGOTTEN_AT_ONCE);
-                    let is_whole = visit_standing(shared, old, |record| {
-                        some.push(record);
-                        if some.len() == FORGOTTEN_AT_ONCE {
-                            removed += forget(shared, &mut some);
-                        }
-                    });
-                    sweeps = !is_whole.await;
-                    some
-                }
-            };
-            removed += forget(shared, &mut standing);
-        }
-        if sweeps {
-            let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
-            removed += shared.index.sweep(here);
-            shared.memory.sweep(|entry| entry.location().is_some_and(here));
-        }
-        let units = layout.segment_bytes / UNIT_BYTES;
-        shared.marks.clear(segment * units..(segment + 1) * units);
-        Counters::add(&shared.counters.segments_reclaimed, 1);
-        Counters::add(&shared.counters.entries_reclaimed, removed);
+/// Forgets what stands in the segment that `incarnation` will overwrite; `tables` say what that is, where they were read
+/// ahead; where it `sweeps`, index and memory are looked through.
+async fn reclaim(shared: &Shared, incarnation: u64, tables: Option<Tables>, mut sweeps: bool) {
+    let layout = &shared.layout;
+    let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
+    let segment = layout.segment_of(old);
+    let mut removed = 0;
+    if !sweeps {
+        let mut standing = match tables {
+            Some(tables) => tables.standing,
+            None => {
+                let mut some = Vec::with_capacity(FORGOTTEN_AT_ONCE);
+                let is_whole = visit_standing(shared, old, |record| {
+                    some.push(record);
+                    if some.len() == FORGOTTEN_AT_ONCE {
+                        removed += forget(shared, &mut some);
+                    }
+                });
+                sweeps = !is_whole.await;
+                some
+            }
+        };
+        removed += forget(shared, &mut standing);
     }
+    if sweeps {
+        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
+        removed += shared.index.sweep(here);
+        shared.memory.sweep(|entry| entry.location().is_some_and(here));
+    }
+    let units = layout.segment_bytes / UNIT_BYTES;
+    shared.marks.clear(segment * units..(segment + 1) * units);
+    Counters::add(&shared.counters.segments_reclaimed, 1);
+    Counters::add(&shared.counters.entries_reclaimed, removed);
 }

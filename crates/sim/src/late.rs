@@ -1,0 +1,226 @@
+//! Operations that take time and end in any order that the contract allows, and that go on when nobody waits for them.
+//!
+//! Owns: two filters. [`Late`] lets a device see each operation some time after it was called. [`Owned`] runs each operation as a task of
+//! its own, so that it goes on when its future is dropped, as on a real device. The order of a stack is
+//! `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also those that nobody waits for.
+//!
+//! Time is that of the runtime: where it is paused, a run costs no time and a seed repeats it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nectary_block::{Error, ErrorKind, Filter, IoFuture, Request, SharedDevice};
+use tokio::task::AbortHandle;
+
+use crate::random::Random;
+
+/// Draws how long operations take.
+#[derive(Clone)]
+pub struct Delays(Arc<Mutex<Random>>);
+
+impl Delays {
+    /// By a seed.
+    pub fn new(seed: u64) -> Delays {
+        Delays(Arc::new(Mutex::new(Random::new(seed))))
+    }
+
+    /// Mostly a few milliseconds, seldom some hundred.
+    pub fn draw(&self) -> Duration {
+        let mut random = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = match random.below(100) {
+            0..=4 => 200,
+            5..=24 => 20,
+            _ => 3,
+        };
+        Duration::from_millis(random.below(most))
+    }
+}
+
+/// A filter that passes each operation on after a while.
+pub struct Late {
+    inner: SharedDevice,
+    delays: Delays,
+    under_way: UnderWay,
+}
+
+impl Late {
+    /// Delays what goes to a device, until `under_way` is settled.
+    pub fn new(inner: SharedDevice, seed: u64, under_way: &UnderWay) -> Late {
+        Late { inner, delays: Delays::new(seed), under_way: under_way.clone() }
+    }
+}
+
+impl Filter for Late {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let (delay, inner, under_way) = (self.delays.draw(), self.inner.clone(), self.under_way.clone());
+        Box::pin(async move {
+            tokio::time::sleep(delay).await;
+            if under_way.lock().loses_one() {
+                let reason = "the process that called it ended before it came to the device";
+                return Err(Error::new(ErrorKind::Io, &inner.spec(), request.operation, reason));
+            }
+            operation(&inner).await
+        })
+    }
+}
+
+/// What is under way in the life of a process, at a device that is [`Owned`] and [`Late`].
+#[derive(Clone, Default)]
+pub struct UnderWay(Arc<Mutex<Operations>>);
+
+#[derive(Default)]
+struct Operations {
+    tasks: Vec<AbortHandle>,
+    /// Once the process has ended: decides about what has not come to the device.
+    loses: Option<Random>,
+}
+
+impl Operations {
+    fn loses_one(&mut self) -> bool {
+        self.loses.as_mut().is_some_and(|random| random.chance(50))
+    }
+}
+
+impl UnderWay {
+    /// Waits until everything has ended, as after the end of a process. Where there is a seed for it, some of what has not come
+    /// to the device never does. Nothing may be called afterwards.
+    pub async fn settle(&self, loses: Option<u64>) {
+        let tasks = {
+            let mut operations = self.lock();
+            operations.loses = loses.map(Random::new);
+            std::mem::take(&mut operations.tasks)
+        };
+        while tasks.iter().any(|task| !task.is_finished()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Operations> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A filter whose operations go on when their futures are dropped.
+pub struct Owned {
+    inner: SharedDevice,
+    under_way: UnderWay,
+}
+
+impl Owned {
+    /// Owns what goes to a device.
+    pub fn new(inner: SharedDevice, under_way: &UnderWay) -> Owned {
+        Owned { inner, under_way: under_way.clone() }
+    }
+}
+
+impl Filter for Owned {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let (inner, spec) = (self.inner.clone(), self.spec());
+        // It begins with the call, as the contract says.
+        let operation = operation(&inner);
+        let task = tokio::spawn(operation);
+        let mut operations = self.under_way.lock();
+        operations.tasks.retain(|task| !task.is_finished());
+        operations.tasks.push(task.abort_handle());
+        drop(operations);
+        Box::pin(async move {
+            task.await.unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Io, &spec, request.operation, "the process that called it has ended"))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, DiskOptions};
+    use nectary_block::{Buffer, Context, Event, MemoryDevice, Recorder, WriteFlags, read, write};
+
+    fn stack(seed: u64) -> (SharedDevice, UnderWay, Recorder, Arc<MemoryDevice>) {
+        let (under_way, recorder) = (UnderWay::default(), Recorder::new());
+        let memory = Arc::new(MemoryDevice::new(1 << 20));
+        let recorded = recorder.wrap(Arc::new(Late::new(memory.clone(), seed, &under_way)));
+        (Arc::new(Owned::new(recorded, &under_way)), under_way, recorder, memory)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_end_in_other_orders_than_they_began_and_a_seed_repeats_that() {
+        let mut orders = Vec::new();
+        for seed in [1, 1, 2] {
+            let (device, ..) = stack(seed);
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let writes = (0..8_u64).map(|number| {
+                let (write, order) = (write(&*device, number * 4096, Buffer::zeroed(4096)), order.clone());
+                async move {
+                    write.await.unwrap();
+                    order.lock().unwrap().push(number);
+                }
+            });
+            futures_util::future::join_all(writes).await;
+            orders.push(order.lock().unwrap().clone());
+        }
+        assert_eq!(orders[0], orders[1]);
+        assert_ne!(orders[0], orders[2]);
+        assert_ne!(orders[0], (0..8).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_ends_or_is_gone_and_the_recorder_knows_which() {
+        let mut kinds = [0; 2];
+        for seed in 0..40 {
+            let (device, under_way, recorder, memory) = stack(seed);
+            let buffers = vec![Buffer::copy_of(&[7; 4096])];
+            drop(device.write_at(0, buffers, WriteFlags::default(), Context::default()));
+            under_way.settle(Some(seed)).await;
+            let is_there = memory.image()[0] == 7;
+            let ended = recorder.recording().events.last() == Some(&Event::Completed { id: 0, succeeded: true });
+            assert_eq!(is_there, ended, "seed {seed}");
+            kinds[usize::from(is_there)] += 1;
+        }
+        assert!(kinds.iter().all(|&count| count > 5), "{kinds:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_covers_what_had_ended_when_it_was_called_and_nothing_that_ends_later() {
+        let options = DiskOptions { lost_percent: 100, delays: true, ..DiskOptions::default() };
+        let disk = Disk::new(1 << 20, options);
+        write(&*disk, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
+        let late = Filter::write_at(
+            &*disk,
+            4096,
+            vec![Buffer::copy_of(&[2; 4096])],
+            WriteFlags::default(),
+            Context::default(),
+        );
+        nectary_block::BlockDevice::flush(&*disk, Context::default()).await.unwrap();
+        late.await.unwrap();
+        let found = disk.crash();
+        assert_eq!(read(&*found, 0, 4096).await.unwrap()[0], 1);
+        assert_eq!(read(&*found, 4096, 4096).await.unwrap()[0], 0);
+    }
+}

@@ -1,0 +1,316 @@
+//! What a client does: one operation after another, each noted when it begins and when it ends.
+//!
+//! Promises: what a client was told is in the history before it goes on. A client that is dropped in the middle leaves its operation
+//! open, as a process does that is killed.
+
+use futures_util::future::join_all;
+use nectary_store::{ErrorKind, FillHead, FillRole, Object};
+
+use super::history::{Get, Outcome, Purge, Scope, Seen, Version, name_of};
+use super::world::{KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
+use crate::store::{primary, tag};
+
+/// Purges at once in a storm, at most.
+const STORM: u64 = 14;
+/// Gets of one key at once.
+const STAMPEDE: u64 = 6;
+
+/// Notes that an operation of a key is under way.
+struct Busy<'a>(&'a World, u32);
+
+impl<'a> Busy<'a> {
+    fn new(world: &'a World, key: u32) -> Busy<'a> {
+        let mut busy = world.busy.borrow_mut();
+        world.operations.set(world.operations.get() + 1);
+        world.overlapping.set(world.overlapping.get() + u64::from(busy[key as usize] > 0));
+        busy[key as usize] += 1;
+        Busy(world, key)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.0.busy.borrow_mut();
+        busy[self.1 as usize] = busy[self.1 as usize].saturating_sub(1);
+    }
+}
+
+/// Does one operation after another.
+pub async fn run(world: &World) {
+    loop {
+        world.pause(6).await;
+        operate(world).await;
+        if world.chance(30) {
+            world.look();
+        }
+    }
+}
+
+async fn operate(world: &World) {
+    // Few keys are asked for often, so that operations meet.
+    let key = if world.chance(50) { world.below(4) } else { world.below(KEYS.into()) } as u32;
+    match world.below(100) {
+        0..=35 => get(world, key).await,
+        36..=39 => get_resident(world, key),
+        40..=43 => _ = join_all((0..STAMPEDE).map(|_| get(world, key))).await,
+        44..=66 => put(world, key, length(world)).await,
+        67..=77 => fill(world, key).await,
+        78..=80 => refresh(world, key).await,
+        81..=86 => purge(world, Scope::Name(name_of(key))).await,
+        87..=89 => purge(world, Scope::Tag(world.below(TAGS.into()) as u32)).await,
+        90 => purge(world, Scope::Prefix(1 + world.below(9) as u32)).await,
+        91 if world.chance(30) => purge(world, Scope::All).await,
+        92 => storm(world).await,
+        93..=96 => _ = world.store().sync().await,
+        97 => _ = world.store().checkpoint().await,
+        _ => get(world, key).await,
+    }
+}
+
+/// Up to 4 KiB is one record here; longer bodies are fragments.
+fn length(world: &World) -> usize {
+    (match world.below(10) {
+        0 => 0,
+        1..=8 => world.below(4096),
+        _ => 4096 + world.below(20_000),
+    }) as usize
+}
+
+fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Option<&Version>) -> u32 {
+    let (number, head) = (world.draw_version(), world.head());
+    let mut history = world.history.borrow_mut();
+    let began = history.tick();
+    let life = history.lives.len() - 1;
+    history.versions.push(Version {
+        key,
+        number,
+        content: content.map_or(number, |content| content.content),
+        length,
+        tags,
+        began,
+        ended: None,
+        outcome: Outcome::Unknown,
+        life,
+        head: content.is_none().then_some(head),
+    });
+    world.mark(&history);
+    number
+}
+
+fn tags(world: &World) -> u32 {
+    let one = || 1 << world.below(TAGS.into());
+    match world.below(10) {
+        0..=4 => 0,
+        5..=8 => one(),
+        _ => one() | one(),
+    }
+}
+
+fn names(tags: u32) -> Vec<Vec<u8>> {
+    (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
+}
+
+/// Whether an error says that nothing is stored.
+fn is_refusal(error: &nectary_store::Error) -> bool {
+    matches!(error.kind, ErrorKind::Busy | ErrorKind::Invalid)
+}
+
+pub async fn put(world: &World, key: u32, length: usize) {
+    let (store, _busy) = (world.store(), Busy::new(world, key));
+    let tags = tags(world);
+    if world.chance(40) {
+        store.collocate(&key_name(key), &primary(world.below(3) as u32));
+    }
+    let number = begin_version(world, key, length, tags, None);
+    let (name, names) = (key_name(key), names(tags));
+    let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let bytes = body_of(key, number, length).into();
+    let put = store.put_tagged(key_ref(&name, key), &names, metadata(number, number), bytes).await;
+    world.end_version(number, put.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
+}
+
+fn begin_get(world: &World) -> (u64, usize) {
+    let mut history = world.history.borrow_mut();
+    (history.tick(), history.lives.len() - 1)
+}
+
+fn end_get(world: &World, key: u32, (began, life): (u64, usize), seen: Option<Seen>, follows: bool, may_miss: bool) {
+    let head = world.head();
+    let mut history = world.history.borrow_mut();
+    let ended = history.tick();
+    history.gets.push(Get { key, began, ended, life, seen, follows, may_miss, head });
+    world.mark(&history);
+}
+
+/// Compares a part of a body with that of its version.
+fn compare(world: &World, key: u32, number: u32, content: u32, start: u64, bytes: &[u8], is_all: bool) {
+    let history = world.history.borrow();
+    let version = history.versions.iter().rev().find(|version| version.number == number && version.key == key);
+    let Some(version) = version else { panic!("key {key}: version {number} was never put") };
+    assert_eq!(version.content, content, "key {key}: the metadata of version {number} names another body");
+    let whole = body_of(key, content, version.length);
+    let end = start as usize + bytes.len();
+    assert!(
+        whole.get(start as usize..end) == Some(bytes),
+        "key {key}: wrong bytes of version {number} from {start} on"
+    );
+    assert!(!is_all || end == whole.len(), "key {key}: version {number} ends after {end} of {} bytes", whole.len());
+}
+
+/// Reads an object, or a part of it; what breaks off is a miss.
+async fn read(world: &World, key: u32, object: &Object) -> Option<Seen> {
+    let (number, content) = numbers(object.metadata()).expect("metadata is whole");
+    let length = object.body_bytes();
+    let range = match world.chance(25) {
+        true => world.below(length + 1)..world.below(length + 2),
+        false => 0..u64::MAX,
+    };
+    let start = range.start.min(length);
+    let end = range.end.clamp(start, length);
+    let mut bytes = Vec::new();
+    let mut reader = object.reader(start..end);
+    while let Some(piece) = reader.next().await {
+        bytes.extend_from_slice(&piece.ok()?);
+    }
+    assert_eq!(bytes.len() as u64, end - start, "key {key}: version {number} was cut");
+    compare(world, key, number, content, start, &bytes, end == length);
+    Some(Seen { version: number, sequence: object.sequence().0 })
+}
+
+pub async fn get(world: &World, key: u32) {
+    let (store, _busy) = (world.store(), Busy::new(world, key));
+    if world.chance(30) {
+        store.collocate(&key_name(key), &primary(world.below(3) as u32));
+    }
+    let began = begin_get(world);
+    let name = key_name(key);
+    let seen = match store.get(key_ref(&name, key)).await {
+        Some(object) => read(world, key, &object).await,
+        None => None,
+    };
+    end_get(world, key, began, seen, false, false);
+}
+
+fn get_resident(world: &World, key: u32) {
+    let (store, _busy) = (world.store(), Busy::new(world, key));
+    let began = begin_get(world);
+    if let Some(object) = store.get_resident(key_ref(&key_name(key), key)) {
+        let (version, _) = numbers(object.metadata()).expect("metadata is whole");
+        end_get(world, key, began, Some(Seen { version, sequence: object.sequence().0 }), false, true);
+    }
+}
+
+async fn fill(world: &World, key: u32) {
+    let (store, _busy) = (world.store(), Busy::new(world, key));
+    let (name, length, tags) = (key_name(key), length(world), tags(world));
+    let resident = world.chance(70).then(|| store.get_resident(key_ref(&name, key))).flatten();
+    let began = begin_get(world);
+    let number = begin_version(world, key, length, tags, None);
+    let mut fill = match store.begin_fill(key_ref(&name, key), resident.as_ref()) {
+        FillRole::Leader(fill) => fill,
+        FillRole::Resident(object) => {
+            world.end_version(number, Err(true));
+            let seen = read(world, key, &object).await;
+            end_get(world, key, began, seen, false, true);
+            return;
+        }
+        FillRole::Follower(mut reader) => {
+            world.end_version(number, Err(true));
+            let FillHead::Streaming { metadata, .. } = reader.head().await else { return };
+            let (version, content) = numbers(&metadata).expect("metadata is whole");
+            let mut bytes = Vec::new();
+            let mut is_all = true;
+            while let Some(piece) = reader.next().await {
+                match piece {
+                    Ok(piece) => bytes.extend_from_slice(&piece),
+                    Err(_) => {
+                        is_all = false;
+                        break;
+                    }
+                }
+            }
+            compare(world, key, version, content, 0, &bytes, is_all);
+            end_get(world, key, began, Some(Seen { version, sequence: 0 }), true, true);
+            return;
+        }
+    };
+    drop(resident);
+    world.pause(20).await;
+    let names = names(tags);
+    let is_tagged = fill.tag(names.iter().map(Vec::as_slice)).is_ok();
+    let known = world.chance(60).then_some(length as u64);
+    if let Some(bytes) = known {
+        fill.wait_for_room(key_variant(key), &metadata(number, number), bytes).await;
+    }
+    let is_started = is_tagged && fill.start(key_variant(key), metadata(number, number), known);
+    if !is_started || world.chance(10) {
+        world.end_version(number, Err(true));
+        return;
+    }
+    let bytes = bytes::Bytes::from(body_of(key, number, length));
+    let step = 1 + world.below(6000) as usize;
+    for start in (0..length).step_by(step) {
+        if fill.write(bytes.slice(start..(start + step).min(length))).await.is_err() || world.chance(2) {
+            world.end_version(number, Err(true));
+            return;
+        }
+        world.pause(8).await;
+    }
+    let finished = fill.finish().await;
+    world.end_version(number, finished.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
+}
+
+/// New metadata for what is there, as after a 304.
+async fn refresh(world: &World, key: u32) {
+    let (store, _busy) = (world.store(), Busy::new(world, key));
+    let name = key_name(key);
+    let began = begin_get(world);
+    let Some(stale) = store.get(key_ref(&name, key)).await else {
+        end_get(world, key, began, None, false, false);
+        return;
+    };
+    let (old, _) = numbers(stale.metadata()).expect("metadata is whole");
+    end_get(world, key, began, Some(Seen { version: old, sequence: stale.sequence().0 }), false, false);
+    let old = world.history.borrow().versions.iter().find(|version| version.number == old).cloned();
+    let old = old.expect("what is seen was put");
+    let number = begin_version(world, key, old.length, old.tags, Some(&old));
+    let FillRole::Leader(fill) = store.begin_fill(key_ref(&name, key), Some(&stale)) else {
+        world.end_version(number, Err(true));
+        return;
+    };
+    world.pause(10).await;
+    let refreshed = fill.refresh(&stale, metadata(number, old.content)).await;
+    let outcome = refreshed.map(|object| object.sequence().0).map_err(|error| is_refusal(&error));
+    world.end_version(number, outcome);
+}
+
+pub async fn purge(world: &World, scope: Scope) {
+    let store = world.store();
+    world.operations.set(world.operations.get() + 1);
+    let number = {
+        let mut history = world.history.borrow_mut();
+        let began = history.tick();
+        history.purges.push(Purge { scope, began, ended: None, is_good: false });
+        world.mark(&history);
+        history.purges.len() - 1
+    };
+    let purged = match scope {
+        Scope::Name(name) => store.purge_key(&primary(name)).await,
+        Scope::Prefix(prefix) => store.purge_prefix(&primary(prefix)).await,
+        Scope::Tag(number) => store.purge_tag(&tag(number)).await,
+        Scope::All => store.purge_all().await,
+    };
+    let mut history = world.history.borrow_mut();
+    let ended = history.tick();
+    let purge = &mut history.purges[number];
+    (purge.ended, purge.is_good) = (Some(ended), purged.is_ok());
+    world.mark(&history);
+}
+
+/// Many purges at once.
+async fn storm(world: &World) {
+    let count = 2 + world.below(STORM - 1);
+    let names = (0..count).map(|_| Scope::Name(world.below(u64::from(KEYS / 2)) as u32));
+    let names: Vec<Scope> = names.collect();
+    join_all(names.into_iter().map(|scope| purge(world, scope))).await;
+}

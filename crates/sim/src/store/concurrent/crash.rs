@@ -1,0 +1,157 @@
+//! Crash states of stores with many clients: each is opened and compared, written to, ended again, opened and compared once more.
+//!
+//! Owns: the recording of a run, and the account of its states. Leaves to others: which states there are (`crate::crash`), and what is
+//! allowed in them (`history`).
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{join_all, select};
+use nectary_block::{Recorder, Recording};
+
+use super::history::{End, Scope, Time, name_of};
+use super::world::{KEYS, Way, World};
+use super::{CLIENTS, client, in_virtual_time};
+use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
+use crate::random::Random;
+
+/// Keys that are put again in each image.
+const PUTS: u32 = 8;
+/// What is broken is kept in words so often.
+const BROKEN_MAX: usize = 10;
+
+/// The account of a run.
+#[derive(Debug, Default, Clone)]
+pub struct CrashReport {
+    /// Recorded runs of clients.
+    pub workloads: u64,
+    /// Operations of the device that began while another was under way.
+    pub in_flight: u64,
+    /// States looked at.
+    pub states: u64,
+    /// Of these, those with an image that none before had.
+    pub distinct: u64,
+    /// Gets that hit in them.
+    pub hits: u64,
+    /// Gets that had to.
+    pub demanded: u64,
+    /// What cannot be explained, counted.
+    pub broken_count: u64,
+    /// The first of it in words.
+    pub broken: Vec<String>,
+}
+
+/// Looks at the crash states of workloads from `seed` on, until there were so many distinct images.
+pub fn run(
+    seed: u64,
+    images: u64,
+    states_per_workload: usize,
+    mut progress: impl FnMut(&CrashReport) -> bool,
+) -> CrashReport {
+    let mut report = CrashReport::default();
+    let mut seen = HashSet::new();
+    for seed in seed.. {
+        if report.distinct >= images || !progress(&report) {
+            break;
+        }
+        workload(seed, states_per_workload, &mut seen, &mut report);
+        report.workloads += 1;
+    }
+    report
+}
+
+fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CrashReport) {
+    let Recorded { world, base, began, recording } = in_virtual_time(record(seed));
+    report.in_flight += overlapping(&recording);
+    // States of one epoch are much alike: some of each, spread over the whole recording.
+    let options = CrashOptions { max_per_epoch: 8, seed, ..CrashOptions::default() };
+    let all: Vec<_> = CrashStates::new(base, &recording, options).collect();
+    for number in 0..states.min(all.len()) {
+        let state = &all[number * all.len() / states.min(all.len())];
+        let broken = in_virtual_time(look(&world, state, began, seed ^ number as u64, report));
+        report.states += 1;
+        report.distinct += u64::from(seen.insert(state.hash));
+        report.broken_count += broken.len() as u64;
+        for broken in broken.into_iter().take(BROKEN_MAX.saturating_sub(report.broken.len())) {
+            report.broken.push(format!("workload {seed}, {}: {broken}", state.description));
+        }
+    }
+}
+
+/// What a workload left.
+struct Recorded {
+    world: World,
+    /// The device when the recording began, and that moment.
+    base: Vec<u8>,
+    began: Time,
+    recording: Recording,
+}
+
+/// Clients at work, for some time before the recording and some time in it, with a kill in the middle.
+async fn record(seed: u64) -> Recorded {
+    let world = World::new(seed).await;
+    world.open(End::Process).await;
+    for _ in 0..world.below(160) {
+        client::put(&world, world.below(KEYS.into()) as u32, world.below(4096) as usize).await;
+        world.pause(10).await;
+    }
+    world.end(Way::Killed).await;
+    let recorder = Recorder::new();
+    let base = world.record(&recorder);
+    let began = world.history.borrow().now;
+    for _ in 0..2 {
+        world.open(End::Process).await;
+        let clients = pin!(join_all((0..CLIENTS.0).map(|_| client::run(&world))));
+        let end = pin!(tokio::time::sleep(Duration::from_millis(60 + world.below(120))));
+        select(clients, end).await;
+        world.end(Way::Killed).await;
+    }
+    Recorded { world, base, began, recording: recorder.take() }
+}
+
+/// Opens an image, compares, writes to it, and compares again after another end.
+async fn look(recorded: &World, state: &CrashState, began: Time, seed: u64, report: &mut CrashReport) -> Vec<String> {
+    let moment = state.last_mark().unwrap_or(began);
+    let history = recorded.history.borrow().until(moment);
+    let world = World::of_image(&state.snapshot, history, recorded.options.clone(), seed);
+    let after = if state.model == CrashModel::Power { End::Power } else { End::Process };
+    world.open(after).await;
+    join_all((0..KEYS).map(|key| client::get(&world, key))).await;
+    let mut random = Random::new(seed);
+    let mut key = || random.below(KEYS.into()) as u32;
+    let puts: Vec<u32> = (0..PUTS).map(|_| key()).collect();
+    let (purged, tag) = (name_of(key()), key() % super::world::TAGS);
+    let writes = join_all(puts.into_iter().map(|key| client::put(&world, key, 300 + 90 * key as usize)));
+    let purges = join_all([Scope::Name(purged), Scope::Tag(tag)].map(|scope| client::purge(&world, scope)));
+    futures_util::future::join(writes, purges).await;
+    if seed.is_multiple_of(3) {
+        let _ = world.store().sync().await;
+    }
+    world.pause(60).await;
+    let ended = world.end(if seed.is_multiple_of(2) { Way::Killed } else { Way::PowerLost }).await;
+    world.open(ended).await;
+    join_all((0..KEYS).map(|key| client::get(&world, key))).await;
+    *world.store.borrow_mut() = None;
+    let checked = world.history.borrow().check_from(moment);
+    report.hits += checked.hits;
+    report.demanded += checked.demanded;
+    checked.broken
+}
+
+/// How many writes and flushes began while another was under way.
+fn overlapping(recording: &Recording) -> u64 {
+    use nectary_block::Event;
+    let (mut under_way, mut overlapping) = (0_u64, 0);
+    for event in &recording.events {
+        match event {
+            Event::Mark(_) => {}
+            Event::Completed { .. } => under_way = under_way.saturating_sub(1),
+            _ => {
+                overlapping += u64::from(under_way > 0);
+                under_way += 1;
+            }
+        }
+    }
+    overlapping
+}

@@ -1,0 +1,513 @@
+//! What clients did and saw, and whether one store that does one thing at a time could have answered so.
+//!
+//! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once, and the store
+//! gives each accepted version a sequence, so the order of the versions of a key is known; a get is explained by where it can stand in that
+//! order. Operations have a beginning and an end, in one count of all of them; one that a crash broke off has no end.
+//!
+//! | rule | a get of version `v` is refused where |
+//! |---|---|
+//! | future | it ended before `v` began |
+//! | refused | the caller was told that `v` is not stored |
+//! | replaced | a version of a higher sequence was accepted before the get began, and no crash may have lost that |
+//! | order | a get that ended before saw a version of a higher sequence, and no crash may have lost that |
+//! | came back | a get in this life or before saw another version from before that life: what a crash lost stays lost |
+//! | purged | a purge that covers `v` began after `v` and returned before the get began |
+//!
+//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: a version that was written so long
+//! ago that its segment may be reclaimed, or the next ones. Any other miss breaks a promise, too.
+
+/// A moment: how many events came before it.
+pub type Time = u64;
+
+/// What became of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nobody was told.
+    Unknown,
+    /// It was accepted.
+    Accepted { sequence: u64, is_admitted: bool },
+    /// It was refused, or given up by its writer.
+    Refused,
+}
+
+/// A version of a key.
+#[derive(Debug, Clone)]
+pub struct Version {
+    pub key: u32,
+    /// Its number, which no other has.
+    pub number: u32,
+    /// The version whose body it has, and the length of that in bytes.
+    pub content: u32,
+    pub length: usize,
+    /// A bit for each tag.
+    pub tags: u32,
+    pub began: Time,
+    pub ended: Option<Time>,
+    pub outcome: Outcome,
+    /// The life in which it began.
+    pub life: usize,
+    /// The segment incarnation that was being written when it began; `None` where part of it is older.
+    pub head: Option<u64>,
+}
+
+/// What a purge covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All variants of a name.
+    Name(u32),
+    /// All names that begin like this one.
+    Prefix(u32),
+    Tag(u32),
+    All,
+}
+
+#[derive(Debug, Clone)]
+pub struct Purge {
+    pub scope: Scope,
+    pub began: Time,
+    pub ended: Option<Time>,
+    /// Whether it was made durable.
+    pub is_good: bool,
+}
+
+/// What a get saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    pub version: u32,
+    pub sequence: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Get {
+    pub key: u32,
+    pub began: Time,
+    pub ended: Time,
+    pub life: usize,
+    pub seen: Option<Seen>,
+    /// Whether it read a fill along: what it sees need not be stored.
+    pub follows: bool,
+    /// Whether a miss needs no reason: it looked into memory alone.
+    pub may_miss: bool,
+    /// The segment incarnation that was being written when it ended.
+    pub head: u64,
+}
+
+/// How a life ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The process was killed, or stopped.
+    Process,
+    /// The same, and the purge log was cut.
+    LogCut,
+    Power,
+}
+
+/// From one opening of the store to the next.
+#[derive(Debug, Clone)]
+pub struct Life {
+    pub began: Time,
+    /// How the life before ended.
+    pub after: End,
+    /// The sequence up to which the store says that it has recovered everything.
+    pub recovered: u64,
+    /// Whether the store says that purge records were lost: then everything older is purged.
+    pub purges_lost: bool,
+    pub segment_count: u64,
+    pub whole_bytes_max: u64,
+}
+
+/// What the store said of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Told {
+    pub at: Time,
+    pub written: u64,
+    pub flushed: u64,
+}
+
+/// Everything that happened.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub now: Time,
+    pub versions: Vec<Version>,
+    pub purges: Vec<Purge>,
+    pub gets: Vec<Get>,
+    pub lives: Vec<Life>,
+    pub told: Vec<Told>,
+}
+
+/// What a check came to.
+#[derive(Debug, Default, Clone)]
+pub struct Checked {
+    /// Gets that hit.
+    pub hits: u64,
+    /// Gets that had to hit.
+    pub demanded: u64,
+    /// What cannot be explained.
+    pub broken: Vec<String>,
+}
+
+/// The name of a key: two keys are variants of one name.
+pub fn name_of(key: u32) -> u32 {
+    key / 2
+}
+
+impl Scope {
+    /// Whether a purge of this covers a version.
+    pub fn covers(self, version: &Version) -> bool {
+        match self {
+            Scope::Name(name) => name_of(version.key) == name,
+            Scope::Prefix(prefix) => name_of(version.key).to_string().starts_with(&prefix.to_string()),
+            Scope::Tag(tag) => version.tags & 1 << tag != 0,
+            Scope::All => true,
+        }
+    }
+}
+
+impl History {
+    /// The next moment.
+    pub fn tick(&mut self) -> Time {
+        self.now += 1;
+        self.now
+    }
+
+    /// What had happened by a moment, as the crash finds it that comes then.
+    pub fn until(&self, moment: Time) -> History {
+        let ended = |ended: Option<Time>| ended.filter(|&ended| ended <= moment);
+        let versions = self.versions.iter().filter(|version| version.began <= moment).map(|version| {
+            let ended = ended(version.ended);
+            let outcome = if ended.is_some() { version.outcome } else { Outcome::Unknown };
+            Version { ended, outcome, ..version.clone() }
+        });
+        let purges = self.purges.iter().filter(|purge| purge.began <= moment);
+        let purges = purges.map(|purge| Purge { ended: ended(purge.ended), ..purge.clone() });
+        History {
+            now: moment,
+            versions: versions.collect(),
+            purges: purges.collect(),
+            gets: self.gets.iter().filter(|get| get.ended <= moment).cloned().collect(),
+            lives: self.lives.iter().filter(|life| life.began <= moment).cloned().collect(),
+            told: self.told.iter().filter(|told| told.at <= moment).copied().collect(),
+        }
+    }
+
+    /// Compares every answer with what could have been.
+    pub fn check(&self) -> Checked {
+        self.check_from(0)
+    }
+
+    /// The same of all that came after a moment.
+    pub fn check_from(&self, moment: Time) -> Checked {
+        let mut checked = Checked::default();
+        for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {
+            // What was written may have been lost since by power, what was flushed may not.
+            let before = self.lives[number - 1].began;
+            let survives = |told: &Told| match life.after != End::Power && told.at > before {
+                true => told.written,
+                false => told.flushed,
+            };
+            if life.purges_lost && life.after != End::LogCut {
+                checked.broken.push(format!("life {number} says that purges were lost, and none were"));
+            }
+            let promised = self.told.iter().filter(|told| told.at < life.began).map(survives).max().unwrap_or(0);
+            if life.recovered < promised {
+                let recovered = life.recovered;
+                checked
+                    .broken
+                    .push(format!("life {number} recovered up to {recovered:#x}, {promised:#x} was promised"));
+            }
+        }
+        let mut keys: Vec<u32> = self.gets.iter().map(|get| get.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            Register::of(self, key).check(moment, &mut checked);
+        }
+        checked
+    }
+}
+
+/// The history of one key.
+struct Register<'a> {
+    history: &'a History,
+    versions: Vec<&'a Version>,
+    gets: Vec<&'a Get>,
+}
+
+impl<'a> Register<'a> {
+    fn of(history: &'a History, key: u32) -> Register<'a> {
+        let versions = history.versions.iter().filter(|version| version.key == key).collect();
+        let gets = history.gets.iter().filter(|get| get.key == key).collect();
+        Register { history, versions, gets }
+    }
+
+    fn check(&self, moment: Time, checked: &mut Checked) {
+        for (at, get) in self.gets.iter().enumerate().filter(|(_, get)| get.began > moment) {
+            let broken = match get.seen {
+                Some(seen) => {
+                    checked.hits += 1;
+                    self.hit(at, get, seen)
+                }
+                None => {
+                    let demanded = self.must_hit(get);
+                    checked.demanded += u64::from(demanded.is_some());
+                    demanded.map(|version| format!("missed, version {} should be there", version.number))
+                }
+            };
+            if get.seen.is_some() && self.must_hit(get).is_some() {
+                checked.demanded += 1;
+            }
+            if let Some(broken) = broken {
+                checked.broken.push(format!(
+                    "key {}, get from {} to {} in life {}: {broken}",
+                    get.key, get.began, get.ended, get.life
+                ));
+            }
+        }
+    }
+
+    fn version(&self, number: u32) -> Option<&'a Version> {
+        self.versions.iter().copied().find(|version| version.number == number)
+    }
+
+    /// Where a version stands in the order of all, as far as that is known.
+    fn sequence(&self, version: &Version) -> Option<u64> {
+        match version.outcome {
+            Outcome::Accepted { sequence, .. } => Some(sequence),
+            // What is written again has a higher one, but below that of all that came later.
+            _ => self
+                .gets
+                .iter()
+                .filter_map(|get| get.seen)
+                .filter(|seen| seen.version == version.number)
+                .map(|seen| seen.sequence)
+                .min(),
+        }
+    }
+
+    /// Whether a version is certain to outlive all crashes up to a life.
+    fn survives(&self, version: &Version, life: usize) -> bool {
+        let Some(sequence) = self.sequence(version) else { return version.life == life };
+        let is_admitted = !matches!(version.outcome, Outcome::Accepted { is_admitted: false, .. });
+        let lives = self.history.lives.get(version.life + 1..=life).unwrap_or_default();
+        lives.iter().all(|life| is_admitted && sequence <= life.recovered)
+    }
+
+    /// Whether what `newer` replaced stays away in a life.
+    fn hides(&self, newer: &Version, life: usize) -> bool {
+        // What is in memory alone replaces nothing that is on the disk.
+        matches!(newer.outcome, Outcome::Accepted { is_admitted: false, .. }) || self.survives(newer, life)
+    }
+
+    fn hit(&self, at: usize, get: &Get, seen: Seen) -> Option<String> {
+        let Some(version) = self.version(seen.version) else {
+            return Some(format!("version {} was never put", seen.version));
+        };
+        let number = version.number;
+        if get.ended < version.began {
+            return Some(format!("version {number} had not begun"));
+        }
+        let is_purge = |purge: &&Purge| purge.is_good && purge.scope.covers(version);
+        let was_before = |purge: &&Purge| version.began < purge.began && purge.ended.is_some_and(|end| end < get.began);
+        if let Some(purge) = self.history.purges.iter().filter(is_purge).find(was_before) {
+            return Some(format!("version {number} was purged ({:?}) from {} on", purge.scope, purge.began));
+        }
+        let lost_purges = |life: &&Life| life.purges_lost && version.began < life.began && life.began < get.began;
+        if self.history.lives.iter().any(|life| lost_purges(&life)) {
+            return Some(format!("version {number} is older than purges that were lost"));
+        }
+        if get.follows {
+            return None;
+        }
+        if version.outcome == Outcome::Refused {
+            return Some(format!("version {number} was refused"));
+        }
+        let own = self.sequence(version).unwrap_or(seen.sequence);
+        for newer in &self.versions {
+            let is_newer = matches!(newer.outcome, Outcome::Accepted { sequence, .. } if sequence > own);
+            if is_newer && newer.ended.is_some_and(|ended| ended < get.began) && self.hides(newer, get.life) {
+                return Some(format!("version {number} had been replaced by {}", newer.number));
+            }
+        }
+        let earlier = self.gets.iter().enumerate().filter(|(other, earlier)| *other != at && earlier.ended < get.began);
+        for (_, earlier) in earlier.filter(|(_, earlier)| !earlier.follows) {
+            let Some(other) = earlier.seen.filter(|other| other.version != number) else { continue };
+            let Some(other) = self.version(other.version) else { continue };
+            let order = self.sequence(other).unwrap_or(0);
+            if order > own && self.hides(other, get.life) {
+                return Some(format!("version {number} came after {} was seen", other.number));
+            }
+            let life = self.history.lives.get(earlier.life).map_or(0, |life| life.began);
+            if order < own && other.began < life && version.began < life {
+                return Some(format!("version {number} came back, {} had been seen since", other.number));
+            }
+        }
+        None
+    }
+
+    /// The version that a get must find, if any.
+    fn must_hit(&self, get: &Get) -> Option<&'a Version> {
+        if get.may_miss || get.follows {
+            return None;
+        }
+        let before = |version: &&&Version| {
+            matches!(version.outcome, Outcome::Accepted { .. }) && version.ended.is_some_and(|ended| ended < get.began)
+        };
+        let newest = self.versions.iter().filter(before).max_by_key(|version| self.sequence(version)).copied()?;
+        let Outcome::Accepted { sequence, is_admitted: true } = newest.outcome else { return None };
+        let is_settled = |other: &&&Version| {
+            other.number == newest.number
+                || other.began > get.ended
+                || match other.outcome {
+                    Outcome::Accepted { sequence: older, .. } => {
+                        older < sequence && other.ended.is_some_and(|ended| ended < get.began)
+                    }
+                    Outcome::Refused => true,
+                    Outcome::Unknown => false,
+                }
+        };
+        let may_purge = |purge: &&Purge| {
+            // A purge of a tag that the version does not have may have taken what hides nothing.
+            purge.scope.covers(newest)
+                && purge.began < get.ended
+                && purge.ended.is_none_or(|ended| ended > newest.began)
+        };
+        let lost_purges = |life: &&Life| life.purges_lost && newest.began < life.began && life.began < get.ended;
+        let life = self.history.lives.get(get.life)?;
+        let leaving = if newest.length as u64 > life.whole_bytes_max { life.segment_count / 4 } else { 0 };
+        let stays = newest.head? + life.segment_count > get.head + 3 + leaving;
+        let is_there = stays
+            && self.survives(newest, get.life)
+            && self.versions.iter().all(|other| is_settled(&other))
+            && !self.history.purges.iter().any(|purge| may_purge(&purge))
+            && !self.history.lives.iter().any(|life| lost_purges(&life));
+        is_there.then_some(newest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(began: Time, recovered: u64) -> Life {
+        let (purges_lost, segment_count, whole_bytes_max) = (false, 10, 4096);
+        Life { began, after: End::Process, recovered, purges_lost, segment_count, whole_bytes_max }
+    }
+
+    fn put(history: &mut History, number: u32, began: Time, ended: Time, sequence: u64) {
+        let outcome = Outcome::Accepted { sequence, is_admitted: true };
+        let life = history.lives.len() - 1;
+        history.versions.push(Version {
+            key: 1,
+            number,
+            content: number,
+            length: 10,
+            tags: 1,
+            began,
+            ended: Some(ended),
+            outcome,
+            life,
+            head: Some(1),
+        });
+    }
+
+    fn get(history: &mut History, began: Time, ended: Time, seen: Option<(u32, u64)>) {
+        let life = history.lives.len() - 1;
+        let seen = seen.map(|(version, sequence)| Seen { version, sequence });
+        history.gets.push(Get { key: 1, began, ended, life, seen, follows: false, may_miss: false, head: 1 });
+    }
+
+    fn purge(history: &mut History, scope: Scope, began: Time, ended: Time) {
+        history.purges.push(Purge { scope, began, ended: Some(ended), is_good: true });
+    }
+
+    /// Two versions, of which the first was replaced.
+    fn replaced() -> History {
+        let mut history = History { lives: vec![life(0, 0)], ..History::default() };
+        put(&mut history, 1, 1, 2, 5);
+        put(&mut history, 2, 3, 4, 6);
+        history
+    }
+
+    fn broken(history: &History) -> String {
+        history.check().broken.join("; ")
+    }
+
+    #[test]
+    fn what_was_replaced_is_found_out_unless_the_get_began_before() {
+        let mut history = replaced();
+        get(&mut history, 3, 9, Some((1, 5)));
+        assert_eq!(broken(&history), "");
+        get(&mut history, 10, 11, Some((1, 5)));
+        assert!(broken(&history).contains("replaced by 2"), "{}", broken(&history));
+    }
+
+    #[test]
+    fn gets_one_after_the_other_do_not_go_back() {
+        let mut history = replaced();
+        history.versions[1].ended = None;
+        history.versions[1].outcome = Outcome::Unknown;
+        get(&mut history, 5, 6, Some((2, 6)));
+        get(&mut history, 7, 8, Some((1, 5)));
+        assert!(broken(&history).contains("after 2 was seen"), "{}", broken(&history));
+    }
+
+    #[test]
+    fn a_crash_may_lose_what_came_after_the_recovered_sequence_for_good() {
+        let mut history = replaced();
+        history.lives.push(life(10, 5));
+        get(&mut history, 11, 12, Some((1, 5)));
+        assert_eq!(broken(&history), "");
+        get(&mut history, 13, 14, Some((2, 6)));
+        assert!(broken(&history).contains("came back"), "{}", broken(&history));
+        history.lives[1].recovered = 6;
+        assert!(broken(&history).contains("replaced by 2"), "{}", broken(&history));
+        history.told.push(Told { at: 9, written: 7, flushed: 0 });
+        assert!(broken(&history).contains("was promised"), "{}", broken(&history));
+        history.lives[1].after = End::Power;
+        assert!(!broken(&history).contains("was promised"), "{}", broken(&history));
+    }
+
+    #[test]
+    fn purged_refused_and_unknown_versions_are_found_out() {
+        for scope in [Scope::Name(0), Scope::Tag(0), Scope::Prefix(0), Scope::All] {
+            let mut history = replaced();
+            purge(&mut history, scope, 5, 6);
+            get(&mut history, 5, 9, Some((2, 6)));
+            assert_eq!(broken(&history), "");
+            get(&mut history, 7, 9, Some((2, 6)));
+            assert!(broken(&history).contains("was purged"), "{}", broken(&history));
+        }
+        let mut history = replaced();
+        history.versions[1].outcome = Outcome::Refused;
+        get(&mut history, 7, 8, Some((2, 6)));
+        get(&mut history, 7, 8, Some((3, 6)));
+        get(&mut history, 1, 2, Some((2, 6)));
+        let broken = broken(&history);
+        assert!(broken.contains("was refused") && broken.contains("never put") && broken.contains("not begun"));
+    }
+
+    #[test]
+    fn a_miss_needs_a_reason() {
+        let mut history = replaced();
+        get(&mut history, 5, 6, None);
+        assert!(broken(&history).contains("version 2 should be there"));
+        let mut purged = history.clone();
+        purge(&mut purged, Scope::Tag(0), 5, 9);
+        assert_eq!(broken(&purged), "");
+        purge(&mut history, Scope::Tag(3), 5, 9);
+        assert!(!broken(&history).is_empty(), "no version has that tag");
+        history.gets[0].head = 8;
+        assert_eq!(broken(&history), "", "the ring came by");
+        let mut lost = replaced();
+        lost.lives.push(life(10, 5));
+        get(&mut lost, 11, 12, None);
+        assert_eq!(broken(&lost), "", "a crash took version 2");
+    }
+
+    #[test]
+    fn a_history_that_is_cut_leaves_operations_open() {
+        let history = replaced().until(3);
+        assert_eq!((history.versions[0].ended, history.versions[1].ended), (Some(2), None));
+        assert_eq!(history.versions[1].outcome, Outcome::Unknown);
+    }
+}

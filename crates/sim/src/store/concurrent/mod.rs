@@ -1,0 +1,160 @@
+//! Many clients on one store at once, and whether what they saw can be explained.
+//!
+//! Owns: a run (clients, lives, and how they end) and the account of many. `world`: the store and its device; `client`: operations;
+//! `history`: what is allowed; `crash`: crash states of such runs. A run is repeated exactly by its seed.
+
+mod client;
+pub mod crash;
+mod history;
+mod world;
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, join_all, select};
+use nectary_store::planted::{Bug, plant};
+
+use history::End;
+use world::{Way, World};
+
+/// Operations of a run, at least.
+pub const OPERATIONS: u64 = 200;
+/// Clients of a run.
+pub const CLIENTS: (u64, u64) = (4, 8);
+/// What is broken is kept in words so often.
+const BROKEN_MAX: usize = 10;
+
+/// The account of many runs.
+#[derive(Debug, Default, Clone)]
+pub struct Report {
+    /// Runs done.
+    pub runs: u64,
+    /// Operations of clients.
+    pub operations: u64,
+    /// Operations that began while another of the same key was under way.
+    pub overlapping: u64,
+    /// Gets, but for those that read a fill along.
+    pub gets: u64,
+    /// Of these, how many hit.
+    pub hits: u64,
+    /// Gets that had to hit.
+    pub demanded: u64,
+    /// Lives ended by a kill, a clean stop, a loss of power, a cut purge log.
+    pub ends: [u64; 4],
+    /// Segments that the ring overwrote.
+    pub reclaimed: u64,
+    /// Gets that another's read answered.
+    pub reads_shared: u64,
+    /// Purges that returned.
+    pub purges: u64,
+    /// What cannot be explained, counted.
+    pub broken_count: u64,
+    /// The first of them in words.
+    pub broken: Vec<String>,
+    /// A hash of all that happened.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Lives that did not end well, and what was done to the disk then.
+    pub fn faults(&self) -> u64 {
+        self.ends[0] + self.ends[2] + self.ends[3]
+    }
+}
+
+/// Does what needs a runtime of one thread in virtual time.
+pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime without I/O can be made").block_on(future)
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, report: &mut Report) {
+    let world = in_virtual_time(async {
+        let world = World::new(seed).await;
+        world.open(End::Process).await;
+        // In most runs the ring comes round soon.
+        for _ in 0..world.below(200).saturating_sub(60) {
+            client::put(&world, world.below(world::KEYS.into()) as u32, world.below(4096) as usize).await;
+            world.pause(20).await;
+        }
+        while world.operations.get() < OPERATIONS {
+            let way = live(&world, report).await;
+            report.ends[way as usize] += 1;
+            let after = world.end(way).await;
+            world.open(after).await;
+        }
+        // What is there at the end is looked at, too.
+        join_all((0..world::KEYS).map(|key| client::get(&world, key))).await;
+        count(&world, report);
+        *world.store.borrow_mut() = None;
+        world
+    });
+    let history = world.history.borrow();
+    let checked = history.check();
+    report.runs += 1;
+    report.operations += world.operations.get();
+    report.overlapping += world.overlapping.get();
+    report.gets += history.gets.iter().filter(|get| !get.follows).count() as u64;
+    report.hits += checked.hits;
+    report.demanded += checked.demanded;
+    report.broken_count += checked.broken.len() as u64;
+    report.trace = xxhash_rust::xxh3::xxh3_64_with_seed(format!("{history:?}").as_bytes(), report.trace);
+    for broken in checked.broken {
+        if report.broken.len() < BROKEN_MAX {
+            report.broken.push(format!("seed {seed}: {broken}"));
+        }
+    }
+}
+
+/// Clients work for a while; tells how their life is to end.
+async fn live(world: &World, report: &mut Report) -> Way {
+    let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
+    let clients = pin!(join_all((0..clients).map(|_| client::run(world))));
+    let end = pin!(tokio::time::sleep(Duration::from_millis(20 + world.below(400))));
+    let Either::Right(((), clients)) = select(clients, end).await else { unreachable!("clients go on for ever") };
+    let way = match world.below(20) {
+        0..=9 => Way::Killed,
+        10..=12 => Way::Stopped,
+        13..=17 => Way::PowerLost,
+        _ => Way::LogCut,
+    };
+    if way == Way::Stopped {
+        let store = world.store();
+        let closed = pin!(async move { store.close().await });
+        let _ = select(clients, closed).await;
+    }
+    count(world, report);
+    way
+}
+
+fn count(world: &World, report: &mut Report) {
+    let counts = world.store().stat().counts;
+    report.reclaimed += counts.segments_reclaimed;
+    report.reads_shared += counts.reads_shared;
+    report.purges += counts.purges;
+}
+
+/// Runs seeds from `seed` on; `progress` is told the account after each and says whether to go on.
+pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool) -> Report {
+    let mut report = Report::default();
+    for seed in seed..seed + runs {
+        run(seed, &mut report);
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// Runs with one bug planted; tells the seed that finds it, and what it says, if any does.
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<(u64, String)> {
+    plant(Some(bug));
+    let mut last = seed;
+    let report = run_many(seed, runs, |report| {
+        last = seed + report.runs - 1;
+        report.broken_count == 0
+    });
+    plant(None);
+    report.broken.into_iter().next().map(|broken| (last, broken))
+}

@@ -1,0 +1,331 @@
+//! The store under concurrent clients: its stack of devices, how it is opened, and how its lives end.
+//!
+//! Owns: one open store at a time, on a device whose operations take time and end in any order, and what happens between two lives:
+//! a kill, a clean stop, a loss of power, a purge log that was cut. Everything runs on the caller's thread in virtual time, so a seed
+//! repeats a run exactly.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{BlockDevice, Buffer, Context, Recorder, SharedDevice, Snapshot, WriteFlags};
+use nectary_store::{
+    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, PackEnd,
+    Store,
+};
+
+use super::history::{End, History, Life, Outcome, Told};
+use crate::disk::{Disk, DiskOptions};
+use crate::late::{Late, Owned, UnderWay};
+use crate::random::Random;
+use crate::store::{body, primary};
+
+/// Size of the store in bytes: some ten segments.
+pub const STORE_BYTES: u64 = 512 << 10;
+const SEGMENT_BYTES: u64 = 32 << 10;
+/// Keys of a run.
+pub const KEYS: u32 = 24;
+/// Tags of a run.
+pub const TAGS: u32 = 6;
+/// A block of the purge log, and what it begins with.
+const BLOCK_BYTES: u64 = 4096;
+const PURGE_BLOCK: &[u8; 4] = b"NPRG";
+
+/// How a life is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Killed,
+    Stopped,
+    PowerLost,
+    /// Killed, and then the last block of the purge log, of which later appends tell, is gone.
+    LogCut,
+}
+
+/// A store and everything around it.
+pub struct World {
+    pub random: RefCell<Random>,
+    pub history: RefCell<History>,
+    pub store: RefCell<Option<Store>>,
+    /// How many operations of each key are under way.
+    pub busy: RefCell<[u32; KEYS as usize]>,
+    pub operations: Cell<u64>,
+    /// Operations that began while another of the same key was under way.
+    pub overlapping: Cell<u64>,
+    /// Puts that the open store did not admit so far.
+    unadmitted: Cell<u64>,
+    next_version: Cell<u32>,
+    disk: RefCell<Arc<Disk>>,
+    under_way: RefCell<UnderWay>,
+    /// What records, once something is to be recorded.
+    recorder: RefCell<Option<Recorder>>,
+    pub options: OpenOptions,
+    seed: u64,
+}
+
+impl World {
+    /// Makes a store by a seed, without opening it.
+    pub async fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let options = open_options(&mut random, seed);
+        let disk =
+            Disk::new(STORE_BYTES, DiskOptions { seed, late_percent: 0, delays: true, ..DiskOptions::default() });
+        let world = World::of(disk, History::default(), options, 0, seed);
+        let create = CreateOptions {
+            size_bytes: STORE_BYTES,
+            segment_bytes: Some(SEGMENT_BYTES),
+            force: true,
+            seed: Some(seed),
+        };
+        Store::create(world.device(), &create).await.expect("a store is made");
+        world
+    }
+
+    /// A device that a crash left, with what had happened by then.
+    pub fn of_image(snapshot: &Snapshot, history: History, options: OpenOptions, seed: u64) -> World {
+        let disk = Disk::from_snapshot(snapshot, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
+        let next_version = history.versions.iter().map(|version| version.number).max().unwrap_or(0);
+        World::of(disk, history, options, next_version, seed)
+    }
+
+    fn of(disk: Arc<Disk>, history: History, options: OpenOptions, next_version: u32, seed: u64) -> World {
+        World {
+            random: RefCell::new(Random::new(seed ^ 0x5eed)),
+            history: RefCell::new(history),
+            store: RefCell::new(None),
+            busy: RefCell::new([0; KEYS as usize]),
+            operations: Cell::new(0),
+            overlapping: Cell::new(0),
+            unadmitted: Cell::new(0),
+            next_version: Cell::new(next_version),
+            disk: RefCell::new(disk),
+            under_way: RefCell::default(),
+            recorder: RefCell::new(None),
+            options,
+            seed,
+        }
+    }
+
+    /// Records what the store does to its device from its next opening on; returns the device's contents now.
+    pub fn record(&self, recorder: &Recorder) -> Vec<u8> {
+        *self.recorder.borrow_mut() = Some(recorder.clone());
+        self.mark(&self.history.borrow());
+        self.disk.borrow().image()
+    }
+
+    fn device(&self) -> SharedDevice {
+        let seed = self.seed ^ self.history.borrow().lives.len() as u64;
+        let under_way = UnderWay::default();
+        self.under_way.replace(under_way.clone());
+        let late: SharedDevice =
+            Arc::new(Late::new(self.disk.borrow().clone() as Arc<dyn BlockDevice>, seed, &under_way));
+        let recorded = match &*self.recorder.borrow() {
+            Some(recorder) => recorder.wrap(late),
+            None => late,
+        };
+        Arc::new(Owned::new(recorded, &under_way))
+    }
+
+    /// Opens the store: a new life begins.
+    pub async fn open(&self, after: End) {
+        let store = Store::open(self.device(), self.options.clone()).await.expect("the store opens");
+        self.begin_life(store, after);
+    }
+
+    fn begin_life(&self, store: Store, after: End) {
+        let stat = store.stat();
+        self.unadmitted.set(0);
+        *self.busy.borrow_mut() = [0; KEYS as usize];
+        let mut history = self.history.borrow_mut();
+        let began = history.tick();
+        history.lives.push(Life {
+            began,
+            after,
+            recovered: stat.sequences.written.0,
+            purges_lost: stat.recovery.purges_lost,
+            segment_count: stat.segment_count,
+            whole_bytes_max: stat.whole_bytes_max,
+        });
+        *self.store.borrow_mut() = Some(store);
+    }
+
+    /// Ends a life. The clients are gone, but for a clean stop, which they saw begin.
+    pub async fn end(&self, way: Way) -> End {
+        let cuts_log = way == Way::LogCut && self.purge_and_append().await;
+        self.look();
+        *self.store.borrow_mut() = None;
+        if way == Way::PowerLost {
+            let crashed = self.disk.borrow().crash();
+            self.settle().await;
+            *self.disk.borrow_mut() = crashed;
+            return End::Power;
+        }
+        self.settle().await;
+        if cuts_log {
+            self.cut_purge_log().await;
+            return End::LogCut;
+        }
+        End::Process
+    }
+
+    async fn settle(&self) {
+        // What a recording says was called has to have happened, or not, from then on: there all of it does.
+        let loses = self.recorder.borrow().is_none().then(|| self.below(u64::MAX));
+        let under_way = self.under_way.borrow().clone();
+        under_way.settle(loses).await;
+    }
+
+    /// Notes how far the store says it has come.
+    pub fn look(&self) {
+        let Some(store) = &*self.store.borrow() else { return };
+        let sequences = store.sequences();
+        let mut history = self.history.borrow_mut();
+        let at = history.tick();
+        history.told.push(Told { at, written: sequences.written.0, flushed: sequences.flushed.0 });
+        self.mark(&history);
+    }
+
+    /// Tells the recorder that everything up to now has happened.
+    pub fn mark(&self, history: &History) {
+        if let Some(recorder) = &*self.recorder.borrow() {
+            recorder.mark(history.now);
+        }
+    }
+
+    /// The open store.
+    pub fn store(&self) -> Store {
+        self.store.borrow().clone().expect("a store is open while clients run")
+    }
+
+    /// A number below `bound`.
+    pub fn below(&self, bound: u64) -> u64 {
+        self.random.borrow_mut().below(bound)
+    }
+
+    /// Whether something of `percent` percent happens.
+    pub fn chance(&self, percent: u64) -> bool {
+        self.random.borrow_mut().chance(percent)
+    }
+
+    /// The number of a new version.
+    pub fn draw_version(&self) -> u32 {
+        self.next_version.set(self.next_version.get() + 1);
+        self.next_version.get()
+    }
+
+    /// Ends a version that was accepted, or not.
+    pub fn end_version(&self, number: u32, outcome: Result<u64, bool>) {
+        let store = self.store();
+        let counts = store.stat().counts;
+        let unadmitted = counts.unadmitted_first + counts.unadmitted_size;
+        let is_admitted = unadmitted == self.unadmitted.replace(unadmitted);
+        let mut history = self.history.borrow_mut();
+        let now = history.tick();
+        let version = history.versions.iter_mut().rev().find(|version| version.number == number);
+        let version = version.expect("a version ends that began");
+        version.ended = Some(now);
+        version.outcome = match outcome {
+            Ok(sequence) => Outcome::Accepted { sequence, is_admitted },
+            Err(true) => Outcome::Refused,
+            Err(false) => Outcome::Unknown,
+        };
+        self.mark(&history);
+    }
+
+    /// The segment incarnation that is being written.
+    pub fn head(&self) -> u64 {
+        self.store().stat().head_incarnation
+    }
+
+    /// Waits for up to some milliseconds.
+    pub async fn pause(&self, most_ms: u64) {
+        let ms = self.below(most_ms + 1);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// A purge, and an append that says how far the log of purges goes; nothing else happens meanwhile. Whether there is one.
+    async fn purge_and_append(&self) -> bool {
+        let store = self.store();
+        let appends = || store.stat().counts.appends;
+        // What clients left behind is done first.
+        let _ = store.sync().await;
+        super::client::purge(self, super::history::Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
+        let before = appends();
+        super::client::put(self, self.below(KEYS.into()) as u32, 1000).await;
+        store.sync().await.is_ok() && appends() > before
+    }
+
+    /// Wipes the last block of the purge log in both copies.
+    async fn cut_purge_log(&self) {
+        let disk = self.disk.borrow().clone();
+        let image = disk.image();
+        let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        // Lap and number of the block.
+        let order = |block: &[u8]| (number(block, 32), number(block, 64) & u64::from(u32::MAX));
+        let blocks = image.chunks(BLOCK_BYTES as usize).enumerate().filter(|(_, block)| block.starts_with(PURGE_BLOCK));
+        let Some(last) = blocks.clone().map(|(_, block)| order(block)).max() else { return };
+        for (at, _) in blocks.filter(|(_, block)| order(block) == last) {
+            let wiped = vec![Buffer::zeroed(BLOCK_BYTES as usize)];
+            let flags = WriteFlags { fua: true };
+            let offset = at as u64 * BLOCK_BYTES;
+            BlockDevice::write_at(&*disk, offset, wiped, flags, Context::default()).await.expect("memory writes");
+        }
+    }
+}
+
+/// How the stores of a run are opened.
+fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
+    let pick = |random: &mut Random, choices: [u32; 4]| choices[random.below(4) as usize];
+    let open = AdmissionOptions::default();
+    let admission = match seed % 12 {
+        1 => AdmissionOptions { rule: AdmitRule::SecondRequest, ..open },
+        7 => AdmissionOptions { bytes_max: Some(2048), ..open },
+        _ => open,
+    };
+    OpenOptions {
+        memory_bytes: 8 << 20,
+        // So little that objects leave memory all the time.
+        objects_bytes_max: Some((32 << 10) << random.below(4)),
+        write_delay: Duration::from_millis(random.below(30)),
+        flush_interval: random.chance(30).then(|| Duration::from_millis(40)),
+        reinsert_percent: pick(random, [0, 0, 20, 50]),
+        rewrite_percent: pick(random, [0, 20, 100, 100]),
+        cluster_bytes: u64::from(pick(random, [0, 0, 8 << 10, 16 << 10])),
+        cluster_read: if random.chance(50) { ClusterRead::Cluster } else { ClusterRead::Auto },
+        warm_up: random.chance(40),
+        pack_end: if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot },
+        admission,
+        index_loading: if random.chance(70) { IndexLoading::Shards } else { IndexLoading::BySize },
+        background: Background::Caller,
+    }
+}
+
+/// The name of a key, of which two are variants.
+pub fn key_name(key: u32) -> Vec<u8> {
+    primary(super::history::name_of(key))
+}
+
+/// The variant part of a key.
+pub fn key_variant(key: u32) -> &'static [u8] {
+    if key.is_multiple_of(2) { b"" } else { b"gzip" }
+}
+
+/// A key as the store takes it.
+pub fn key_ref(name: &[u8], key: u32) -> KeyRef<'_> {
+    KeyRef::new(name, key_variant(key))
+}
+
+/// The metadata of a version: its number, and that of the version whose body it has.
+pub fn metadata(number: u32, content: u32) -> bytes::Bytes {
+    [number.to_le_bytes(), content.to_le_bytes()].concat().into()
+}
+
+/// The numbers in the metadata of a version.
+pub fn numbers(metadata: &[u8]) -> Option<(u32, u32)> {
+    let (number, content) = metadata.split_at_checked(4)?;
+    Some((u32::from_le_bytes(number.try_into().ok()?), u32::from_le_bytes(content.try_into().ok()?)))
+}
+
+/// The body of a version.
+pub fn body_of(key: u32, content: u32, length: usize) -> Vec<u8> {
+    body(0, key, content, length)
+}

@@ -1,0 +1,201 @@
+//! What several operations at once must not do to each other: each test holds one at the device while others go on.
+
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use nectary_block::{Buffer, Context, Filter, IoFuture, MemoryDevice, SharedDevice, WriteFlags};
+use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+use tokio::sync::watch;
+
+const STORE_BYTES: u64 = 64 << 20;
+/// Memory for a few dozen objects.
+const OBJECTS_BYTES: u64 = 128 << 10;
+const BODY_BYTES: usize = 3000;
+
+/// Holds the next read that this thread begins, or all writes, until it is opened.
+struct Gate {
+    device: SharedDevice,
+    thread: ThreadId,
+    read: Mutex<Option<watch::Receiver<bool>>>,
+    writes: watch::Receiver<bool>,
+}
+
+async fn opened(mut gate: watch::Receiver<bool>) {
+    // Where nobody can open it any more, it is open.
+    let _ = gate.wait_for(|is_open| *is_open).await;
+}
+
+impl Filter for Gate {
+    fn inner(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    fn spec(&self) -> String {
+        self.device.spec()
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let is_own = thread::current().id() == self.thread;
+        let gate = is_own.then(|| self.read.lock().unwrap().take()).flatten();
+        let device = Arc::clone(&self.device);
+        Box::pin(async move {
+            if let Some(gate) = gate {
+                opened(gate).await;
+            }
+            device.read_at(offset, buffers, context).await
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let (gate, device) = (self.writes.clone(), Arc::clone(&self.device));
+        Box::pin(async move {
+            opened(gate).await;
+            device.write_at(offset, buffers, flags, context).await
+        })
+    }
+}
+
+struct Held {
+    store: Store,
+    gate: Arc<Gate>,
+    writes: watch::Sender<bool>,
+}
+
+impl Held {
+    async fn new() -> Held {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(STORE_BYTES));
+        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+        let (writes, gate) = watch::channel(true);
+        let gate = Arc::new(Gate { device, thread: thread::current().id(), read: Mutex::new(None), writes: gate });
+        let options = OpenOptions {
+            memory_bytes: 16 << 20,
+            objects_bytes_max: Some(OBJECTS_BYTES),
+            write_delay: Duration::from_millis(5),
+            rewrite_percent: 0,
+            ..OpenOptions::default()
+        };
+        let store = Store::open(gate.clone(), options).await.unwrap();
+        Held { store, gate, writes }
+    }
+
+    async fn put(&self, name: &str, byte: u8) {
+        let body = vec![byte; BODY_BYTES].into();
+        self.store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), body).await.unwrap();
+        self.store.sync().await.unwrap();
+    }
+
+    /// Puts so much else that nothing from before is in memory.
+    async fn push_out(&self, round: u32) {
+        for number in 0..OBJECTS_BYTES / BODY_BYTES as u64 * 2 {
+            self.put(&format!("other {round} {number}"), 0).await;
+        }
+        assert!(self.store.get_resident(KeyRef::new(b"key", b"")).is_none(), "it has left memory");
+    }
+
+    async fn get(&self) -> u8 {
+        let object = self.store.get(KeyRef::new(b"key", b"")).await.expect("it is there");
+        object.whole().unwrap()[0]
+    }
+
+    /// Holds the next read until what it returns is told to.
+    fn hold_read(&self) -> watch::Sender<bool> {
+        let (open, gate) = watch::channel(false);
+        *self.gate.read.lock().unwrap() = Some(gate);
+        open
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_is_replaced_while_it_is_read_does_not_come_back() {
+    let held = Held::new().await;
+    held.put("key", 1).await;
+    held.push_out(1).await;
+    let open = held.hold_read();
+    let (read, ()) = tokio::join!(held.get(), async {
+        held.put("key", 2).await;
+        held.push_out(2).await;
+        open.send_replace(true);
+    });
+    assert!(read == 1 || read == 2, "the get began before the put");
+    for _ in 0..3 {
+        assert_eq!(held.get().await, 2);
+    }
+}
+
+#[tokio::test]
+async fn forty_gets_of_one_object_make_one_read() {
+    let held = Held::new().await;
+    held.put("key", 7).await;
+    held.push_out(1).await;
+    let before = held.store.stat().counts;
+    let open = held.hold_read();
+    let (read, ()) = tokio::join!(join_all((0..40).map(|_| held.get())), async {
+        tokio::task::yield_now().await;
+        open.send_replace(true);
+    });
+    assert!(read.iter().all(|byte| *byte == 7));
+    let after = held.store.stat().counts;
+    assert_eq!(after.device_reads - before.device_reads, 1);
+    assert_eq!((after.reads_shared - before.reads_shared, after.hits_disk - before.hits_disk), (39, 40));
+}
+
+#[tokio::test]
+async fn a_get_that_comes_after_a_put_does_not_take_what_an_older_read_finds() {
+    let held = Held::new().await;
+    held.put("key", 1).await;
+    held.push_out(1).await;
+    let open = held.hold_read();
+    let (_, second) = tokio::join!(held.get(), async {
+        held.put("key", 2).await;
+        held.push_out(2).await;
+        let second = held.get();
+        let opener = async {
+            tokio::task::yield_now().await;
+            open.send_replace(true);
+        };
+        tokio::join!(second, opener).0
+    });
+    assert_eq!(second, 2);
+}
+
+#[tokio::test]
+async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it() {
+    let held = Held::new().await;
+    let key = KeyRef::new(b"key", b"");
+    let fill = async |metadata: &'static str| {
+        let FillRole::Leader(mut fill) = held.store.begin_fill(key, None) else { panic!("nobody fills it") };
+        let reader = fill.reader();
+        let metadata = bytes::Bytes::from(metadata);
+        fill.wait_for_room(b"", &metadata, BODY_BYTES as u64).await;
+        assert!(fill.start(b"", metadata, Some(BODY_BYTES as u64)));
+        let is_told = (fill.is_admitted(), reader.is_admitted());
+        fill.write(vec![9; BODY_BYTES].into()).await.unwrap();
+        let stored = fill.finish().await.is_ok();
+        assert_eq!(is_told, (stored, stored), "what was said is what happened");
+        stored
+    };
+    held.writes.send_replace(false);
+    for number in 0.. {
+        let name = format!("waits {number}");
+        let put = held.store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), vec![0; BODY_BYTES].into()).await;
+        if put.is_err() {
+            break;
+        }
+    }
+    assert!(!fill("refused").await, "the disk takes nothing");
+    assert!(held.store.get(key).await.is_none());
+    let (stored, ()) = tokio::join!(fill("stored"), async {
+        tokio::task::yield_now().await;
+        held.writes.send_replace(true);
+    });
+    assert!(stored, "there is room before the wait is over");
+    assert_eq!(held.get().await, 9);
+}
