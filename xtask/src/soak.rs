@@ -77,6 +77,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
     Campaign {
+        name: "store-concurrent",
+        program: Program::Binary("store-concurrent"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "5000"), ("{images}", "10000", "1000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],
@@ -87,6 +94,13 @@ const CAMPAIGNS: &[Campaign] = &[
         name: "sigkill",
         program: Program::Binary("sigkill"),
         arguments: &["--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
+        environment: &[],
+        extents: &[("{kills}", "20", "5")],
+    },
+    Campaign {
+        name: "sigkill-lapping",
+        program: Program::Binary("sigkill"),
+        arguments: &["--lapping", "--planted", "--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
         extents: &[("{kills}", "20", "5")],
     },

@@ -151,6 +151,31 @@ pub struct Sequences {
     pub flushed: u64,
 }
 
+/// Where the store's ring is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingPosition {
+    /// The segment incarnation that is being written.
+    pub head: u64,
+    /// How many segments there are.
+    pub segment_count: u64,
+    /// Longer bodies are in fragments.
+    pub whole_bytes_max: u64,
+}
+
+impl RingPosition {
+    /// How often the ring has lapped since it was there.
+    pub fn laps_since(self, before: RingPosition) -> f64 {
+        self.head.saturating_sub(before.head) as f64 / self.segment_count.max(1) as f64
+    }
+
+    /// The oldest incarnation from which a body of this length surely answers. The next segment is reclaimed before the head is
+    /// there; fragments in the oldest quarter may count as gone, so that no body breaks off while it is read.
+    pub fn tail(self, body_bytes: u64) -> u64 {
+        let leaving = if body_bytes > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
+        (self.head + 2 + leaving).saturating_sub(self.segment_count)
+    }
+}
+
 /// A running proxy.
 #[derive(Debug)]
 pub struct Nectary {
@@ -236,7 +261,13 @@ impl Control {
 
     /// Asks and waits for the answer.
     pub fn request(&mut self, method: &str) -> Result<Value> {
-        self.stream.get_mut().write_all(format!("{{\"method\":\"{method}\"}}\n").as_bytes())?;
+        self.request_with(method, &Value::Null)
+    }
+
+    /// The same with parameters.
+    pub fn request_with(&mut self, method: &str, params: &Value) -> Result<Value> {
+        let request = serde_json::json!({ "method": method, "params": params });
+        self.stream.get_mut().write_all(format!("{request}\n").as_bytes())?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let mut answer: Value = serde_json::from_str(&line).with_context(|| format!("control answer {line:?}"))?;
@@ -253,10 +284,24 @@ impl Control {
 
     /// The store's progress.
     pub fn sequences(&mut self) -> Result<Sequences> {
+        Ok(self.progress()?.0)
+    }
+
+    /// The store's progress, and where its ring is.
+    pub fn progress(&mut self) -> Result<(Sequences, RingPosition)> {
         let status = self.status()?;
+        let number = |name: &str| find(&status, name).and_then(Value::as_u64).with_context(|| format!("no {name}"));
         let found = find(&status, "sequences").with_context(|| format!("no sequences in the status {status}"))?;
-        let number = |name: &str| found[name].as_u64().with_context(|| format!("no {name} in {found}"));
-        Ok(Sequences { last: number("last")?, written: number("written")?, flushed: number("flushed")? })
+        let sequence = |name: &str| found[name].as_u64().with_context(|| format!("no {name} in {found}"));
+        let sequences =
+            Sequences { last: sequence("last")?, written: sequence("written")?, flushed: sequence("flushed")? };
+        let (head, segment_count) = (number("head_incarnation")?, number("segment_count")?);
+        Ok((sequences, RingPosition { head, segment_count, whole_bytes_max: number("whole_bytes_max")? }))
+    }
+
+    /// Purges; the parameters are those of the method `purge`.
+    pub fn purge(&mut self, params: &Value) -> Result<()> {
+        self.request_with("purge", params).map(|_| ())
     }
 }
 

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// What an origin does wrong. Byte positions count body bytes.
@@ -89,6 +89,7 @@ struct Target {
     bumps: u64,
     behaviour: Option<Behaviour>,
     count: Count,
+    asked_at: Option<Instant>,
 }
 
 impl Shared {
@@ -167,6 +168,11 @@ impl Origin {
     /// How often this target was asked for.
     pub fn count(&self, target: &str) -> Count {
         self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
+    }
+
+    /// When the latest request for this target came.
+    pub fn asked_at(&self, target: &str) -> Option<Instant> {
+        self.shared.targets().get(target)?.asked_at
     }
 
     /// Requests for all targets.

@@ -1,15 +1,17 @@
 //! SIGKILL rounds under load: what was written before the kill must be there after it, what was purged must not.
 //!
 //! A round: clients load the proxy while the main thread polls the sequences; it reads the written sequence, kills the
-//! process, starts it again, measures the time from exec to the first hit, and asks for every key. The store has twice the
-//! room of everything put into it; a new one is made when that would no longer hold. Odd rounds run with little memory, so
-//! that hits come from the disk.
+//! process, starts it again, measures the time from exec to the first hit, and asks for every key. Odd rounds run with little
+//! memory, so that hits come from the disk. There are two loads: [`ROOMY`], whose store has twice the room of everything put
+//! into it (a new one is made when that would no longer hold), and [`LAPPING`], whose ring laps between kills while 48
+//! clients purge by key, by tag, by prefix and everything.
 //!
 //! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed chooses the same workload again;
 //! the moment of the kill within it is up to the machine.
 
 pub mod client;
 pub mod model;
+pub mod purges;
 mod runner;
 
 use crate::scratch::Scratch;
@@ -20,8 +22,54 @@ use std::time::Duration;
 
 /// The longest time from exec to the first hit.
 pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
-/// The fewest keys that must have been demanded, a round in the mean: fewer prove nothing.
-pub const DEMANDED_PER_ROUND_MIN: u64 = 50;
+/// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, so often at most.
+const PLANT_ATTEMPTS_MAX: u64 = 5;
+
+/// What clients do between two kills, and the least that must have come of it, a round in the mean: less proves nothing.
+#[derive(Debug)]
+pub struct Load {
+    /// Bytes of the store.
+    pub store_bytes: u64,
+    /// Clients at once.
+    pub clients: usize,
+    /// The most keys that a client has.
+    pub keys_max: usize,
+    /// Body bytes that a round may fetch from the origin, about: what is under way then still ends.
+    pub round_bytes_max: u64,
+    /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; where there are any,
+    /// everything is purged once in each round besides.
+    pub wide_purges: f64,
+    /// How often the ring has to lap; 0: it must not.
+    pub laps_min: f64,
+    /// Purges that have to return: by key, by tag, by prefix, of everything.
+    pub purges_min: [f64; 4],
+    /// Keys that have to be demanded after the kill.
+    pub demanded_min: u64,
+}
+
+/// A store that never laps, and few clients.
+pub const ROOMY: Load = Load {
+    store_bytes: 1 << 30,
+    clients: 4,
+    keys_max: usize::MAX,
+    round_bytes_max: 40 << 20,
+    wide_purges: 0.0,
+    laps_min: 0.0,
+    purges_min: [1.0, 0.0, 0.0, 0.0],
+    demanded_min: 50,
+};
+
+/// A store that laps between kills, many clients, and purges of every kind.
+pub const LAPPING: Load = Load {
+    store_bytes: 24 << 20,
+    clients: 48,
+    keys_max: 50,
+    round_bytes_max: 96 << 20,
+    wide_purges: 0.01,
+    laps_min: 2.0,
+    purges_min: [20.0, 5.0, 5.0, 1.0],
+    demanded_min: 50,
+};
 
 /// A bug that the harness makes, to show that it would be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,26 +82,52 @@ pub enum Plant {
     ForgottenPurge,
     /// The front of the store's file, behind the superblock, is overwritten with zeros between kill and restart.
     ZeroedStore,
+    /// The model believes in a newer version of a key that must hit.
+    VersionNeverPut,
+    /// The model believes in a purge of a key that was never sent.
+    KeyNeverPurged,
+    /// The same of a tag.
+    TagNeverPurged,
+    /// The same of a prefix.
+    PrefixNeverPurged,
+    /// The same of everything.
+    AllNeverPurged,
 }
 
 impl Plant {
     /// All of them, with their names.
-    pub const ALL: [(&'static str, Plant); 4] = [
+    pub const ALL: [(&'static str, Plant); 9] = [
         ("wrong-byte", Plant::WrongByte),
         ("lost-object", Plant::LostObject),
         ("forgotten-purge", Plant::ForgottenPurge),
         ("zeroed-store", Plant::ZeroedStore),
+        ("version-never-put", Plant::VersionNeverPut),
+        ("key-never-purged", Plant::KeyNeverPurged),
+        ("tag-never-purged", Plant::TagNeverPurged),
+        ("prefix-never-purged", Plant::PrefixNeverPurged),
+        ("all-never-purged", Plant::AllNeverPurged),
     ];
 
-    /// The planted bug of this name.
-    pub fn by_name(name: &str) -> Option<Plant> {
-        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, plant)| *plant)
+    /// True where this is what the bug must be reported as.
+    fn is_told_by(self, total: &Tally) -> bool {
+        match self {
+            Plant::WrongByte | Plant::ForgottenPurge | Plant::VersionNeverPut | Plant::KeyNeverPurged => {
+                total.wrong == 1 && total.missing == 0
+            }
+            Plant::LostObject => total.missing == 1 && total.wrong == 0,
+            // Where the newest version of a key is gone, an older one may answer, which is wrong.
+            Plant::ZeroedStore => total.missing > total.wrong,
+            Plant::TagNeverPurged | Plant::PrefixNeverPurged => total.wrong > 1 && total.missing == 0,
+            Plant::AllNeverPurged => total.wrong == total.verified_hits && total.wrong > 1 && total.missing == 0,
+        }
     }
 }
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Campaign {
+    /// What clients do.
+    pub load: &'static Load,
     /// Chooses the workload.
     pub seed: u64,
     /// Numbers of the rounds to run.
@@ -71,9 +145,17 @@ pub struct Campaign {
 
 impl Campaign {
     /// Rounds `0..count` with the default memory.
-    pub fn new(seed: u64, count: u64) -> Self {
+    pub fn new(load: &'static Load, seed: u64, count: u64) -> Self {
         let memory = ["128M".to_owned(), "16M".to_owned()];
-        Self { seed, rounds: (0..count).collect(), plant: None, memory, arguments: Vec::new(), kill_at_calls: None }
+        Self {
+            load,
+            seed,
+            rounds: (0..count).collect(),
+            plant: None,
+            memory,
+            arguments: Vec::new(),
+            kill_at_calls: None,
+        }
     }
 }
 
@@ -90,6 +172,10 @@ pub struct RoundReport {
     pub written: u64,
     /// The last sequence at that time.
     pub last: u64,
+    /// How often the ring lapped under load.
+    pub laps: f64,
+    /// The bug of the campaign was planted.
+    pub is_planted: bool,
     /// From exec to the first hit; `None` where no key had to hit.
     pub first_hit: Option<Duration>,
 }
@@ -105,10 +191,14 @@ pub enum InTime {
 }
 
 /// What came out of all rounds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Summary {
+    /// What clients did.
+    pub load: &'static Load,
     /// Rounds that were run.
     pub rounds: u64,
+    /// How often the ring lapped.
+    pub laps: f64,
     /// Sums of everything counted.
     pub tally: Tally,
     /// The time from exec to the first hit, in each round that had one.
@@ -130,11 +220,22 @@ impl Summary {
             ("wrong after a clean stop", stop.wrong),
         ];
         problems.extend(counted.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what}: {count}")));
-        if total.demanded < DEMANDED_PER_ROUND_MIN * self.rounds {
-            problems.push(format!("only {} keys demanded in {} rounds", total.demanded, self.rounds));
-        }
-        if total.forbidden == 0 && self.rounds > 0 {
-            problems.push("no purged key was checked".to_owned());
+        let [key, tag, prefix, all] = total.purges.map(|count| count as f64);
+        let [key_min, tag_min, prefix_min, all_min] = self.load.purges_min;
+        let least = [
+            ("keys demanded", total.demanded as f64, self.load.demanded_min as f64),
+            ("purged keys checked", total.forbidden as f64, 1.0),
+            ("laps", self.laps, self.load.laps_min),
+            ("purges by key", key, key_min),
+            ("purges by tag", tag, tag_min),
+            ("purges by prefix", prefix, prefix_min),
+            ("purges of everything", all, all_min),
+        ];
+        for (what, count, a_round) in least {
+            let least = a_round * self.rounds as f64;
+            if count < least {
+                problems.push(format!("{what}: {count:.1} in {} rounds, at least {least:.1} wanted", self.rounds));
+            }
         }
         let judged = match in_time {
             InTime::Every => self.first_hit_max(),
@@ -160,6 +261,7 @@ impl Summary {
 
     fn add(&mut self, report: &RoundReport) {
         self.rounds += 1;
+        self.laps += report.laps;
         self.tally.add(&report.tally);
         self.first_hits.extend(report.first_hit);
     }
@@ -171,7 +273,14 @@ impl Summary {
 pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<()>) -> Result<Summary> {
     let scratch = Scratch::new("sigkill")?;
     let mut runner = Runner::new(campaign, &scratch)?;
-    let mut summary = Summary::default();
+    let mut summary = Summary {
+        load: campaign.load,
+        rounds: 0,
+        laps: 0.0,
+        tally: Tally::default(),
+        first_hits: Vec::new(),
+        after_stop: Tally::default(),
+    };
     for &round in &campaign.rounds {
         let done = runner.round(round).with_context(|| format!("round {round}, seed {}", campaign.seed))?;
         summary.add(&done);
@@ -183,21 +292,51 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
     Ok(summary)
 }
 
+/// Plants every bug in a round of its own, and prints what came of it; true where each was reported as what it is.
+pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
+    let mut good = true;
+    for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {
+        let mut total = Tally::default();
+        for attempt in 0..PLANT_ATTEMPTS_MAX {
+            let seed = seed + 1 + index as u64 + attempt * Plant::ALL.len() as u64;
+            let campaign = Campaign { plant: Some(plant), ..Campaign::new(load, seed, 1) };
+            let mut is_planted = false;
+            total = run(&campaign, |report| {
+                is_planted = report.is_planted;
+                Ok(())
+            })?
+            .tally;
+            if is_planted {
+                break;
+            }
+        }
+        let is_caught = plant.is_told_by(&total);
+        good &= is_caught;
+        let how = if is_caught { "caught" } else { "SURVIVED" };
+        println!("planted: {name}: {how} (missing {}, wrong {})", total.missing, total.wrong);
+        total.complaints.iter().filter(|_| !is_caught).for_each(|complaint| println!("    {complaint}"));
+    }
+    Ok(good)
+}
+
 /// The sums in one line, for the closing note.
 pub fn describe(summary: &Summary) -> String {
     let (total, stop) = (&summary.tally, &summary.after_stop);
+    let [key, tag, prefix, all] = total.purges;
     format!(
-        "sigkill: {} rounds: missing {}, wrong {}, lost alive {}; demanded {}, purged and checked {}, requests {}, \
-         purges {}, replaced {}; first hit {} ms after exec in the median, at most {}; after a clean stop: demanded {}, missing {}, wrong {}",
+        "sigkill: {} rounds: missing {}, wrong {}, lost alive {}, cut short {}; demanded {}, purged and checked {}, requests {}, replaced {}; \
+         purges {key} by key, {tag} by tag, {prefix} by prefix, {all} of everything; {:.1} laps; first hit {} ms after \
+         exec in the median, at most {}; after a clean stop: demanded {}, missing {}, wrong {}",
         summary.rounds,
         total.missing,
         total.wrong,
         total.lost_alive,
+        total.cut_short,
         total.demanded,
         total.forbidden,
         total.requests,
-        total.purges,
         total.replaced,
+        summary.laps,
         summary.first_hit_median().as_millis(),
         summary.first_hit_max().as_millis(),
         stop.demanded,

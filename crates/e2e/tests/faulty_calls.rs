@@ -9,7 +9,7 @@ use nectary_e2e::guard::find_program;
 use nectary_e2e::http::Connection;
 use nectary_e2e::nectary::find;
 use nectary_e2e::report::{not_run, seed_or_new};
-use nectary_e2e::sigkill::{self, Campaign};
+use nectary_e2e::sigkill::{self, Campaign, ROOMY};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ fn death_at_a_write_or_flush_loses_nothing_that_was_written() -> Result<()> {
     }
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    let mut campaign = Campaign::new(seed, 4);
+    let mut campaign = Campaign::new(&ROOMY, seed, 4);
     campaign.kill_at_calls = Some(format!("{WRITES},{FLUSHES}"));
     campaign.arguments.extend(["--io", "posix"].map(str::to_owned));
     let summary = sigkill::run(&campaign, |report| {

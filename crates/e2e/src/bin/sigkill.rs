@@ -1,13 +1,13 @@
 //! SIGKILL rounds under load, as many as asked for: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
 //!
 //! Prints one line a round and the sums; appends one line of JSON a round to the log. Rounds that the log already has for
-//! this seed are not run again. Exit code 0 only where missing, wrong and lost are 0, enough was demanded, every purge
-//! held, and the first hit came within a second of exec: every time, or in the median with `--first-hit median`.
+//! this seed are not run again. Exit code 0 only where missing, wrong and lost are 0, enough was demanded, purged and lapped,
+//! every purge held, and the first hit came within a second of exec: every time, or in the median with `--first-hit median`.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nectary_e2e::report::{seed_or_new, write_json_line};
-use nectary_e2e::sigkill::{self, Campaign, InTime, Plant, RoundReport};
+use nectary_e2e::sigkill::{self, Campaign, InTime, LAPPING, ROOMY, RoundReport};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,9 +27,12 @@ struct Arguments {
     /// Append one line of JSON a round to this file, and skip the rounds that it has.
     #[arg(long)]
     log: Option<PathBuf>,
-    /// Plant a bug: wrong-byte, lost-object, forgotten-purge or zeroed-store. The run must fail.
+    /// A store of 24 MiB that laps between kills, 48 clients, and purges by key, by tag, by prefix and of everything.
     #[arg(long)]
-    plant: Option<String>,
+    lapping: bool,
+    /// Before the rounds, plant each bug in a round of its own; one that is not reported as what it is fails the run.
+    #[arg(long)]
+    planted: bool,
     /// Which first hits have to come within a second: `every` one, or, where other work runs beside, the `median`.
     #[arg(long, value_name = "WHICH", value_parser = in_time, default_value = "every")]
     first_hit: InTime,
@@ -41,15 +44,12 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let seed = seed_or_new(arguments.seed);
-    let plant = match arguments.plant.as_deref() {
-        Some(name) => Some(Plant::by_name(name).with_context(|| format!("unknown planted bug {name:?}"))?),
-        None => None,
-    };
+    let load = if arguments.lapping { &LAPPING } else { &ROOMY };
     let (shard, shards) = parse_shard(&arguments.shard)?;
     let done = arguments.log.as_deref().map_or_else(|| Ok(Vec::new()), |log| rounds_done(log, seed))?;
-    let mut campaign = Campaign::new(seed, arguments.rounds);
+    let planted_good = !arguments.planted || sigkill::run_planted(load, seed)?;
+    let mut campaign = Campaign::new(load, seed, arguments.rounds);
     campaign.rounds.retain(|round| round % shards == shard && !done.contains(round));
-    campaign.plant = plant;
     campaign.arguments = arguments.proxy;
     println!(
         "sigkill: {} rounds, seed {seed}, shard {shard}/{shards}, {} done before",
@@ -66,7 +66,7 @@ fn main() -> Result<ExitCode> {
     println!("{}", sigkill::describe(&summary));
     let problems = summary.problems(arguments.first_hit);
     problems.iter().for_each(|problem| println!("PROBLEM: {problem}"));
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if problems.is_empty() && planted_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn in_time(text: &str) -> Result<InTime> {
@@ -98,16 +98,21 @@ fn rounds_done(log: &Path, seed: u64) -> Result<Vec<u64>> {
 fn describe(report: &RoundReport) -> String {
     let tally = &report.tally;
     let mut text = format!(
-        "round {:3}: {} requests, {} hits, {} keys, written {} of {}; demanded {}, missing {}, wrong {}, purged {}, first hit {}",
+        "round {:3}: {} requests, {} hits, {} keys, written {} of {}, {:.1} laps, purges {:?}; demanded {}, missing {}, wrong {}, \
+         lost alive {}, cut short {}, purged {}, first hit {}",
         report.round,
         tally.requests,
         tally.hits,
         report.keys,
         report.written,
         report.last,
+        report.laps,
+        tally.purges,
         tally.demanded,
         tally.missing,
         tally.wrong,
+        tally.lost_alive,
+        tally.cut_short,
         tally.forbidden,
         report.first_hit.map_or_else(|| "-".to_owned(), |time| format!("{} ms", time.as_millis())),
     );
@@ -122,8 +127,8 @@ fn to_json(report: &RoundReport, seed: u64) -> Value {
     json!({
         "test": "sigkill", "seed": seed, "round": report.round, "requests": tally.requests, "hits": tally.hits,
         "keys": report.keys, "written": report.written, "last": report.last, "demanded": tally.demanded,
-        "missing": tally.missing, "wrong": tally.wrong, "lost_alive": tally.lost_alive, "forbidden": tally.forbidden,
-        "purges": tally.purges, "replaced": tally.replaced,
+        "missing": tally.missing, "wrong": tally.wrong, "lost_alive": tally.lost_alive, "cut_short": tally.cut_short, "forbidden": tally.forbidden,
+        "purges": tally.purges, "laps": report.laps, "replaced": tally.replaced,
         "first_hit_ms": report.first_hit.map(|time| time.as_millis() as u64),
     })
 }

@@ -5,7 +5,7 @@ use crate::content;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -98,6 +98,7 @@ impl Connection {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let (version, behaviour) = self.shared.with(&request.target, |found| {
             found.count.requests += 1;
+            found.asked_at = Some(Instant::now());
             found.count.conditional += u64::from(request.if_none_match.is_some());
             (found.bumps + 1, found.behaviour)
         });
@@ -159,6 +160,9 @@ impl Connection {
         }
         if let Some(name) = &resource.vary {
             line("Vary", name);
+        }
+        if let Some(tags) = &resource.tags {
+            line("Surrogate-Key", tags);
         }
         match framing {
             Framing::None => {}

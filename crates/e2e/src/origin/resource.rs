@@ -13,6 +13,7 @@ use crate::content;
 /// | `modified=N` | `Last-Modified`: N days after 2020-01-01, N up to 30 |
 /// | `chunked` | chunked framing |
 /// | `close` | the body ends with the connection, and the length is not announced |
+/// | `tags=TEXT` | `Surrogate-Key: TEXT`; `+` stands for a space |
 /// | `vary=NAME` | `Vary: NAME`; the value of that request header is part of the content's identity |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
@@ -28,6 +29,8 @@ pub struct Resource {
     pub chunked: bool,
     /// Close-delimited framing.
     pub close: bool,
+    /// Value of `Surrogate-Key`.
+    pub tags: Option<String>,
     /// Name of the header that `Vary` names.
     pub vary: Option<String>,
 }
@@ -44,6 +47,7 @@ impl Resource {
             modified_days: None,
             chunked: false,
             close: false,
+            tags: None,
             vary: None,
         };
         let mut bytes = None;
@@ -57,6 +61,7 @@ impl Resource {
                 "modified" => resource.modified_days = value.parse().ok(),
                 "chunked" => resource.chunked = true,
                 "close" => resource.close = true,
+                "tags" => resource.tags = Some(value.replace('+', " ")),
                 "vary" => resource.vary = Some(value.to_ascii_lowercase()),
                 _ => {}
             }

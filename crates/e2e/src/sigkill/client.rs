@@ -1,20 +1,29 @@
 //! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, notes what was wrong.
 //!
-//! Each key belongs to one client, so its history is known exactly. Sizes run from 200 bytes to several fragments.
+//! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything reach keys of
+//! others too. Sizes run from 200 bytes to several fragments.
 
-use super::model::{Expectation, KeyModel, Poll, Verdict, judge};
+use super::Load;
+use super::model::{Expectation, KeyModel, Poll, Stop, Verdict, judge};
+use super::purges::{PREFIX_COUNT, Purges, Reach, Scope, TAG_COUNT};
 use crate::content;
 use crate::http::{Connection, Failure, Response};
+use crate::nectary::Control;
 use crate::origin::{Origin, Resource};
 use crate::rng::Rng;
+use serde_json::json;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Body bytes that a round may fetch from the origin, about: what is under way then still ends.
-pub const ROUND_BYTES_MAX: u64 = 40 << 20;
 /// Most complaints that are kept in words; all are counted.
 const COMPLAINTS_MAX: usize = 20;
+/// How long a client waits that may ask for nothing new and whose choice fell on nothing stored.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Requests that are never sent to the origin.
+const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];
 
 /// What was counted.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +32,8 @@ pub struct Tally {
     pub requests: u64,
     /// Answers that were hits.
     pub hits: u64,
-    /// Purges that returned.
-    pub purges: u64,
+    /// Purges that returned: by key, by tag, by prefix, of everything.
+    pub purges: [u64; 4],
     /// Versions that were replaced.
     pub replaced: u64,
     /// Keys that had to hit after the kill.
@@ -35,6 +44,10 @@ pub struct Tally {
     pub missing: u64,
     /// Wrong bytes, versions that may not answer, purged keys that hit, broken answers.
     pub wrong: u64,
+    /// Hits whose body broke off while the process lived, as the ring overtook it.
+    pub cut_short: u64,
+    /// Hits after the kill.
+    pub verified_hits: u64,
     /// Stored keys that were no hit while the process lived.
     pub lost_alive: u64,
     /// The first complaints in words.
@@ -46,12 +59,14 @@ impl Tally {
     pub fn add(&mut self, other: &Tally) {
         self.requests += other.requests;
         self.hits += other.hits;
-        self.purges += other.purges;
+        self.purges.iter_mut().zip(other.purges).for_each(|(sum, count)| *sum += count);
         self.replaced += other.replaced;
         self.demanded += other.demanded;
         self.forbidden += other.forbidden;
         self.missing += other.missing;
         self.wrong += other.wrong;
+        self.cut_short += other.cut_short;
+        self.verified_hits += other.verified_hits;
         self.lost_alive += other.lost_alive;
         let room = COMPLAINTS_MAX.saturating_sub(self.complaints.len());
         self.complaints.extend(other.complaints.iter().take(room).cloned());
@@ -67,8 +82,16 @@ impl Tally {
 /// What the clients of a round share.
 #[derive(Debug)]
 pub struct Round<'a> {
+    /// What they do.
+    pub load: &'a Load,
     /// The origin behind the proxy.
     pub origin: &'a Origin,
+    /// The directory of the proxy's control socket.
+    pub runtime: PathBuf,
+    /// Purges that reach keys of several clients.
+    pub purges: &'a Purges,
+    /// The segment incarnation that the ring had reached at the latest poll.
+    pub head: AtomicU64,
     /// Set just before the kill: from then on a broken answer is no complaint.
     pub killed: AtomicBool,
     /// The process ends on its own: a broken answer is no complaint.
@@ -77,18 +100,38 @@ pub struct Round<'a> {
     pub body_bytes_begin: u64,
     /// When the round began, and over which time new bytes are spread, so that the kill comes while some are being written.
     pub pace: (Instant, Duration),
+    /// The share of that time after which one client purges everything; taken when one does.
+    pub purge_all_after: Mutex<Option<f64>>,
     /// Planted bug: one byte of one answer is flipped before it is compared.
     pub flip_byte: AtomicBool,
 }
 
 impl Round<'_> {
+    /// The share of the time that is over; 1 at the end.
+    fn share(&self) -> f64 {
+        let (began, over) = self.pace;
+        (began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001)).min(1.0)
+    }
+
     /// True where new bytes may be asked for now.
     fn may_grow(&self) -> bool {
-        let (began, over) = self.pace;
-        let share = began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001);
-        let bytes_max = (ROUND_BYTES_MAX as f64 * share.min(1.0)) as u64;
+        let bytes_max = (self.load.round_bytes_max as f64 * self.share()) as u64;
         self.origin.body_bytes() < self.body_bytes_begin + bytes_max
     }
+
+    /// True for the one client that shall purge everything now.
+    fn takes_purge_of_everything(&self) -> bool {
+        let mut after = self.purge_all_after.lock().unwrap_or_else(PoisonError::into_inner);
+        after.take_if(|after| *after <= self.share()).is_some()
+    }
+}
+
+/// A key that was stored and missed while the process lived.
+#[derive(Debug)]
+struct Missed {
+    key: KeyModel,
+    status: String,
+    at: Instant,
 }
 
 /// A client and its keys.
@@ -96,6 +139,7 @@ impl Round<'_> {
 pub struct Client {
     name: String,
     keys: Vec<KeyModel>,
+    missed: Vec<Missed>,
     rng: Rng,
 }
 
@@ -125,60 +169,86 @@ impl Client {
     pub fn load(&mut self, proxy: SocketAddr, round: &Round<'_>) -> Tally {
         let mut tally = Tally::default();
         let mut connection = Connection::new(proxy, Duration::from_secs(30));
+        let load = round.load;
         while !round.killed.load(Ordering::SeqCst) {
+            if round.takes_purge_of_everything() {
+                self.purge_wide(&mut connection, round, Scope::All, &mut tally);
+            }
             let may_grow = round.may_grow();
             let action = self.rng.unit();
-            if self.keys.is_empty() || (may_grow && action < 0.35) {
-                let target = self.new_target();
-                self.keys.push(KeyModel::new(target));
+            if self.keys.is_empty() || (may_grow && action < 0.35 && self.keys.len() < load.keys_max) {
+                let key = self.new_key();
+                self.keys.push(key);
                 let index = self.keys.len() - 1;
-                self.get(&mut connection, round, index, &[], &mut tally);
-                if self.rng.chance(0.5) {
-                    self.get(&mut connection, round, index, &[], &mut tally);
-                }
+                self.get_once_or_twice(&mut connection, round, index, &mut tally);
                 continue;
             }
             let index = self.rng.index(self.keys.len());
-            if may_grow && action < 0.42 {
-                round.origin.bump(&self.keys[index].target);
+            if may_grow && (0.35..0.42).contains(&action) {
                 tally.replaced += 1;
                 self.get(&mut connection, round, index, &[("Cache-Control", "no-cache")], &mut tally);
-            } else if may_grow && action < 0.48 {
-                if self.rng.chance(0.5) {
-                    round.origin.bump(&self.keys[index].target);
-                }
-                self.purge(&mut connection, round, index, &mut tally);
+            } else if may_grow && (0.42..0.48).contains(&action) {
+                self.purge_key(&mut connection, round, index, &mut tally);
                 if self.rng.chance(0.5) {
                     self.get(&mut connection, round, index, &[], &mut tally);
                 }
-            } else if may_grow || self.keys[index].is_stored() {
+            } else if may_grow && self.rng.chance(load.wide_purges) {
+                let scope = match self.rng.below(100) {
+                    0 => Scope::All,
+                    1..60 => Scope::Tag(self.keys[index].tag),
+                    _ => Scope::Prefix(self.keys[index].prefix),
+                };
+                self.purge_wide(&mut connection, round, scope, &mut tally);
+            } else if self.keys[index].is_stored() {
                 self.get(&mut connection, round, index, &[], &mut tally);
+            } else if may_grow {
+                self.get_once_or_twice(&mut connection, round, index, &mut tally);
+            } else {
+                std::thread::sleep(PAUSE);
             }
         }
         tally
     }
 
-    /// Asks for every key once after a restart and compares with what must be.
+    /// Counts what was lost while the process lived: what missed though the next poll shows that the ring was not there.
+    pub fn judge_missed(&mut self, polls: &[Poll]) -> Tally {
+        let mut tally = Tally::default();
+        for missed in self.missed.drain(..) {
+            let poll = polls.iter().find(|poll| poll.began > missed.at);
+            if poll.is_some_and(|poll| missed.key.is_stored_in(poll.ring)) {
+                tally.lost_alive += 1;
+                tally.complain(format!("{}: stored, but {:?}", missed.key.target, missed.status));
+            }
+        }
+        tally
+    }
+
+    /// Takes note of the purges of all clients.
+    pub fn take_note_of(&mut self, purges: &Purges) {
+        self.keys.iter_mut().for_each(|key| key.purged(purges.reach(key.tag, key.prefix)));
+    }
+
+    /// Asks for every key once after a restart, but not the origin, and compares with what must be.
     pub fn verify(&mut self, proxy: SocketAddr, round: &Round<'_>, stop: Stop<'_>) -> Tally {
         let mut tally = Tally::default();
         let mut connection = Connection::new(proxy, Duration::from_secs(30));
         for key in &mut self.keys {
-            let expected = stop.expectation(key);
+            let expected = key.after(stop);
             tally.demanded += u64::from(expected.must_hit);
-            tally.forbidden += u64::from(expected.must_miss);
-            let asked_before = round.origin.count(&key.target).requests;
-            match connection.get(&key.target) {
+            tally.forbidden += u64::from(key.is_purged());
+            let began = Instant::now();
+            match connection.request("GET", &key.target, &ONLY_IF_CACHED) {
+                Ok(response) if response.is_hit() || response.status != 504 => {
+                    if let Some(version) = check(&key.target, &response, round, &mut tally) {
+                        tally.verified_hits += 1;
+                        compare(&key.target, &response, expected, Some(version), &mut tally);
+                        key.restarted(Some(version), began);
+                    }
+                }
                 Ok(response) => {
-                    let asked = round.origin.count(&key.target).requests - asked_before;
-                    let hit = response.is_hit();
-                    if hit == (asked > 0) {
-                        tally.wrong += 1;
-                        let status = response.cache_status();
-                        tally.complain(format!("{}: {status:?}, but the origin was asked {asked} times", key.target));
-                    }
-                    if let Some(version) = check(&key.target, &response, expected, round, &mut tally) {
-                        key.restarted(version, hit);
-                    }
+                    tally.requests += 1;
+                    compare(&key.target, &response, expected, None, &mut tally);
+                    key.restarted(None, began);
                 }
                 Err(failure) => {
                     tally.wrong += 1;
@@ -190,13 +260,28 @@ impl Client {
         tally
     }
 
+    /// Its keys, to plant bugs.
+    pub fn keys_mut(&mut self) -> &mut [KeyModel] {
+        &mut self.keys
+    }
+
     /// Half of the keys are small, and a few have several fragments.
-    fn new_target(&mut self) -> String {
+    fn new_key(&mut self) -> KeyModel {
         let serial = self.keys.len();
         let framing = if self.rng.chance(0.2) { "&chunked" } else { "" };
         let bytes =
             if self.rng.chance(0.85) { 200 + self.rng.below(20_000) } else { content::law_bytes(self.rng.next_u64()) };
-        format!("/k/{}/{serial}?size={bytes}{framing}", self.name)
+        let (tag, prefix) = (self.rng.index(TAG_COUNT), self.rng.index(PREFIX_COUNT));
+        let name = &self.name;
+        KeyModel::new(format!("{}{name}/{serial}?size={bytes}&tags=t{tag}{framing}", prefix_path(prefix)), tag, prefix)
+    }
+
+    /// Stores a key, and half of the time sees that it is stored.
+    fn get_once_or_twice(&mut self, connection: &mut Connection, round: &Round<'_>, index: usize, tally: &mut Tally) {
+        self.get(connection, round, index, &[], tally);
+        if self.rng.chance(0.5) {
+            self.get(connection, round, index, &[], tally);
+        }
     }
 
     fn get(
@@ -208,72 +293,93 @@ impl Client {
         tally: &mut Tally,
     ) {
         let key = &mut self.keys[index];
-        let was_stored = key.is_stored() && headers.is_empty();
-        let expected = key.asked();
-        match connection.request("GET", &key.target, headers) {
-            Ok(response) => {
-                let hit = response.is_hit();
-                if let Some(version) = check(&key.target, &response, expected, round, tally) {
-                    key.answered(version, hit, Instant::now());
-                    if was_stored && !hit {
-                        tally.lost_alive += 1;
-                        tally.complain(format!("{}: stored, but {:?}", key.target, response.cache_status()));
-                    }
-                }
+        let reach = || round.purges.reach(key.tag, key.prefix);
+        let (reach_before, head) = (reach(), round.head.load(Ordering::SeqCst));
+        let requested = round.origin.bump(&key.target);
+        let asked_before = round.origin.asked_at(&key.target);
+        let began = Instant::now();
+        let answer = connection.request("GET", &key.target, headers);
+        let (reach_after, asked_at) = (reach(), round.origin.asked_at(&key.target));
+        key.purged(reach_before);
+        let expected = key.asked(requested);
+        let fetched_at = asked_at.filter(|_| asked_at > asked_before);
+        if let Some(asked_at) = fetched_at {
+            key.fetched(asked_at, head);
+        }
+        let response = match answer {
+            Ok(response) => response,
+            Err(Failure::Truncated { response, .. }) if response.is_hit() => {
+                // So it is where the ring overtakes a body that is being read, and nowhere else.
+                tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
+                key.hit(response.version().unwrap_or(0), began, Instant::now());
+                return self.note_missed(index, reach_after, "cut short");
             }
-            Err(failure) => broken(&key.target, &failure, round, tally),
+            Err(failure) => return broken(&key.target, &failure, round, tally),
+        };
+        let Some(version) = check(&key.target, &response, round, tally) else { return };
+        if fetched_at.is_none() {
+            // From the store, or from the fetch of the request before, which is not over in the store yet.
+            compare(&key.target, &response, expected, Some(version), tally);
+        }
+        if response.is_hit() {
+            key.hit(version, began, Instant::now());
+        } else if fetched_at.is_some() && version != requested {
+            tally.wrong += 1;
+            tally.complain(format!("{}: the origin gave version {version}, asked for {requested}", key.target));
+        } else if headers.is_empty() {
+            self.note_missed(index, reach_after, response.cache_status());
         }
     }
 
-    fn purge(&mut self, connection: &mut Connection, round: &Round<'_>, index: usize, tally: &mut Tally) {
+    /// Remembers that a stored key did not answer, unless a purge may be the reason.
+    fn note_missed(&mut self, index: usize, reach: Reach, status: &str) {
         let key = &mut self.keys[index];
-        key.purge_sent();
-        match connection.request("PURGE", &key.target, &[]) {
-            Ok(response) if response.status == 200 => {
-                tally.purges += 1;
-                key.purge_returned(round.origin.version(&key.target));
+        key.purged(reach);
+        if key.is_stored() {
+            self.missed.push(Missed { key: key.clone(), status: status.to_owned(), at: Instant::now() });
+        }
+    }
+
+    fn purge_key(&mut self, connection: &mut Connection, round: &Round<'_>, index: usize, tally: &mut Tally) {
+        let key = &mut self.keys[index];
+        let sent = Instant::now();
+        key.purged(Reach { under_way: 1, ..Reach::default() });
+        let answer = connection.request("PURGE", &key.target, &[]);
+        if purge_holds(&key.target, answer, round, tally) {
+            tally.purges[0] += 1;
+            key.purged(Reach { dead_before: Some(sent), ..Reach::default() });
+        }
+    }
+
+    /// By tag over HTTP; by prefix and of everything over the control socket.
+    fn purge_wide(&mut self, connection: &mut Connection, round: &Round<'_>, scope: Scope, tally: &mut Tally) {
+        let sent = round.purges.sent(scope);
+        let (kind, holds) = match scope {
+            Scope::Tag(tag) => {
+                let header = if self.rng.chance(0.5) { "Surrogate-Key" } else { "Cache-Tag" };
+                let answer = connection.request("PURGE", "/", &[(header, &format!("t{tag}"))]);
+                (1, purge_holds("a tag", answer, round, tally))
             }
-            Ok(response) => {
-                tally.wrong += 1;
-                tally.complain(format!("PURGE {}: status {}", key.target, response.status));
+            Scope::Prefix(prefix) => {
+                let prefix = format!("{}{}", round.origin.url(), prefix_path(prefix));
+                (2, purge_over_control(&json!({ "prefix": prefix }), round, tally))
             }
-            Err(failure) => broken(&key.target, &failure, round, tally),
+            Scope::All => (3, purge_over_control(&json!({ "all": true }), round, tally)),
+        };
+        if holds {
+            tally.purges[kind] += 1;
+            round.purges.returned(scope, sent);
         }
     }
 }
 
-/// How the process before this one ended, which decides what must still be there.
-#[derive(Clone, Copy, Debug)]
-pub enum Stop<'a> {
-    /// Killed; this was written just before, and these polls were made.
-    Killed {
-        /// The written sequence.
-        written: u64,
-        /// The polls of the round.
-        polls: &'a [Poll],
-    },
-    /// Stopped cleanly.
-    Clean,
-}
-
-impl Stop<'_> {
-    /// What the key must show now.
-    pub fn expectation(&self, key: &KeyModel) -> Expectation {
-        match self {
-            Stop::Killed { written, polls } => key.after_kill(*written, polls),
-            Stop::Clean => key.after_stop(),
-        }
-    }
+/// What the targets of a prefix begin with.
+fn prefix_path(prefix: usize) -> String {
+    format!("/p{prefix}/")
 }
 
 /// Checks status, version and bytes of an answer; the version, where the bytes are those of that version.
-fn check(
-    target: &str,
-    response: &Response,
-    expected: Expectation,
-    round: &Round<'_>,
-    tally: &mut Tally,
-) -> Option<u64> {
+fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally) -> Option<u64> {
     tally.requests += 1;
     tally.hits += u64::from(response.is_hit());
     let version = response.version();
@@ -299,24 +405,46 @@ fn check(
             .complain(format!("{target} version {version}: {found} bytes of {bytes}, first difference {difference:?}"));
         return None;
     }
-    match judge(expected, version, response.is_hit()) {
-        Verdict::Right => {}
-        Verdict::Missing => {
-            tally.missing += 1;
-            tally.complain(format!("{target} version {version}: missing: {:?}", response.cache_status()));
-        }
-        verdict => {
-            tally.wrong += 1;
-            tally.complain(format!("{target} version {version}: {verdict:?}: {:?}", response.cache_status()));
-        }
-    }
     Some(version)
 }
 
+/// Compares what hit, or a miss, with what must be.
+fn compare(target: &str, response: &Response, expected: Expectation, hit: Option<u64>, tally: &mut Tally) {
+    let count = match judge(expected, hit) {
+        Verdict::Right => return,
+        Verdict::Missing => &mut tally.missing,
+        Verdict::Resurrected | Verdict::Stale { .. } => &mut tally.wrong,
+    };
+    *count += 1;
+    let status = response.cache_status();
+    tally.complain(format!("{target} version {hit:?}: {:?} by {expected:?}: {status:?}", judge(expected, hit)));
+}
+
 /// Notes an answer that did not come, unless the proxy has been killed.
-fn broken(target: &str, failure: &Failure, round: &Round<'_>, tally: &mut Tally) {
+fn broken(target: &str, failure: &dyn std::fmt::Display, round: &Round<'_>, tally: &mut Tally) {
     if !round.may_break && !round.killed.load(Ordering::SeqCst) {
         tally.wrong += 1;
         tally.complain(format!("{target}: {failure}"));
     }
+}
+
+/// True where the answer says that the purge is done.
+fn purge_holds(what: &str, answer: Result<Response, Failure>, round: &Round<'_>, tally: &mut Tally) -> bool {
+    match answer {
+        Ok(response) if response.status == 200 => return true,
+        Ok(response) => {
+            tally.wrong += 1;
+            tally.complain(format!("PURGE of {what}: status {}", response.status));
+        }
+        Err(failure) => broken(&format!("PURGE of {what}"), &failure, round, tally),
+    }
+    false
+}
+
+fn purge_over_control(params: &serde_json::Value, round: &Round<'_>, tally: &mut Tally) -> bool {
+    let done = Control::connect(&round.runtime).and_then(|mut control| control.purge(params));
+    if let Err(error) = &done {
+        broken(&format!("purge of {params}"), error, round, tally);
+    }
+    done.is_ok()
 }

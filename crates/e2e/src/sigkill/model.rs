@@ -1,42 +1,71 @@
 //! What one key may answer, by what its owner has seen: the oracle of the SIGKILL rounds.
 //!
-//! A key is used by one client at a time, so its history is a sequence. The rules:
+//! A key is used by one client at a time, so its history is a sequence; each of its requests has a version, which is also
+//! that of the answer where the origin gives it. So a version tells which request fetched it. The rules:
 //! 1. An object counts as stored once a later request was answered as a hit with it.
 //! 2. A poll that *began* after that hit and showed `last = L` proves that the object's sequence is at most L.
-//! 3. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer one.
-//! 4. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may, where
-//!    rule 3 does not forbid it.
-//! 5. Once a purge has returned, what was fetched before it never answers again, and the next request must miss.
+//! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no incarnation below H:
+//!    the ring has not reached it while the tail is at most H.
+//! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer one,
+//!    where the ring has not reached it. Nothing older may answer, wherever the ring is.
+//! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may, where
+//!    rule 4 does not forbid it.
+//! 6. Once a purge of any kind has returned, what the origin was asked for before the purge was sent never answers again. While
+//!    one is under way, nothing that it reaches must hit.
 //!
 //! Pure: no clock, no I/O.
 
+use super::purges::Reach;
+use crate::nectary::RingPosition;
+use crate::origin::Resource;
 use std::time::Instant;
 
-/// What is known about when a stored version was put.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Proof {
-    /// Seen as a hit at this time; no poll since.
-    Hit(Instant),
-    /// It is on the device: it was found there after a restart.
-    Written,
-}
-
-/// A poll of the sequences.
+/// A poll of the store's progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Poll {
     /// When the question was sent.
     pub began: Instant,
     /// The highest sequence that it showed.
     pub last: u64,
+    /// Where the ring was.
+    pub ring: RingPosition,
 }
 
-/// What a restart must show for a key.
+/// How the process before this one ended, which decides what must still be there.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop<'a> {
+    /// The written sequence just before it was killed, and the polls of the round; `None` after a clean stop.
+    pub killed: Option<(u64, &'a [Poll])>,
+    /// Where the ring is.
+    pub ring: RingPosition,
+}
+
+/// A version that the origin gave.
+#[derive(Clone, Copy, Debug)]
+struct Fetched {
+    version: u64,
+    asked_at: Instant,
+    incarnation_min: u64,
+}
+
+/// A version that was a hit.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    version: u64,
+    incarnation_min: u64,
+    /// When the latest request began that it answered.
+    hit_began: Instant,
+    /// When it was first seen as a hit; `None` where it is on the device, as it was found there after a restart.
+    unproven_since: Option<Instant>,
+}
+
+/// What a key must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// It must be a hit.
     pub must_hit: bool,
-    /// It must not be a hit.
-    pub must_miss: bool,
+    /// Versions below are purged.
+    pub purged_below: u64,
     /// The oldest version that may answer.
     pub version_min: u64,
 }
@@ -64,100 +93,137 @@ pub enum Verdict {
 pub struct KeyModel {
     /// What is asked for.
     pub target: String,
-    stored: Vec<(u64, Proof)>,
+    /// Bytes of its body.
+    bytes: u64,
+    /// The number of its tag.
+    pub tag: usize,
+    /// The number of its prefix.
+    pub prefix: usize,
+    requested: u64,
+    fetched: Vec<Fetched>,
+    stored: Vec<Stored>,
     version_min_alive: u64,
     version_min_ever: u64,
-    purged: bool,
+    purged_below: u64,
 }
 
 impl KeyModel {
     /// A key that nobody has asked for.
-    pub fn new(target: String) -> Self {
-        Self { target, stored: Vec::new(), version_min_alive: 1, version_min_ever: 1, purged: false }
+    pub fn new(target: String, tag: usize, prefix: usize) -> Self {
+        let (fetched, stored) = (Vec::new(), Vec::new());
+        let (requested, purged_below, version_min_alive, version_min_ever) = (1, 1, 1, 1);
+        let bytes = Resource::parse(&target).bytes;
+        Self {
+            target,
+            bytes,
+            tag,
+            prefix,
+            requested,
+            fetched,
+            stored,
+            version_min_alive,
+            version_min_ever,
+            purged_below,
+        }
     }
 
-    /// True where a hit was seen and no purge was sent since.
+    /// True where something is surely stored, as far as the ring has not reached it.
     pub fn is_stored(&self) -> bool {
         !self.stored.is_empty()
     }
 
-    /// True where a purge has returned and nothing was asked for since.
+    /// True where something is stored that the ring has not reached.
+    pub fn is_stored_in(&self, ring: RingPosition) -> bool {
+        self.stored.last().is_some_and(|stored| stored.incarnation_min >= ring.tail(self.bytes))
+    }
+
+    /// True where everything that was fetched is purged.
     pub fn is_purged(&self) -> bool {
-        self.purged
+        self.purged_below > self.requested
     }
 
-    /// What the next answer must be while the process lives; call before the request is sent, since from then on a purged
-    /// key may be stored again.
-    pub fn asked(&mut self) -> Expectation {
-        let must_miss = std::mem::take(&mut self.purged);
-        Expectation { must_hit: false, must_miss, version_min: self.version_min_alive }
-    }
-
-    /// A whole answer came at `at`.
-    pub fn answered(&mut self, version: u64, hit: bool, at: Instant) {
-        if !hit {
-            return;
+    /// Takes note of purges: those that returned, and those that may have killed something.
+    pub fn purged(&mut self, reach: Reach) {
+        if let Some(before) = reach.dead_before {
+            let count = self.fetched.len();
+            self.fetched.retain(|fetched| fetched.asked_at >= before);
+            if self.fetched.len() < count {
+                self.purged_below = self.fetched.first().map_or(self.requested + 1, |fetched| fetched.version);
+            }
         }
+        let purged_below = self.purged_below;
+        self.stored.retain(|stored| stored.version >= purged_below && reach.spares(stored.hit_began));
+    }
+
+    /// What the next answer must be while the process lives, if it is a hit; the origin would answer with `version`.
+    pub fn asked(&mut self, version: u64) -> Expectation {
+        self.requested = version;
+        Expectation { must_hit: false, purged_below: self.purged_below, version_min: self.version_min_alive }
+    }
+
+    /// The origin was asked at `asked_at` by the latest request, before which the ring was at `head`.
+    pub fn fetched(&mut self, asked_at: Instant, head: u64) {
+        self.fetched.push(Fetched { version: self.requested, asked_at, incarnation_min: head });
+    }
+
+    /// A request that began at `began` was answered at `at` as a hit.
+    pub fn hit(&mut self, version: u64, began: Instant, at: Instant) {
         self.version_min_alive = self.version_min_alive.max(version);
-        if self.stored.last().is_none_or(|(newest, _)| *newest < version) {
-            self.stored.push((version, Proof::Hit(at)));
+        match self.stored.last_mut() {
+            Some(newest) if newest.version == version => newest.hit_began = began,
+            Some(newest) if newest.version > version => {}
+            _ => self.store(version, began, Some(at)),
         }
     }
 
-    /// A purge is about to be sent.
-    pub fn purge_sent(&mut self) {
-        self.stored.clear();
-        self.purged = false;
-    }
-
-    /// The purge has returned; the origin serves `version_now`.
-    pub fn purge_returned(&mut self, version_now: u64) {
-        self.version_min_alive = version_now;
-        self.version_min_ever = version_now;
-        self.purged = true;
-    }
-
-    /// What must hold after a kill at which `written` was the written sequence.
-    pub fn after_kill(&self, written: u64, polls: &[Poll]) -> Expectation {
-        let proven = self.stored.iter().rev().find(|(_, proof)| match proof {
-            Proof::Written => true,
-            Proof::Hit(at) => polls.iter().find(|poll| poll.began > *at).is_some_and(|poll| poll.last <= written),
-        });
+    /// What must hold after the process ended.
+    pub fn after(&self, stop: Stop<'_>) -> Expectation {
+        let is_proven = |stored: &&Stored| match (stop.killed, stored.unproven_since) {
+            (None, _) | (_, None) => true,
+            (Some((written, polls)), Some(at)) => {
+                polls.iter().find(|poll| poll.began > at).is_some_and(|poll| poll.last <= written)
+            }
+        };
+        let proven = self.stored.iter().rev().find(is_proven);
         Expectation {
-            must_hit: proven.is_some(),
-            must_miss: self.purged,
-            version_min: proven.map_or(self.version_min_ever, |(version, _)| *version),
+            must_hit: proven.is_some_and(|stored| stored.incarnation_min >= stop.ring.tail(self.bytes)),
+            purged_below: self.purged_below,
+            version_min: proven.map_or(self.version_min_ever, |stored| stored.version.max(self.version_min_ever)),
         }
     }
 
-    /// What must hold after a clean stop: everything that was ever stored.
-    pub fn after_stop(&self) -> Expectation {
-        let newest = self.stored.last().map(|(version, _)| *version);
-        let version_min = newest.unwrap_or(self.version_min_ever);
-        Expectation { must_hit: newest.is_some(), must_miss: self.purged, version_min }
-    }
-
-    /// The first answer after a restart: what the device holds is known again.
-    pub fn restarted(&mut self, version: u64, hit: bool) {
-        self.purged = false;
+    /// The first answer after a restart, to a request that began at `began`: the version that hit, if one did.
+    pub fn restarted(&mut self, hit: Option<u64>, began: Instant) {
         self.stored.clear();
-        if hit {
-            self.stored.push((version, Proof::Written));
+        if let Some(version) = hit {
+            self.fetched.retain(|fetched| fetched.version >= version);
+            self.store(version, began, None);
             self.version_min_ever = version;
         }
         self.version_min_alive = self.version_min_ever;
     }
+
+    /// Planted bug: believes in a version that was never put.
+    pub fn believe_in_a_version_never_put(&mut self, now: Instant) {
+        self.store(self.requested + 1, now, None);
+    }
+
+    fn store(&mut self, version: u64, hit_began: Instant, unproven_since: Option<Instant>) {
+        let fetched = self.fetched.iter().find(|fetched| fetched.version == version);
+        let incarnation_min = fetched.map_or(0, |fetched| fetched.incarnation_min);
+        self.stored.push(Stored { version, incarnation_min, hit_began, unproven_since });
+    }
 }
 
-/// Compares an answer with what it must be. A miss is answered by the origin, so its version is judged as well.
-pub fn judge(expected: Expectation, version: u64, hit: bool) -> Verdict {
-    if hit && expected.must_miss {
-        return Verdict::Resurrected;
+/// Compares an answer, the version that hit or a miss, with what it must be.
+pub fn judge(expected: Expectation, hit: Option<u64>) -> Verdict {
+    match hit {
+        None if expected.must_hit => Verdict::Missing,
+        None => Verdict::Right,
+        Some(found) if found < expected.purged_below => Verdict::Resurrected,
+        Some(found) if found < expected.version_min => Verdict::Stale { found, expected_min: expected.version_min },
+        Some(_) => Verdict::Right,
     }
-    if version < expected.version_min {
-        return Verdict::Stale { found: version, expected_min: expected.version_min };
-    }
-    if !hit && expected.must_hit { Verdict::Missing } else { Verdict::Right }
 }
 
 #[cfg(test)]
@@ -165,53 +231,110 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn stored(version: u64, at: Instant) -> KeyModel {
-        let mut key = KeyModel::new("/k".to_owned());
-        key.asked();
-        key.answered(version, false, at);
-        key.asked();
-        key.answered(version, true, at);
-        key
+    const RING: RingPosition = RingPosition { head: 3, segment_count: 40, whole_bytes_max: 1000 };
+    const ALL_WRITTEN: Stop<'_> = Stop { killed: None, ring: RING };
+
+    fn at(ms: u64) -> Instant {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *START.get_or_init(Instant::now) + Duration::from_millis(ms)
+    }
+
+    fn killed(written: u64, polls: &[Poll]) -> Stop<'_> {
+        Stop { killed: Some((written, polls)), ring: RING }
+    }
+
+    /// Fetches at `ms`, before which the ring was at `head`, and hits two milliseconds later.
+    fn store(key: &mut KeyModel, ms: u64, head: u64) -> u64 {
+        let version = key.requested + 1;
+        key.asked(version);
+        key.fetched(at(ms), head);
+        key.asked(version + 1);
+        key.hit(version, at(ms + 1), at(ms + 2));
+        version
+    }
+
+    fn stored(ms: u64, head: u64) -> (KeyModel, u64) {
+        let mut key = KeyModel::new("/k?size=1000".to_owned(), 0, 0);
+        let version = store(&mut key, ms, head);
+        (key, version)
+    }
+
+    fn returned(sent_ms: u64, returned_ms: u64) -> Reach {
+        Reach { dead_before: Some(at(sent_ms)), doubt_until: Some(at(returned_ms)), under_way: 0 }
     }
 
     #[test]
     fn only_what_a_poll_proved_must_hit() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let key = stored(1, at(10));
-        let polls = [Poll { began: at(5), last: 1 }, Poll { began: at(20), last: 7 }];
-        assert!(key.after_kill(7, &polls).must_hit);
-        assert!(!key.after_kill(6, &polls).must_hit);
-        assert!(!key.after_kill(7, &polls[..1]).must_hit, "the poll began before the hit");
-        assert_eq!(judge(key.after_kill(7, &polls), 1, false), Verdict::Missing);
-        assert_eq!(judge(key.after_kill(7, &polls), 1, true), Verdict::Right);
+        let (key, version) = stored(10, 0);
+        let polls = [(5, 1), (20, 7)].map(|(ms, last)| Poll { began: at(ms), last, ring: RING });
+        assert!(key.after(killed(7, &polls)).must_hit);
+        assert!(!key.after(killed(6, &polls)).must_hit);
+        assert!(!key.after(killed(7, &polls[..1])).must_hit, "the poll began before the hit");
+        assert_eq!(judge(key.after(killed(7, &polls)), None), Verdict::Missing);
+        assert_eq!(judge(key.after(killed(7, &polls)), Some(version)), Verdict::Right);
+    }
+
+    #[test]
+    fn what_the_ring_may_have_reached_may_miss_and_hides_what_it_replaced_all_the_same() {
+        let (mut key, old) = stored(10, 3);
+        let new = store(&mut key, 20, 5);
+        let stop = |head| Stop { killed: None, ring: RingPosition { head, ..RING } };
+        assert!(key.after(stop(43)).must_hit && !key.after(stop(44)).must_hit);
+        assert_eq!(judge(key.after(stop(44)), None), Verdict::Right);
+        assert_eq!(judge(key.after(stop(44)), Some(old)), Verdict::Stale { found: old, expected_min: new });
+        let mut long = KeyModel::new("/k?size=1001".to_owned(), 0, 0);
+        store(&mut long, 10, 5);
+        assert!(
+            long.after(stop(33)).must_hit && !long.after(stop(34)).must_hit,
+            "its fragments may be too old to read"
+        );
     }
 
     #[test]
     fn a_replaced_version_may_return_only_where_the_new_one_was_not_written() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let mut key = stored(1, at(10));
-        key.answered(2, true, at(30));
-        assert_eq!(judge(key.asked(), 1, true), Verdict::Stale { found: 1, expected_min: 2 });
-        let polls = [Poll { began: at(20), last: 5 }, Poll { began: at(40), last: 9 }];
-        assert_eq!(key.after_kill(5, &polls), Expectation { must_hit: true, must_miss: false, version_min: 1 });
-        assert_eq!(key.after_kill(9, &polls).version_min, 2);
+        let (mut key, old) = stored(10, 0);
+        let new = store(&mut key, 30, 0);
+        let asked = key.asked(9);
+        assert_eq!(judge(asked, Some(old)), Verdict::Stale { found: old, expected_min: new });
+        let polls = [(20, 5), (40, 9)].map(|(ms, last)| Poll { began: at(ms), last, ring: RING });
+        let before = key.after(killed(5, &polls));
+        assert!(before.must_hit && before.version_min == old);
+        assert_eq!(key.after(killed(9, &polls)).version_min, new);
     }
 
     #[test]
-    fn a_purge_that_returned_forbids_what_was_before_it_forever() {
-        let start = Instant::now();
-        let mut key = stored(1, start);
-        key.purge_sent();
-        assert_eq!(key.after_kill(99, &[]), Expectation { must_hit: false, must_miss: false, version_min: 1 });
-        key.purge_returned(2);
-        assert_eq!(judge(key.after_kill(99, &[]), 2, true), Verdict::Resurrected);
-        assert_eq!(judge(key.asked(), 2, true), Verdict::Resurrected);
-        key.answered(2, false, start);
-        assert_eq!(judge(key.after_kill(99, &[]), 2, true), Verdict::Right, "it may have been stored again");
-        assert!(matches!(judge(key.after_kill(99, &[]), 1, true), Verdict::Stale { .. }));
-        key.restarted(2, true);
-        assert!(key.after_kill(0, &[]).must_hit && key.after_stop().must_hit);
+    fn a_purge_that_returned_forbids_what_was_fetched_before_it_forever() {
+        let (mut key, old) = stored(10, 0);
+        key.purged(Reach { under_way: 1, ..Reach::default() });
+        let expected = key.after(ALL_WRITTEN);
+        assert_eq!((judge(expected, None), judge(expected, Some(old))), (Verdict::Right, Verdict::Right));
+        key.purged(returned(20, 25));
+        assert!(key.is_purged());
+        assert_eq!(judge(key.after(ALL_WRITTEN), Some(key.requested)), Verdict::Resurrected);
+        let new = store(&mut key, 30, 0);
+        key.purged(returned(20, 25));
+        assert!(!key.is_purged() && key.after(ALL_WRITTEN).must_hit);
+        assert_eq!(judge(key.after(ALL_WRITTEN), Some(old)), Verdict::Resurrected);
+        key.restarted(Some(new), at(50));
+        assert!(key.after(ALL_WRITTEN).must_hit);
+        assert_eq!(judge(key.asked(99), Some(old)), Verdict::Resurrected);
+    }
+
+    #[test]
+    fn what_was_fetched_while_a_purge_was_under_way_may_be_gone_until_it_hits_again() {
+        let (mut key, version) = stored(10, 0);
+        key.purged(returned(9, 40));
+        let expected = key.after(ALL_WRITTEN);
+        assert_eq!((judge(expected, None), judge(expected, Some(version))), (Verdict::Right, Verdict::Right));
+        key.hit(version, at(50), at(51));
+        key.purged(returned(9, 40));
+        assert!(key.after(ALL_WRITTEN).must_hit);
+    }
+
+    #[test]
+    fn a_version_never_put_is_missed() {
+        let (mut key, version) = stored(10, 0);
+        key.believe_in_a_version_never_put(at(20));
+        assert!(matches!(judge(key.after(ALL_WRITTEN), Some(version)), Verdict::Stale { .. }));
     }
 }

@@ -1,32 +1,34 @@
 //! Runs the rounds: load, poll, kill, start, first hit, verify.
 //!
-//! Owns the proxy, the origin and the clients from round to round, and the room in the store: it makes a new one before
-//! everything ever put into it would pass half of its size.
+//! Owns the proxy, the origin and the clients from round to round, and the room in the store: where it must not lap, it makes a
+//! new one before everything ever put into it would pass half of its size.
 
-use super::client::{Client, ROUND_BYTES_MAX, Round, Stop, Tally};
-use super::model::Poll;
+use super::client::{Client, Round, Tally};
+use super::model::{KeyModel, Poll, Stop};
+use super::purges::{Purges, Reach, Scope};
 use super::{Campaign, Plant, RoundReport};
 use crate::guard;
 use crate::http::Connection;
-use crate::nectary::{Nectary, ProxyCommand, Sequences};
+use crate::nectary::{Nectary, ProxyCommand, RingPosition, Sequences};
 use crate::origin::Origin;
 use crate::rng::Rng;
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail};
 use std::io::{Seek, SeekFrom, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Size of the store.
-const STORE_BYTES: u64 = 1 << 30;
 /// What a restart may cost of the store: segments that were open are not filled up.
 const RESTART_BYTES: u64 = 32 << 20;
-/// Clients that load the proxy at once.
-const CLIENTS: usize = 4;
 /// The highest number of a call at which the process is killed.
 const CALLS_MAX: u64 = 12;
 /// How often the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
+/// The share of a round after which everything was purged once, at the latest: what comes then is demanded.
+const PURGE_ALL_AFTER_MAX: f64 = 0.6;
+/// How much longer a round may take than it was drawn, where the machine is slow, until the ring has lapped.
+const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest time that a start or a clean stop may take before the run gives up.
 const READY_MAX: Duration = Duration::from_secs(30);
 /// What [`Plant::ZeroedStore`] overwrites.
@@ -38,6 +40,7 @@ pub(super) struct Runner<'a> {
     command: ProxyCommand,
     origin: Origin,
     clients: Vec<Client>,
+    purges: Purges,
     charged: u64,
     nectary: Option<Nectary>,
 }
@@ -47,17 +50,18 @@ impl<'a> Runner<'a> {
     pub(super) fn new(campaign: &'a Campaign, scratch: &Scratch) -> Result<Self> {
         let origin = Origin::start()?;
         let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
-        command.size = format!("{}M", STORE_BYTES >> 20);
+        command.size = format!("{}M", campaign.load.store_bytes >> 20);
         command.memory.clone_from(&campaign.memory[0]);
         command.arguments.clone_from(&campaign.arguments);
-        let clients = (0..CLIENTS).map(|_| Client::new()).collect();
-        Ok(Self { campaign, command, origin, clients, charged: 0, nectary: None })
+        let clients = (0..campaign.load.clients).map(|_| Client::new()).collect();
+        Ok(Self { campaign, command, origin, clients, purges: Purges::default(), charged: 0, nectary: None })
     }
 
     /// One round: load, kill, start, verify.
     pub(super) fn round(&mut self, number: u64) -> Result<RoundReport> {
         let mut rng = Rng::new(self.campaign.seed ^ number.wrapping_mul(0x9e37_79b9));
-        if self.charged + ROUND_BYTES_MAX + RESTART_BYTES > STORE_BYTES / 2 {
+        let load = self.campaign.load;
+        if load.laps_min == 0.0 && self.charged + load.round_bytes_max + RESTART_BYTES > load.store_bytes / 2 {
             self.renew_store()?;
         }
         for (index, client) in self.clients.iter_mut().enumerate() {
@@ -73,19 +77,24 @@ impl<'a> Runner<'a> {
             }
         };
         let load_for = Duration::from_millis(500 + rng.below(2500));
-        let (mut tally, polls, at_kill) = self.load_and_kill(nectary, load_for)?;
+        let purge_all_after = (load.wide_purges > 0.0).then(|| PURGE_ALL_AFTER_MAX * rng.unit());
+        let loaded = self.load_and_kill(nectary, load_for, purge_all_after)?;
         if self.campaign.plant == Some(Plant::ZeroedStore) {
             zero_front(&self.command.store)?;
         }
         self.command.memory.clone_from(&self.campaign.memory[(number % 2) as usize]);
-        let stop = Stop::Killed { written: at_kill.written, polls: &polls };
+        let (at_kill, ring) = loaded.at_kill;
+        let mut stop = Stop { killed: Some((at_kill.written, &loaded.polls)), ring };
         let (nectary, first_hit) = self.restart(stop)?;
-        self.plant_after_restart(&nectary, stop)?;
-        tally.add(&self.verify(&nectary, stop));
+        stop.ring = nectary.control()?.progress()?.1;
+        let is_planted = self.plant_after_restart(&nectary, stop)?;
+        let mut tally = loaded.tally;
+        tally.add(&self.verify(&nectary, stop)?);
         self.nectary = Some(nectary);
         self.charged += self.origin.body_bytes() - bytes_before + RESTART_BYTES;
         let keys = self.clients.iter().map(|client| client.keys().len()).sum();
-        Ok(RoundReport { round: number, tally, keys, written: at_kill.written, last: at_kill.last, first_hit })
+        let (written, last) = (at_kill.written, at_kill.last);
+        Ok(RoundReport { round: number, tally, keys, written, last, laps: loaded.laps, is_planted, first_hit })
     }
 
     /// Starts the proxy under `strace`, which kills it at the `nth` of these calls of any thread.
@@ -106,21 +115,27 @@ impl<'a> Runner<'a> {
     }
 
     /// Loads the proxy from all clients for a time, reads the sequences a last time, and kills it.
-    fn load_and_kill(&mut self, mut nectary: Nectary, load_for: Duration) -> Result<(Tally, Vec<Poll>, Sequences)> {
-        let round = Round {
-            origin: &self.origin,
-            killed: AtomicBool::new(false),
-            may_break: self.campaign.kill_at_calls.is_some(),
-            body_bytes_begin: self.origin.body_bytes(),
-            pace: (Instant::now(), load_for),
-            flip_byte: AtomicBool::new(false),
-        };
+    fn load_and_kill(
+        &mut self,
+        mut nectary: Nectary,
+        load_for: Duration,
+        purge_all_after: Option<f64>,
+    ) -> Result<Loaded> {
+        // Where the process may end by itself it may have done so already.
+        let ring_before = nectary.control().and_then(|mut control| control.progress()).unwrap_or_default().1;
+        let mut clients = std::mem::take(&mut self.clients);
+        let pace = (Instant::now(), load_for);
+        let mut round = self.round_of(pace);
+        round.may_break = self.campaign.kill_at_calls.is_some();
+        round.purge_all_after = Mutex::new(purge_all_after);
+        round.head = AtomicU64::new(ring_before.head);
         let address = nectary.listen;
         let mut tally = Tally::default();
         let polled = std::thread::scope(|scope| {
-            let clients = self.clients.iter_mut();
-            let threads: Vec<_> = clients.map(|client| scope.spawn(|| client.load(address, &round))).collect();
-            let polled = poll(&mut nectary, load_for, round.may_break);
+            let round = &round;
+            let threads: Vec<_> =
+                clients.iter_mut().map(|client| scope.spawn(|| client.load(address, round))).collect();
+            let polled = poll(&mut nectary, load_for, ring_before, round);
             round.killed.store(true, Ordering::SeqCst);
             nectary.process.kill();
             for thread in threads {
@@ -131,23 +146,47 @@ impl<'a> Runner<'a> {
             }
             polled
         });
+        self.clients = clients;
         let log = nectary.process.log_text();
         if let Some(line) = log.lines().find(|line| line.contains("panicked at")) {
             bail!("nectary panicked: {line}");
         }
         let (polls, at_kill) = polled.with_context(|| nectary.process.log_tail())?;
-        Ok((tally, polls, at_kill))
+        self.purges.killed();
+        for client in &mut self.clients {
+            client.take_note_of(&self.purges);
+            tally.add(&client.judge_missed(&polls));
+        }
+        let laps = at_kill.1.laps_since(ring_before);
+        Ok(Loaded { tally, polls, at_kill, laps })
+    }
+
+    /// What clients share, when nothing is planted.
+    fn round_of(&self, pace: (Instant, Duration)) -> Round<'_> {
+        Round {
+            load: self.campaign.load,
+            origin: &self.origin,
+            runtime: self.command.runtime_folder(),
+            purges: &self.purges,
+            head: AtomicU64::new(0),
+            killed: AtomicBool::new(false),
+            may_break: false,
+            body_bytes_begin: self.origin.body_bytes(),
+            pace,
+            purge_all_after: Mutex::new(None),
+            flip_byte: AtomicBool::new(false),
+        }
     }
 
     /// Starts the proxy again; gives the time from exec to the first hit of a key that has to hit.
     fn restart(&mut self, stop: Stop<'_>) -> Result<(Nectary, Option<Duration>)> {
         let keys = self.clients.iter().flat_map(|client| client.keys());
-        let mut demanded = keys.filter(|key| stop.expectation(key).must_hit).map(|key| key.target.as_str());
+        let mut demanded = keys.filter(|key| key.after(stop).must_hit).map(|key| key.target.as_str());
         let mut nectary = self.command.spawn()?;
         let mut connection = Connection::new(nectary.listen, Duration::from_secs(5));
         let mut target = demanded.next();
         while let Some(asked) = target {
-            // A miss must not fetch what the verification will look for.
+            // A miss must not fetch what the verification will look for; some may be lapped since the last poll.
             match connection.request("GET", asked, &[("Cache-Control", "only-if-cached")]) {
                 Ok(response) if response.is_hit() => {
                     let taken = nectary.process.started().elapsed();
@@ -170,20 +209,16 @@ impl<'a> Runner<'a> {
         Ok((nectary, None))
     }
 
-    fn verify(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Tally {
-        let round = Round {
-            origin: &self.origin,
-            killed: AtomicBool::new(false),
-            may_break: false,
-            body_bytes_begin: 0,
-            pace: (Instant::now(), Duration::ZERO),
-            flip_byte: AtomicBool::new(self.campaign.plant == Some(Plant::WrongByte)),
-        };
+    /// Compares every key with its model; nothing may come into the store meanwhile.
+    fn verify(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<Tally> {
+        let requests_before = self.origin.requests();
+        let mut clients = std::mem::take(&mut self.clients);
+        let mut round = self.round_of((Instant::now(), Duration::ZERO));
+        round.flip_byte = AtomicBool::new(self.campaign.plant == Some(Plant::WrongByte));
         let mut tally = Tally::default();
         std::thread::scope(|scope| {
-            let clients = self.clients.iter_mut();
             let threads: Vec<_> =
-                clients.map(|client| scope.spawn(|| client.verify(nectary.listen, &round, stop))).collect();
+                clients.iter_mut().map(|client| scope.spawn(|| client.verify(nectary.listen, &round, stop))).collect();
             for thread in threads {
                 match thread.join() {
                     Ok(counted) => tally.add(&counted),
@@ -191,15 +226,22 @@ impl<'a> Runner<'a> {
                 }
             }
         });
-        tally
+        self.clients = clients;
+        let asked = self.origin.requests() - requests_before;
+        let ring = nectary.control()?.progress()?.1;
+        if asked > 0 || ring != stop.ring {
+            bail!("the origin was asked {asked} times while keys were compared; {:?} became {ring:?}", stop.ring);
+        }
+        Ok(tally)
     }
 
-    /// Stops cleanly, starts again, and expects everything that was ever stored.
+    /// Stops cleanly, starts again, and expects everything that was ever stored and was not lapped.
     pub(super) fn clean_stop(&mut self) -> Result<Tally> {
         let Some(mut nectary) = self.nectary.take() else { return Ok(Tally::default()) };
         stop_cleanly(&mut nectary)?;
         let mut nectary = self.command.start()?;
-        let tally = self.verify(&nectary, Stop::Clean);
+        let ring = nectary.control()?.progress()?.1;
+        let tally = self.verify(&nectary, Stop { killed: None, ring })?;
         stop_cleanly(&mut nectary)?;
         Ok(tally)
     }
@@ -214,44 +256,79 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Makes the bugs that need a running proxy.
-    fn plant_after_restart(&self, nectary: &Nectary, stop: Stop<'_>) -> Result<()> {
-        let mut keys = self.clients.iter().flat_map(|client| client.keys());
+    /// Plants the bug of the campaign, where that is not done elsewhere; true where there was something to plant it at.
+    fn plant_after_restart(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<bool> {
+        let Some(plant) = self.campaign.plant else { return Ok(false) };
+        let mut keys = self.clients.iter_mut().flat_map(|client| client.keys_mut());
+        let is_wanted = |key: &&mut KeyModel| match plant {
+            Plant::ForgottenPurge => key.is_purged(),
+            _ => key.after(stop).must_hit,
+        };
+        let Some(key) = keys.find(is_wanted) else { return Ok(false) };
+        let now = Instant::now();
         let mut client = nectary.client();
-        match self.campaign.plant {
-            Some(Plant::LostObject) => {
-                let key = keys.find(|key| stop.expectation(key).must_hit).context("no key to lose")?;
-                client.request("PURGE", &key.target, &[])?;
-            }
-            Some(Plant::ForgottenPurge) => {
-                let key = keys.find(|key| stop.expectation(key).must_miss).context("no purged key")?;
+        let scope = match plant {
+            Plant::WrongByte | Plant::ZeroedStore => return Ok(true),
+            Plant::LostObject => return Ok(client.request("PURGE", &key.target, &[]).map(|_| true)?),
+            Plant::ForgottenPurge => {
                 while !client.get(&key.target)?.is_hit() {}
+                return Ok(true);
             }
-            Some(Plant::WrongByte | Plant::ZeroedStore) | None => {}
-        }
-        Ok(())
+            Plant::VersionNeverPut => {
+                key.believe_in_a_version_never_put(now);
+                return Ok(true);
+            }
+            Plant::KeyNeverPurged => {
+                key.purged(Reach { dead_before: Some(now), ..Reach::default() });
+                return Ok(true);
+            }
+            Plant::TagNeverPurged => Scope::Tag(key.tag),
+            Plant::PrefixNeverPurged => Scope::Prefix(key.prefix),
+            Plant::AllNeverPurged => Scope::All,
+        };
+        self.purges.returned(scope, self.purges.sent(scope));
+        self.clients.iter_mut().for_each(|client| client.take_note_of(&self.purges));
+        Ok(true)
     }
 }
 
-/// Polls the sequences until the time is over, or, where it `may_end`, until the process has ended; the last poll is the
-/// one just before the kill.
-fn poll(nectary: &mut Nectary, load_for: Duration, may_end: bool) -> Result<(Vec<Poll>, Sequences)> {
+/// What came of the load.
+struct Loaded {
+    tally: Tally,
+    polls: Vec<Poll>,
+    /// The last poll, just before the kill.
+    at_kill: (Sequences, RingPosition),
+    laps: f64,
+}
+
+/// Polls until the time is over and the ring has lapped, or, where the process may end by itself, until it has; also gives the last poll, the one
+/// just before the kill.
+fn poll(
+    nectary: &mut Nectary,
+    load_for: Duration,
+    ring_before: RingPosition,
+    round: &Round<'_>,
+) -> Result<(Vec<Poll>, (Sequences, RingPosition))> {
     let mut control = nectary.control()?;
     let end = Instant::now() + load_for;
     let mut polls = Vec::new();
-    let mut at_kill = Sequences::default();
+    let mut at_kill = Default::default();
     loop {
         let began = Instant::now();
-        match control.sequences() {
-            Ok(sequences) => at_kill = sequences,
-            Err(_) if may_end && nectary.process.wait(READY_MAX).is_ok() => return Ok((polls, at_kill)),
+        match control.progress() {
+            Ok(progress) => at_kill = progress,
+            Err(_) if round.may_break && nectary.process.wait(READY_MAX).is_ok() => return Ok((polls, at_kill)),
             Err(error) => return Err(error),
         }
-        polls.push(Poll { began, last: at_kill.last });
-        if began >= end {
+        let (sequences, ring) = at_kill;
+        round.head.store(ring.head, Ordering::SeqCst);
+        polls.push(Poll { began, last: sequences.last, ring });
+        let is_over = ring.laps_since(ring_before) >= round.load.laps_min || began >= end + LAPS_WAIT_MAX;
+        if began >= end && is_over {
             return Ok((polls, at_kill));
         }
-        std::thread::sleep(POLL_INTERVAL.min(end - began));
+        let left = end.saturating_duration_since(began);
+        std::thread::sleep(if left.is_zero() { POLL_INTERVAL } else { POLL_INTERVAL.min(left) });
     }
 }
 

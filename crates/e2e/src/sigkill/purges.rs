@@ -1,0 +1,135 @@
+//! Purges that reach keys of several clients: what they have killed for certain, and what they may have killed.
+//!
+//! A purge that was sent at S and has returned killed everything that the origin was asked for before S. What was hit by a
+//! request that began after it had returned, it did not kill. Everything else is in doubt. So a group needs only the latest S
+//! of those that returned, when the latest returned, and how many are under way. Purges of one key are in its own model.
+//!
+//! Promises: a purge counts as under way before it is sent, and as returned only after its answer came.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// How many tags there are; each key has one.
+pub const TAG_COUNT: usize = 64;
+/// How many prefixes there are; each key has one.
+pub const PREFIX_COUNT: usize = 32;
+
+/// What a purge is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All keys with this tag.
+    Tag(usize),
+    /// All keys with this prefix.
+    Prefix(usize),
+    /// Everything.
+    All,
+}
+
+impl Scope {
+    fn index(self) -> usize {
+        match self {
+            Scope::Tag(number) => number,
+            Scope::Prefix(number) => TAG_COUNT + number,
+            Scope::All => TAG_COUNT + PREFIX_COUNT,
+        }
+    }
+}
+
+/// What purges have done to some keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reach {
+    /// What the origin was asked for before this is dead.
+    pub dead_before: Option<Instant>,
+    /// What was not hit by a request that began after this may be dead.
+    pub doubt_until: Option<Instant>,
+    /// How many are under way: until they return everything may be dead.
+    pub under_way: usize,
+}
+
+impl Reach {
+    fn and(self, other: Reach) -> Reach {
+        Reach {
+            dead_before: self.dead_before.max(other.dead_before),
+            doubt_until: self.doubt_until.max(other.doubt_until),
+            under_way: self.under_way + other.under_way,
+        }
+    }
+
+    /// True where something that was hit by a request that began at `at` has surely outlived these purges.
+    pub fn spares(&self, at: Instant) -> bool {
+        self.under_way == 0 && self.doubt_until.is_none_or(|until| until < at)
+    }
+}
+
+/// The purges of all clients.
+#[derive(Debug)]
+pub struct Purges {
+    groups: Mutex<Vec<Reach>>,
+}
+
+impl Default for Purges {
+    fn default() -> Self {
+        Self { groups: Mutex::new(vec![Reach::default(); TAG_COUNT + PREFIX_COUNT + 1]) }
+    }
+}
+
+impl Purges {
+    /// A purge is about to be sent; gives the time that [`Purges::returned`] wants.
+    pub fn sent(&self, scope: Scope) -> Instant {
+        self.groups()[scope.index()].under_way += 1;
+        Instant::now()
+    }
+
+    /// The purge that was sent at `sent` has returned.
+    pub fn returned(&self, scope: Scope, sent: Instant) {
+        let group = &mut self.groups()[scope.index()];
+        group.under_way -= 1;
+        group.dead_before = group.dead_before.max(Some(sent));
+        group.doubt_until = Some(Instant::now());
+    }
+
+    /// The process is dead: what had not returned never will.
+    pub fn killed(&self) {
+        for group in self.groups().iter_mut().filter(|group| group.under_way > 0) {
+            group.under_way = 0;
+            group.doubt_until = Some(Instant::now());
+        }
+    }
+
+    /// What purges have done to keys with this tag and this prefix.
+    pub fn reach(&self, tag: usize, prefix: usize) -> Reach {
+        let groups = self.groups();
+        let of = |scope: Scope| groups[scope.index()];
+        of(Scope::All).and(of(Scope::Tag(tag))).and(of(Scope::Prefix(prefix)))
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<Reach>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_is_in_doubt_until_it_returned_and_then_certain_for_what_was_before_it() {
+        let purges = Purges::default();
+        let before = Instant::now();
+        let sent = purges.sent(Scope::Tag(3));
+        assert!(!purges.reach(3, 0).spares(Instant::now()), "it is under way");
+        assert!(purges.reach(4, 0).spares(before), "another tag");
+        purges.returned(Scope::Tag(3), sent);
+        let reach = purges.reach(3, 0);
+        assert!(reach.dead_before == Some(sent) && !reach.spares(before) && reach.spares(Instant::now()));
+        for scope in [Scope::Prefix(5), Scope::All] {
+            let (sent, never) = (purges.sent(scope), purges.sent(scope));
+            purges.returned(scope, sent);
+            assert!(!purges.reach(9, 5).spares(Instant::now()), "{scope:?}: one has not returned");
+            purges.killed();
+            let reach = purges.reach(9, 5);
+            assert!(reach.dead_before == Some(sent) && sent <= never && reach.spares(Instant::now()), "{scope:?}");
+        }
+        assert_eq!(purges.reach(0, 0).dead_before, purges.reach(1, 1).dead_before, "everything reaches every key");
+    }
+}

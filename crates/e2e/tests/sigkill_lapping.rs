@@ -1,0 +1,22 @@
+//! The same as `sigkill.rs` with a ring that laps between kills, 48 clients and purges of every kind; planted bugs are found.
+//!
+//! `NECTARY_E2E_SEED` replays a workload. One test, for the reasons given there.
+
+use nectary_e2e::report::seed_or_new;
+use nectary_e2e::sigkill::{self, Campaign, InTime, LAPPING};
+
+const ROUNDS: u64 = 5;
+
+#[test]
+fn sigkill_of_a_ring_that_laps_loses_only_what_was_lapped_and_no_purge_of_any_kind() {
+    let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
+    println!("seed {seed}");
+    assert!(
+        sigkill::run_planted(&LAPPING, seed).expect("the planted rounds end"),
+        "seed {seed}: a planted bug survived"
+    );
+    let summary = sigkill::run(&Campaign::new(&LAPPING, seed, ROUNDS), |_| Ok(())).expect("the rounds end");
+    println!("{}", sigkill::describe(&summary));
+    let problems = summary.problems(InTime::Median);
+    assert!(problems.is_empty(), "seed {seed}: {problems:?}\n{}", summary.tally.complaints.join("\n"));
+}
