@@ -183,11 +183,18 @@ async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it() {
         stored
     };
     held.writes.send_replace(false);
+    // Until appends in flight have all that they may, and the queue is full.
+    let mut refused = 0;
     for number in 0.. {
         let name = format!("waits {number}");
         let put = held.store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), vec![0; BODY_BYTES].into()).await;
-        if put.is_err() {
-            break;
+        match put {
+            Ok(_) => refused = 0,
+            Err(_) if refused < 10 => {
+                refused += 1;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(_) => break,
         }
     }
     assert!(!fill("refused").await, "the disk takes nothing");
