@@ -326,6 +326,27 @@ fn care(incarnation: u64, newest: u64) -> Care {
     if incarnation + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
+/// Overwrites what begins like a unit of the log beyond its end, before anything is written there.
+///
+/// At most two segments are unflushed at a time, so what a lost write leaves behind lies in the rest of this segment or
+/// the next two.
+pub async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPosition) -> Result<(), Error> {
+    let mut wiped = false;
+    for ahead in 0..3 {
+        let incarnation = position.incarnation + ahead;
+        let from = if ahead == 0 { position.offset } else { 0 };
+        let mut reader = SegmentReader::ahead(device, layout, incarnation);
+        for address in reader.units_from(from).await {
+            write(&**device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
+            wiped = true;
+        }
+    }
+    if wiped {
+        device.flush(Default::default()).await?;
+    }
+    Ok(())
+}
+
 /// What of the log is to be replayed.
 struct Log {
     /// The first incarnation, and the last.
