@@ -124,7 +124,7 @@ impl Loading {
         self.header.number
     }
 
-    /// Begins to read the index on a thread of its own.
+    /// Begins to read the index on another thread.
     pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };

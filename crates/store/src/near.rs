@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// The entry of a whole object at a location that nobody asked for, unless it is damaged, or purged where `purged_too` is not set.
+    /// The entry of a whole object at a location that nobody requested, unless it is damaged, or purged where `purged_too` is not set.
     pub fn unasked(&self, bytes: &[u8], record: &Record, location: Location, purged_too: bool) -> Option<Entry> {
         let fields = &record.fields;
         let hash = KeyHash(fields.key_hash.get());

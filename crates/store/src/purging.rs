@@ -99,7 +99,7 @@ impl Store {
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
     /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time; what was
-    /// purged leaves memory and the index as it is asked for or reclaimed. It takes the place of all other purges.
+    /// purged leaves memory and the index as it is requested or reclaimed. It takes the place of all other purges.
     /// *Errors*: where it could not be made durable; in memory it holds all the same.
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge_all_in(Turn::default()).await

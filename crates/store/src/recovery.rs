@@ -37,15 +37,15 @@ const SEGMENTS_AT_ONCE: usize = 4;
 const APART_SEGMENTS_MIN: u64 = 4;
 /// An index up to this size is loaded before anything is served, in bytes: that takes no time.
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
-/// An index from this size on is read on a thread of its own, in bytes.
+/// An index from this size on is read on another thread, in bytes.
 const APART_BYTES_MIN: u64 = 4 << 20;
 
-/// How much is read before anything is served, and what on threads of its own.
+/// How much is read before anything is served, and what on other threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
     /// An index up to this size is loaded before anything is served, in bytes.
     whole_bytes_max: u64,
-    /// An index from this size on is read on a thread of its own, in bytes.
+    /// An index from this size on is read on another thread, in bytes.
     apart_bytes_min: u64,
     /// Whether there may be threads.
     has_threads: bool,

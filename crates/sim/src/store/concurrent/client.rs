@@ -47,7 +47,7 @@ pub async fn run(world: &World) {
 }
 
 async fn operate(world: &World) {
-    // Few keys are asked for often, so that operations meet.
+    // Few keys are requested often, so that operations meet.
     let key = if world.chance(50) { world.below(4) } else { world.below(KEYS.into()) } as u32;
     match world.below(100) {
         0..=35 => get(world, key).await,
