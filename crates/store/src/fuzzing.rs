@@ -38,7 +38,7 @@ pub struct Segment {
     pub records: u64,
     /// Where the log goes on, in bytes from the segment's start.
     pub end: u64,
-    /// Offsets on the span of what would be wiped beyond the end.
+    /// Offsets on the span of what begins like an append beyond the end.
     pub future: Vec<u64>,
     /// The incarnation that it was found to hold.
     pub incarnation: Option<u64>,

@@ -216,7 +216,7 @@ impl<'a> SegmentReader<'a> {
         scanned
     }
 
-    /// Offsets of blocks from `offset` on that begin like a unit of this incarnation, to be wiped.
+    /// Offsets of blocks from `offset` on that begin like a unit of this incarnation.
     pub async fn units_from(&mut self, offset: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut position = offset;

@@ -81,8 +81,6 @@ pub struct Recovered {
     pub clock: u64,
     pub life: u64,
     pub membership: Membership,
-    /// The highest sequence in the log.
-    pub last_sequence: u64,
     /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
     /// The checkpoint that was used.
@@ -297,7 +295,6 @@ pub async fn recover(
         clock,
         life,
         membership,
-        last_sequence: scanned.last_sequence,
         recovered_sequence,
         checkpoint: used,
         recovery,
@@ -324,27 +321,6 @@ fn new_index(layout: &Layout, bytes_max: u64) -> Index {
 /// At most the last two segments are unflushed.
 fn care(incarnation: u64, newest: u64) -> Care {
     if incarnation + 1 >= newest { Care::Verify } else { Care::Search }
-}
-
-/// Overwrites what begins like a unit of the log beyond its end, before anything is written there.
-///
-/// At most two segments are unflushed at a time, so what a lost write leaves behind lies in the rest of this segment or
-/// the next two.
-pub async fn wipe_future(device: &SharedDevice, layout: &Layout, position: LogPosition) -> Result<(), Error> {
-    let mut wiped = false;
-    for ahead in 0..3 {
-        let incarnation = position.incarnation + ahead;
-        let from = if ahead == 0 { position.offset } else { 0 };
-        let mut reader = SegmentReader::ahead(device, layout, incarnation);
-        for address in reader.units_from(from).await {
-            write(&**device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
-            wiped = true;
-        }
-    }
-    if wiped {
-        device.flush(Default::default()).await?;
-    }
-    Ok(())
 }
 
 /// What of the log is to be replayed.
@@ -579,11 +555,10 @@ impl<'a> RollForward<'a> {
             found.clear();
         }
         scanned.lives.retain(|first| life_of(first.first_sequence) > life_of(last_sequence));
-        let mut begun = 0;
+        let mut lives = scanned.lives.iter().peekable();
         for record in found.iter() {
-            while let Some(first) = scanned.lives.get(begun).filter(|first| first.first_sequence <= record.sequence) {
+            while let Some(first) = lives.next_if(|first| first.first_sequence <= record.sequence) {
                 self.replay.forget_lost_after(first.recovered_sequence);
-                begun += 1;
             }
             // A version that a crash left in part must not take the place of one that is whole.
             let complete = match record.fragments {
@@ -592,6 +567,8 @@ impl<'a> RollForward<'a> {
             };
             self.record(record, complete);
         }
+        // The first append of a life may be without records.
+        lives.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
         self.scanned.salvaged += scanned.salvaged;

@@ -265,7 +265,6 @@ impl Store {
                 checkpoint_number: recovered.checkpoint_number,
                 life: recovered.life,
                 membership: recovered.membership,
-                last_sequence: recovered.last_sequence,
                 opening: Opening::of(&options),
                 memory_bytes: options.memory_bytes,
                 objects_bytes_max: options.objects_bytes_max,

@@ -317,6 +317,47 @@ async fn purges_beyond_the_bound_wait_while_the_oldest_segments_are_reclaimed() 
 }
 
 #[tokio::test]
+async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purges_alone() {
+    const OBJECTS: u64 = 1_200;
+    const SEGMENT_BYTES: usize = 32 << 10;
+    let (device, store) = bounded(OBJECTS).await;
+    store.checkpoint().await.expect("a checkpoint");
+    let lost = store.stat().head_incarnation + 1;
+    // The key's newer version is in the segment after the one that is lost, behind other appends.
+    let (replaced, newer) = (OBJECTS - 1, 200);
+    for number in OBJECTS.. {
+        put(&store, number, 100).await;
+        store.sync().await.expect("it syncs");
+        if store.stat().head_incarnation == lost + 1 {
+            break;
+        }
+    }
+    put(&store, replaced, newer).await;
+    store.sync().await.expect("it syncs");
+    drop(store);
+    let mut image = device.image();
+    let incarnation = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("eight bytes"));
+    let is_lost = |at: &usize| image[*at..].starts_with(b"NAPP") && incarnation(&image[*at..]) == lost;
+    let start = (0..image.len()).step_by(4096).find(is_lost).expect("it has an append");
+    image[start..start + SEGMENT_BYTES].fill(0);
+    let device = Arc::new(MemoryDevice::from_image(image));
+    let bytes_of = async |store: &Store| {
+        let object = store.get(KeyRef::new(key(replaced).as_bytes(), b"")).await?;
+        Some(object.body_bytes())
+    };
+
+    let store = open(device.clone()).await;
+    assert_eq!(bytes_of(&store).await, Some(100), "the older one is believed");
+    for number in 0..store.stat().purge_records_max + 1 {
+        store.purge_key(key(number).as_bytes()).await.expect("it is purged");
+    }
+    assert!(store.stat().counts.purge_segments_reclaimed > 0 && store.stat().counts.puts == 0);
+    drop(store);
+    let store = open(device.clone()).await;
+    assert_ne!(bytes_of(&store).await, Some(newer as u64), "what was lost came back");
+}
+
+#[tokio::test]
 async fn a_purge_that_a_fill_leaves_no_room_for_is_refused_and_purges_nothing() {
     const OBJECTS: u64 = 600;
     let (_, store) = bounded(OBJECTS).await;

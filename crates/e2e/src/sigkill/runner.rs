@@ -343,7 +343,8 @@ fn stop_cleanly(nectary: &mut Nectary) -> Result<()> {
 /// Overwrites the front of the store behind its superblock, where the first round's objects are.
 fn zero_front(store: &str) -> Result<()> {
     let mut file = std::fs::File::options().write(true).open(store)?;
+    let end = ZEROED_BYTES.end.min(file.metadata()?.len());
     file.seek(SeekFrom::Start(ZEROED_BYTES.start))?;
-    file.write_all(&vec![0; (ZEROED_BYTES.end - ZEROED_BYTES.start) as usize])?;
+    file.write_all(&vec![0; (end - ZEROED_BYTES.start) as usize])?;
     Ok(())
 }

@@ -32,10 +32,11 @@ use crate::error::Error;
 use crate::format::PurgeRecord;
 use crate::index::Location;
 use crate::loading::Rest;
+use crate::log::LIFE_SHIFT;
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog, PurgeOrder};
 use crate::queue::Unwritten;
-use crate::recovery::{Membership, Opening, State, wipe_future, write_state};
+use crate::recovery::{Membership, Opening, State, write_state};
 use crate::replay::Suspect;
 use crate::shared::Shared;
 use crate::stat::Recovery;
@@ -93,7 +94,6 @@ pub(crate) struct Start {
     pub checkpoint_number: u64,
     pub life: u64,
     pub membership: Membership,
-    pub last_sequence: u64,
     /// How the index is read.
     pub opening: Opening,
     pub memory_bytes: u64,
@@ -186,9 +186,7 @@ pub(crate) struct Writer {
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
-    /// Whether the life before ended cleanly.
-    was_clean: bool,
-    /// The highest sequence in an append that was started.
+    /// The highest sequence in an append that was started; before the first, one below all of this life.
     appended_sequence: u64,
     /// The number of the state slot that was written last, and what it says of the spans.
     life: u64,
@@ -243,8 +241,7 @@ impl Writer {
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,
-            was_clean: start.replayed.clean,
-            appended_sequence: start.last_sequence,
+            appended_sequence: start.life << LIFE_SHIFT,
             life: start.life,
             membership: start.membership,
             membership_changes: Vec::new(),
@@ -270,13 +267,6 @@ impl Writer {
     pub async fn run(mut self) {
         // Gets wait for it.
         self.bring_index().await;
-        // What an earlier life wrote beyond the end of the log goes before anything is written there; gets and puts need not
-        // wait for that.
-        if !self.was_clean
-            && let Err(error) = wipe_future(&self.shared.device, &self.shared.layout, self.position).await
-        {
-            self.fail(&error);
-        }
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
             let warming = warm_up(Arc::clone(&self.shared), warm);
