@@ -44,9 +44,9 @@ impl Shared {
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
-            // Until it is in the index, nothing but its place in memory hides what it replaced.
-            let hides_nothing = entry.location().is_some() || entry.is_in_memory_alone();
-            if verdict == Verdict::Key || hides_nothing || uncovers {
+            // Until it is in the index, nothing but its place in memory hides what it replaced; and what replaces it has to know of it,
+            // as the order within an append does not say which is newer.
+            if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
                 self.memory.remove_same(&entry);
             }
             return if uncovers { Resident::Absent } else { Resident::Purged };
@@ -184,11 +184,16 @@ impl Shared {
         }
     }
 
-    /// Takes everything under a hash out of the index, the youngest last.
-    pub fn forget(&self, hash: KeyHash) {
+    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index leads to
+    /// something younger, or not there any more: whoever found the place may have been slow.
+    pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.head.load(Ordering::Acquire);
+        let age = |location: Location| (self.incarnation_at(location, head), location.unit);
+        if !self.index.leads_last_to(hash, location, age) {
+            return;
+        }
         let mut candidates = self.index.candidates(hash);
-        candidates.sort_by_key(|location| (self.incarnation_at(*location, head), location.unit));
+        candidates.sort_by_key(|location| age(*location));
         for location in candidates {
             self.index.remove(hash, location);
         }

@@ -83,6 +83,8 @@ pub struct Recovered {
     pub membership: Membership,
     /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
+    /// Whether a crash cut the log before the end of what was found.
+    pub is_cut: bool,
     /// The checkpoint that was used.
     pub checkpoint: Option<CheckpointHeader>,
     pub recovery: Recovery,
@@ -296,6 +298,7 @@ pub async fn recover(
         life,
         membership,
         recovered_sequence,
+        is_cut: recovered_sequence < scanned.last_sequence,
         checkpoint: used,
         recovery,
     })
@@ -515,10 +518,20 @@ impl<'a> RollForward<'a> {
             let nominal = if segment == 0 { self.layout.segment_count } else { segment };
             incarnations.extend(self.incarnation_found(nominal).await);
         }
+        let Some(mut newest) = incarnations.iter().copied().max() else { return };
+        // Where a crash took the first append of a segment, that begins as it did a lap before, and is found in its middle.
+        while self.incarnation_found(newest + 1).await == Some(newest + 1) {
+            newest += 1;
+            incarnations.push(newest);
+        }
         incarnations.sort_unstable();
-        let Some(&newest) = incarnations.last() else { return };
-        // What was being overwritten may begin as it did before.
-        let newest = self.incarnation_found(newest + 1).await.map_or(newest, |found| found.max(newest));
+        let is_missing = |incarnation: &u64| incarnations.binary_search(incarnation).is_err();
+        let missing: Vec<u64> = (self.layout.tail(newest)..newest).filter(is_missing).collect();
+        for incarnation in missing {
+            let found = self.incarnation_found(incarnation).await.filter(|&found| found == incarnation);
+            incarnations.extend(found);
+        }
+        incarnations.sort_unstable();
         let mut spare = Spare::default();
         for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
             self.position = LogPosition { incarnation, offset: 0 };

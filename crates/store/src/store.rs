@@ -265,6 +265,7 @@ impl Store {
                 checkpoint_number: recovered.checkpoint_number,
                 life: recovered.life,
                 membership: recovered.membership,
+                is_cut: recovered.is_cut,
                 opening: Opening::of(&options),
                 memory_bytes: options.memory_bytes,
                 objects_bytes_max: options.objects_bytes_max,
@@ -484,10 +485,10 @@ impl Store {
         let entry = &object.entry;
         let Piece::Head { generation, count } = entry.piece else { return true };
         let complete = (0..count).all(|number| self.shared().has_fragment(entry.hash, generation, number));
-        if !complete && entry.location().is_some() {
+        if let Some(location) = entry.location().filter(|_| !complete) {
             // Nothing older under this key may be found in its place; nor may what follows it stay in memory alone.
             if self.shared().admission.is_open() {
-                self.shared().forget(entry.hash);
+                self.shared().forget_from(entry.hash, location);
             }
             self.shared().memory.remove_same(entry);
         }

@@ -36,7 +36,12 @@ fn main() -> ExitCode {
             survived += u32::from(!is_caught(bug, first));
         }
     }
+    let mut told = 0;
     let report = run_many(first, runs, |report| {
+        for broken in &report.broken[told..] {
+            println!("BROKEN {broken}");
+        }
+        told = report.broken.len();
         if report.runs.is_multiple_of(500) {
             tell(&format!(
                 "{} of {runs} runs, {} broken, {:.0} s",
@@ -85,9 +90,6 @@ fn tell(text: &str) {
 }
 
 fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
-    for broken in &report.broken {
-        println!("BROKEN {broken}");
-    }
     let percent = |part: u64, of: u64| part * 100 / of.max(1);
     let overlapping = percent(report.overlapping, report.operations);
     let (hits, demanded) = (percent(report.hits, report.gets), percent(report.demanded, report.gets));

@@ -94,6 +94,8 @@ pub(crate) struct Start {
     pub checkpoint_number: u64,
     pub life: u64,
     pub membership: Membership,
+    /// Whether a crash cut the log before the end of what was found.
+    pub is_cut: bool,
     /// How the index is read.
     pub opening: Opening,
     pub memory_bytes: u64,
@@ -188,6 +190,8 @@ pub(crate) struct Writer {
     appended_records: u64,
     /// The highest sequence in an append that was started; before the first, one below all of this life.
     appended_sequence: u64,
+    /// Whether the log was found cut by a crash, and no checkpoint has been written since.
+    is_cut: bool,
     /// The number of the state slot that was written last, and what it says of the spans.
     life: u64,
     membership: Membership,
@@ -242,6 +246,7 @@ impl Writer {
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,
             appended_sequence: start.life << LIFE_SHIFT,
+            is_cut: start.is_cut,
             life: start.life,
             membership: start.membership,
             membership_changes: Vec::new(),
@@ -450,6 +455,7 @@ impl Writer {
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
             || (self.appended_records >= CHECKPOINT_RECORDS_MAX
                 && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
+            || self.is_cut
             || !self.checkpoints_asked.is_empty();
         if !due || self.checkpoint.is_some() {
             return;
@@ -470,6 +476,18 @@ impl Writer {
         self.checkpoint_waiting = std::mem::take(&mut self.checkpoints_asked);
         self.checkpoint =
             Some(task(async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await }));
+    }
+
+    /// Waits until a checkpoint has what was found of a log that a crash had cut: what it lacks is looked for in the last two segments
+    /// alone, so before there is another, later recoveries must not need to.
+    pub(super) async fn settle_cut(&mut self) {
+        while self.is_cut && self.shared.stopped().is_none() {
+            self.checkpoint_if_due().await;
+            if let Some(task) = self.checkpoint.as_mut() {
+                let ended = task.await;
+                self.checkpoint_ended(ended);
+            }
+        }
     }
 
     /// Starts to write the hot list anew where memory has changed since.
@@ -503,6 +521,7 @@ impl Writer {
 
     fn checkpoint_ended(&mut self, ended: Result<Result<Option<CheckpointHeader>, Error>, tokio::task::JoinError>) {
         self.checkpoint = None;
+        self.is_cut = false;
         let result = match ended {
             Ok(Ok(written)) => {
                 match written {

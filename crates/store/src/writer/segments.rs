@@ -67,6 +67,7 @@ impl Writer {
     }
 
     pub(super) async fn open_next_segment(&mut self) -> Result<(), Error> {
+        self.settle_cut().await;
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
         }

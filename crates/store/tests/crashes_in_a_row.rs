@@ -1,0 +1,139 @@
+//! What a crash took stays away, and what was found after it stays there, whatever comes later.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{body, open, options};
+use nectary_block::MemoryDevice;
+use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
+
+const STORE_BYTES: u64 = 1 << 20;
+const SEGMENT_BYTES: usize = 32 << 10;
+const BLOCK_BYTES: usize = 4096;
+
+fn key(name: &str) -> KeyRef<'_> {
+    KeyRef::new(name.as_bytes(), b"")
+}
+
+async fn fresh() -> (Arc<MemoryDevice>, Store) {
+    let device = Arc::new(MemoryDevice::new(STORE_BYTES));
+    let create = CreateOptions { segment_bytes: Some(SEGMENT_BYTES as u64), ..CreateOptions::default() };
+    Store::create(device.clone(), &create).await.expect("a store is made");
+    let store = without_rewriting(device.clone()).await;
+    (device, store)
+}
+
+async fn without_rewriting(device: Arc<MemoryDevice>) -> Store {
+    Store::open(device, OpenOptions { rewrite_percent: 0, ..options() }).await.expect("it opens")
+}
+
+/// Puts an object in an append of its own.
+async fn put(store: &Store, name: &str, bytes: usize) {
+    store.put(key(name), "m".into(), body(1, bytes)).await.expect("room");
+    store.sync().await.expect("it syncs");
+}
+
+/// The length of an object's body, all of which is read.
+async fn length(store: &Store, name: &str) -> Option<usize> {
+    common::read_all(store, key(name)).await.map(|body| body.len())
+}
+
+/// Puts objects until the segment that is written is this one, or a later one.
+async fn fill_until(store: &Store, incarnation: u64) {
+    for number in 0.. {
+        if store.stat().head_incarnation >= incarnation {
+            return;
+        }
+        put(store, &format!("other {incarnation} {number}"), 3000).await;
+    }
+}
+
+/// Where the appends of an incarnation are.
+fn appends(image: &[u8], incarnation: u64) -> Vec<usize> {
+    let is_one = |at: &usize| {
+        let block = &image[*at..];
+        block.starts_with(b"NAPP") && block[32..40] == incarnation.to_le_bytes()
+    };
+    (0..image.len()).step_by(BLOCK_BYTES).filter(is_one).collect()
+}
+
+fn without_checkpoints(mut image: Vec<u8>) -> Vec<u8> {
+    image.chunks_mut(BLOCK_BYTES).filter(|block| block.starts_with(b"NCKH")).for_each(|block| block.fill(0));
+    image
+}
+
+#[tokio::test]
+async fn a_segment_that_begins_as_it_did_a_lap_before_is_found_by_its_middle() {
+    let (device, store) = fresh().await;
+    let count = store.stat().segment_count;
+    fill_until(&store, count + 3).await;
+    let before = device.image();
+    let last = store.stat().head_incarnation + 1;
+    fill_until(&store, last).await;
+    put(&store, "kept", 5).await;
+    drop(store);
+    // The first append of the last segment never came to the disk.
+    let mut image = without_checkpoints(device.image());
+    let [first, second, ..] = appends(&image, last)[..] else { panic!("two appends") };
+    image[first..second].copy_from_slice(&before[first..second]);
+    let device = Arc::new(MemoryDevice::from_image(image));
+
+    let store = without_rewriting(device.clone()).await;
+    assert_eq!(length(&store, "kept").await, Some(5), "what was written behind it is found");
+    fill_until(&store, last + 1).await;
+    put(&store, "later", 6).await;
+    drop(store);
+    let store = open(Arc::new(MemoryDevice::from_image(without_checkpoints(device.image())))).await;
+    assert_eq!((length(&store, "kept").await, length(&store, "later").await), (Some(5), Some(6)));
+}
+
+#[tokio::test]
+async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment_is_not_verified_any_more() {
+    let (device, store) = fresh().await;
+    put(&store, "key", 10).await;
+    store.checkpoint().await.expect("a checkpoint");
+    // In a segment of its own, and not flushed by anything that comes after it.
+    let segment = store.stat().head_incarnation + 1;
+    fill_until(&store, segment).await;
+    store.put(key("key"), "m".into(), body(2, 9000)).await.expect("room");
+    store.sync().await.expect("it syncs");
+    drop(store);
+    let mut image = device.image();
+    let start = *appends(&image, segment).last().expect("it has appends");
+    let of_body = body(2, 9000);
+    let at = image[start..start + SEGMENT_BYTES / 2].windows(64).position(|bytes| bytes == &of_body[100..164]);
+    image[start + at.expect("its first fragment")] ^= 1;
+    let device = Arc::new(MemoryDevice::from_image(image));
+
+    let store = without_rewriting(device.clone()).await;
+    assert_eq!(
+        length(&store, "key").await,
+        Some(10),
+        "the newer one is not whole, and was never flushed as far as anybody knows"
+    );
+    fill_until(&store, segment + 3).await;
+    drop(store);
+    let store = open(device).await;
+    let object = store.get(key("key")).await.expect("it was there");
+    assert_eq!(object.body_bytes(), 10);
+}
+
+#[tokio::test]
+async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() {
+    let (device, store) = fresh().await;
+    drop(store);
+    let patient = OpenOptions { write_delay: Duration::from_secs(60), warm_up: false, ..options() };
+    let store = Store::open(device, patient).await.expect("it opens");
+    store.put(key("key"), "m".into(), body(1, 2000)).await.expect("room");
+    store.purge_key(b"key").await.expect("it is purged");
+    assert_eq!(length(&store, "key").await, None);
+    store.put(key("key"), "m".into(), body(1, 20)).await.expect("room");
+    store.sync().await.expect("it syncs");
+    // Both are in one append, where neither place is the younger: were both in the index, the writer would compare them.
+    store.sync().await.expect("it syncs");
+    let stat = store.stat();
+    assert_eq!((stat.entries, stat.counts.device_reads), (1, 0));
+    assert_eq!(length(&store, "key").await, Some(20));
+}
