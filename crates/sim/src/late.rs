@@ -14,6 +14,12 @@ use tokio::task::AbortHandle;
 
 use crate::random::Random;
 
+/// Does what needs a runtime of one thread in virtual time.
+pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime without I/O can be made").block_on(future)
+}
+
 /// Draws how long operations take.
 #[derive(Clone)]
 pub struct Delays(Arc<Mutex<Random>>);

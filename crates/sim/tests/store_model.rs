@@ -10,6 +10,7 @@ fn options(seed: u64, operations: u64) -> RunOptions {
         operations_per_restart: 4_000,
         damage_per_restart: 4,
         store_bytes: 64 << 20,
+        is_late: false,
         plant_wrong_model: false,
     }
 }
@@ -35,6 +36,15 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
             && report.budget_used_max > 0.0,
         "{report:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_answers_as_its_model_on_a_device_whose_operations_end_late_and_in_any_order() {
+    let options = RunOptions { is_late: true, ..options(12, 20_000) };
+    let report = run(options, |_| {}).await;
+    println!("{report:?}");
+    assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
+    assert!(report.demanded_missing <= report.damaged_places && report.demanded > report.hits / 2, "{report:?}");
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ async fn each_planted_bug_is_caught() {
             operations_per_restart: 8_000,
             damage_per_restart: 0,
             store_bytes: 64 << 20,
+            is_late: false,
             plant_wrong_model: false,
         };
         assert!(random_run::run_planted(bug, options).await, "{} survived in a running store", bug.name());

@@ -12,7 +12,7 @@ async fn run_sample(seed: u64, stores: u64) -> SpansReport {
     run(options, |_| {}).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
     let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(3);
     let report = run_sample(seed, 12).await;

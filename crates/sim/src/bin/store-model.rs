@@ -5,11 +5,15 @@
 use std::io::Write;
 
 use nectary_sim::arguments::Arguments;
+use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::random_run::{RunOptions, RunReport, run, run_planted};
 use nectary_store::planted::Bug;
 
 /// A planted bug must be caught within so many operations: a write budget is that of every sixth life.
 const PLANTED_OPERATIONS_MAX: u64 = 200_000;
+
+/// One in so many of the operations are done on a late device besides.
+const LATE_SHARE: u64 = 4;
 
 fn main() -> std::process::ExitCode {
     let arguments =
@@ -24,6 +28,7 @@ fn main() -> std::process::ExitCode {
         operations_per_restart: arguments.number("restart-every", 20_000).max(1),
         damage_per_restart: arguments.number("damage", 4),
         store_bytes: 192 << 20,
+        is_late: false,
         plant_wrong_model: false,
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -49,7 +54,13 @@ fn main() -> std::process::ExitCode {
         let _ = std::io::stderr().flush();
     }));
     eprintln!();
-    let good = print(&options, &report) && noticed > 0 && survived == 0;
+    let late = RunOptions { operations: options.operations / LATE_SHARE, is_late: true, ..options.clone() };
+    let late_report = in_virtual_time(run(late.clone(), |done| {
+        eprint!("\r{done} of {} operations on a late device, {:.0} s", late.operations, begun.elapsed().as_secs_f64());
+        let _ = std::io::stderr().flush();
+    }));
+    eprintln!();
+    let good = print(&options, &report) & print(&late, &late_report) && noticed > 0 && survived == 0;
     arguments.log(&serde_json::json!({
         "check": "store-model", "seed": options.seed, "operations": report.operations, "keys": options.keys,
         "hits": report.hits, "misses": report.misses, "restarts": report.restarts,

@@ -6,6 +6,7 @@
 use std::io::Write;
 
 use nectary_sim::arguments::Arguments;
+use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::spans_run::{SpansOptions, run};
 use nectary_store::planted::{Bug, plant};
 
@@ -24,15 +25,8 @@ fn main() -> std::process::ExitCode {
         keys: arguments.number("keys", 120) as u32,
         stops_at_difference: false,
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("store-spans: no runtime: {error}");
-            return std::process::ExitCode::FAILURE;
-        }
-    };
     let begun = std::time::Instant::now();
-    let report = runtime.block_on(run(options.clone(), |done| {
+    let report = in_virtual_time(run(options.clone(), |done| {
         eprint!("\r{done} of {} stores, {:.0} s", options.stores, begun.elapsed().as_secs_f64());
         let _ = std::io::stderr().flush();
     }));
@@ -67,7 +61,7 @@ fn main() -> std::process::ExitCode {
         plant(Some(bug));
         let stores = PLANTED_STORES_MAX;
         let planted = SpansOptions { seed: options.seed ^ 77, stores, stops_at_difference: true, ..options.clone() };
-        let caught = !runtime.block_on(run(planted, |_| {})).differences.is_empty();
+        let caught = !in_virtual_time(run(planted, |_| {})).differences.is_empty();
         plant(None);
         println!("planted: {}: {}", bug.name(), if caught { "caught" } else { "SURVIVED" });
         survivors += u32::from(!caught);

@@ -7,15 +7,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nectary_block::{BlockDevice, Buffer, Context, MemoryDevice, SharedDevice, WriteFlags, read as read_device};
 use nectary_store::planted::{Bug, plant};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions, Store,
-    WriteBudget,
+    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
+    Store, WriteBudget,
 };
 
+use tokio::time::Instant;
+
+use crate::late::{Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
@@ -44,6 +47,8 @@ pub struct RunOptions {
     pub damage_per_restart: u64,
     /// The store's size in bytes.
     pub store_bytes: u64,
+    /// Whether the device's operations take time and end in any order; then in virtual time, on the caller's thread.
+    pub is_late: bool,
     /// Whether the model expects a version that was never put, to show that the comparison can fail.
     pub plant_wrong_model: bool,
 }
@@ -111,6 +116,7 @@ struct Expected {
 struct Run {
     random: Random,
     memory: Arc<MemoryDevice>,
+    under_way: UnderWay,
     store: Option<Store>,
     expected: Vec<Expected>,
     /// By key, what its current version replaced since the last restart, oldest first.
@@ -130,12 +136,14 @@ struct Run {
 /// Runs; `progress` is told how many operations are done.
 pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunReport {
     let memory = Arc::new(MemoryDevice::new(options.store_bytes));
-    let device: SharedDevice = memory.clone();
+    let under_way = UnderWay::default();
+    let device = device_of(&memory, &under_way, &options, 0);
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
-    let store = Store::open(device, open_options(0)).await.expect("a new store opens");
+    let store = Store::open(device, open_options(0, options.is_late)).await.expect("a new store opens");
     let mut run = Run {
         random: Random::new(options.seed),
         memory,
+        under_way,
         segment_count: store.stat().segment_count,
         whole_bytes_max: store.stat().whole_bytes_max,
         store: Some(store),
@@ -175,13 +183,23 @@ fn page_of(key: u32) -> u32 {
 }
 
 /// What a read takes, and what is admitted, changes from one restart to the next.
-fn open_options(restarts: u64) -> OpenOptions {
+fn open_options(restarts: u64, is_late: bool) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
     let (reinsert_percent, rewrite_percent) = [(10, 20), (0, 100), (10, 100), (0, 20)][(restarts % 4) as usize];
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart][(restarts / 2 % 2) as usize];
-    let usual = OpenOptions { admission: admission(restarts), index_loading, ..OpenOptions::default() };
+    let background = if is_late { Background::Caller } else { Background::Threads };
+    let usual = OpenOptions { admission: admission(restarts), index_loading, background, ..OpenOptions::default() };
     OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
+}
+
+/// The device of a life.
+fn device_of(memory: &Arc<MemoryDevice>, under_way: &UnderWay, options: &RunOptions, restarts: u64) -> SharedDevice {
+    if !options.is_late {
+        return memory.clone();
+    }
+    let late = Late::new(memory.clone(), options.seed ^ restarts, under_way);
+    Arc::new(Owned::new(Arc::new(late), under_way))
 }
 
 /// Every other life admits everything.
@@ -445,11 +463,12 @@ impl Run {
         self.unadmitted = 0;
         self.opened = Instant::now();
         self.store = None;
+        std::mem::take(&mut self.under_way).settle(None).await;
         for _ in 0..self.options.damage_per_restart {
             self.damage().await;
         }
-        let device: SharedDevice = self.memory.clone();
-        match Store::open(device, open_options(self.report.restarts)).await {
+        let device = device_of(&self.memory, &self.under_way, &self.options, self.report.restarts);
+        match Store::open(device, open_options(self.report.restarts, self.options.is_late)).await {
             Ok(store) => {
                 let recovered = store.sequences().written.0;
                 self.store = Some(store);

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use nectary_block::{BlockDevice, SharedDevice};
 use nectary_store::{
-    CreateOptions, Error, ErrorKind, Fill, FillRole, IndexLoading, KeyRef, Object, OpenOptions, SpanDevice, SpanStat,
-    Spans,
+    Background, CreateOptions, Error, ErrorKind, Fill, FillRole, IndexLoading, KeyRef, Object, OpenOptions, SpanDevice,
+    SpanStat, Spans,
 };
 
 use crate::disk::{Disk, DiskOptions};
 use crate::flushed::{Flushed, Images};
+use crate::late::{Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::store::{body, primary, variant};
 use crate::switch::{Off, Switch};
@@ -104,6 +105,8 @@ struct Run {
     store: Option<Spans>,
     expected: Vec<Expected>,
     fills: Vec<(u32, u32, Fill)>,
+    /// Where operations take time and end in any order: those that do not wait for the store's end.
+    under_way: Option<UnderWay>,
     version: u32,
     /// Opens so far.
     opens: u64,
@@ -113,7 +116,8 @@ struct Run {
     seed: u64,
 }
 
-/// Runs; `progress` is told how many stores are done.
+/// Runs, in virtual time; `progress` is told how many stores are done. On every other store operations of the devices take time and end in any
+/// order.
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {
@@ -137,6 +141,7 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
             store: None,
             expected: vec![Expected::default(); options.keys as usize],
             fills: Vec::new(),
+            under_way: (seed % 2 == 1).then(UnderWay::default),
             version: 0,
             opens: 0,
             keeps_all: false,
@@ -372,8 +377,16 @@ impl Run {
             }
         }
         drop(store);
+        self.settle().await;
         if way != 1 {
             self.expected.iter_mut().for_each(|expected| expected.oldest = expected.durable);
+        }
+    }
+
+    /// Lets what is under way end, or some of it never come to a device.
+    async fn settle(&mut self) {
+        if let Some(under_way) = &mut self.under_way {
+            std::mem::take(under_way).settle(Some(self.random.below(u64::MAX))).await;
         }
     }
 
@@ -417,6 +430,7 @@ impl Run {
             let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.life == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;
+            self.settle().await;
             self.report.torn_opens += 1;
             // The last flush is that of the second change, and the one before it that of the first: no disk has the second where one
             // lacks the first.
@@ -459,6 +473,9 @@ impl Run {
             if self.devices.iter().all(|device| device.is_away) {
                 continue;
             }
+            let seed = self.seed ^ self.opens;
+            let under_way = self.under_way.as_ref().map(|under_way| (under_way, seed));
+            let named = |(span, device): (usize, &Device)| named(span, device, under_way);
             let mut named: Vec<SpanDevice> = self.devices.iter().enumerate().map(named).collect();
             let turn = self.random.below(named.len() as u64) as usize;
             if !is_new {
@@ -468,6 +485,7 @@ impl Run {
                 memory_bytes: (8 << 20) * self.devices.len() as u64,
                 write_delay: Duration::from_millis(5),
                 index_loading: IndexLoading::Shards,
+                background: Background::Caller,
                 ..OpenOptions::default()
             };
             match Spans::open(named, options).await {
@@ -495,15 +513,21 @@ impl Run {
 }
 
 /// The device of a span as a user names it; one that is away cannot be opened, or can and fails.
-fn named((span, device): (usize, &Device)) -> SpanDevice {
+fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDevice {
     let inner: SharedDevice = device.disk.clone() as Arc<dyn BlockDevice>;
     let spec = format!("disk{span}");
     let size_bytes = CreateOptions::default().size_bytes;
-    if device.is_away && span % 2 == 0 {
+    if device.is_away && span.is_multiple_of(2) {
         return SpanDevice { spec, device: Err(Error::new(ErrorKind::Absent, "no such device")), size_bytes };
     }
     let inner = match &device.flushed {
         Some(images) => Arc::new(Flushed::new(inner, Arc::clone(&device.disk), images)),
+        None => inner,
+    };
+    let inner: SharedDevice = match late {
+        Some((under_way, seed)) => {
+            Arc::new(Owned::new(Arc::new(Late::new(inner, seed ^ span as u64, under_way)), under_way))
+        }
         None => inner,
     };
     device.off.set(device.is_away);

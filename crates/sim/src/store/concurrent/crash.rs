@@ -12,8 +12,9 @@ use nectary_block::{Recorder, Recording};
 
 use super::history::{End, Scope, Time, name_of};
 use super::world::{KEYS, Way, World};
-use super::{CLIENTS, client, in_virtual_time};
+use super::{CLIENTS, client};
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
+use crate::late::in_virtual_time;
 use crate::random::Random;
 
 /// Keys that are put again in each image.

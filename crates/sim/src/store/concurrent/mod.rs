@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use nectary_store::planted::{Bug, plant};
 
+use crate::late::in_virtual_time;
 use history::End;
 use world::{Way, World};
 
@@ -60,12 +61,6 @@ impl Report {
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
     }
-}
-
-/// Does what needs a runtime of one thread in virtual time.
-pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime without I/O can be made").block_on(future)
 }
 
 /// Runs one seed.
