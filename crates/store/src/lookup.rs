@@ -185,7 +185,7 @@ impl Shared {
     }
 
     /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index leads to
-    /// something younger, or not there any more: whoever found the place may have been slow.
+    /// something younger, or not there any more: the place may have been found long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.head.load(Ordering::Acquire);
         let age = |location: Location| (self.incarnation_at(location, head), location.unit);

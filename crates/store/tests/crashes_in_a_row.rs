@@ -29,7 +29,7 @@ async fn without_rewriting(device: Arc<MemoryDevice>) -> Store {
     Store::open(device, OpenOptions { rewrite_percent: 0, ..options() }).await.expect("it opens")
 }
 
-/// Puts an object in an append of its own.
+/// Puts an object in an append without others.
 async fn put(store: &Store, name: &str, bytes: usize) {
     store.put(key(name), "m".into(), body(1, bytes)).await.expect("room");
     store.sync().await.expect("it syncs");
@@ -94,7 +94,7 @@ async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment
     let (device, store) = fresh().await;
     put(&store, "key", 10).await;
     store.checkpoint().await.expect("a checkpoint");
-    // In a segment of its own, and not flushed by anything that comes after it.
+    // In the next segment, and not flushed by anything that comes after it.
     let segment = store.stat().head_incarnation + 1;
     fill_until(&store, segment).await;
     store.put(key("key"), "m".into(), body(2, 9000)).await.expect("room");
