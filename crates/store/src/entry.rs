@@ -21,8 +21,10 @@ const ENTRY_BYTES: u64 = 424;
 const NOT_ALONE: u8 = 0;
 /// It is in memory alone …
 const ALONE: u8 = 1;
-/// … and was looked at again.
+/// … and was looked at again …
 const ALONE_SEEN: u8 = 2;
+/// … or was replaced, and leaves memory.
+const ALONE_REPLACED: u8 = 3;
 
 /// What kind of piece an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,9 +142,16 @@ impl Entry {
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Says that it will be written.
-    pub fn set_to_be_written(&self) {
-        self.alone.store(NOT_ALONE, Ordering::Release);
+    /// Makes one in memory alone one that will be written; whether it did. One that was replaced will not be.
+    pub fn set_to_be_written(&self) -> bool {
+        let may_be = |alone| matches!(alone, ALONE | ALONE_SEEN).then_some(NOT_ALONE);
+        self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, may_be).is_ok()
+    }
+
+    /// Says of one in memory alone that something newer was accepted: it will not be written any more.
+    pub fn set_replaced(&self) {
+        let replaced = |alone| (alone != NOT_ALONE).then_some(ALONE_REPLACED);
+        let _ = self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);
     }
 
     /// The id under which the memory tier keeps it.

@@ -235,3 +235,38 @@ impl Shared {
         candidates.iter().any(stays)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nectary_block::{MemoryDevice, SharedDevice};
+
+    use crate::{CreateOptions, KeyRef, OpenOptions, Store};
+
+    #[tokio::test]
+    async fn who_reads_a_replaced_object_in_part_takes_nothing_newer_out_of_the_index() {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+        let store = Store::open(device, OpenOptions { memory_bytes: 16 << 20, ..OpenOptions::default() }).await.unwrap();
+        let (key, shared) = (KeyRef::new(b"key", b""), store.shared());
+        let (_, hash) = shared.hash(key);
+        let mut places = Vec::new();
+        for body in ["older", "newer"] {
+            store.put(key, "m".into(), body.into()).await.unwrap();
+            store.sync().await.unwrap();
+            places.extend(shared.index.candidates(hash));
+        }
+        let [older, newer] = places[..] else { panic!("one place each: {places:?}") };
+        // As the index is while an older version has not been compared yet.
+        shared.index.insert(hash, older);
+        shared.forget_from(hash, older);
+        assert!(shared.index.contains(hash, newer), "what is newer stays");
+        shared.forget_from(hash, newer);
+        assert!(shared.index.candidates(hash).is_empty(), "what is older goes with it");
+        shared.index.insert(hash, newer);
+        shared.forget_from(hash, older);
+        assert!(shared.index.contains(hash, newer), "the index does not lead there any more");
+        store.close().await.unwrap();
+    }
+}

@@ -12,6 +12,13 @@
 //!
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
+//!
+//! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
+//! 1. What is committed goes into the map at once and without the lock, in the place of what was there. When the queue's mutex
+//!    is free again, [`MemoryTier::settle`] takes the lock and tells the policy.
+//! 2. Everything that leaves the map leaves it under the lock, and only where the map still has that very entry. What waits to
+//!    be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by it.
+//! 3. What was read goes into the map under the lock, and only where nothing is.
 
 mod entries;
 mod kept;
@@ -172,14 +179,29 @@ impl MemoryTier {
     }
 
     /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it replaces.
+    ///
+    /// Takes no lock. The caller [settles](Self::settle) it later.
     pub fn put_unwritten(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
+        self.map.pin().insert(entry).cloned()
+    }
+
+    /// Tells the policy of an entry that was put without the lock: what is in memory alone is the policy's, and what waits to be
+    /// written takes its room from it.
+    ///
+    /// Whatever has happened to the entry since, the policy is right afterwards: what replaced it is settled later than this.
+    pub fn settle(&self, entry: &Arc<Entry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
-        replacement.policy.remove(entry.id());
-        self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        let previous = pinned.insert(entry).cloned();
+        if pinned.holds(entry) {
+            if entry.is_in_memory_alone() {
+                replacement.policy.remove(entry.id());
+                self.refer(&mut replacement, entry);
+            } else if entry.location().is_none() {
+                replacement.policy.remove(entry.id());
+            }
+        }
         self.cede(&mut replacement);
-        previous
     }
 
     /// Hands entries over to the policy once they are on disk.
@@ -193,6 +215,8 @@ impl MemoryTier {
             self.cede(&mut replacement);
             for entry in some {
                 if pinned.holds(entry) {
+                    // It may not be settled yet: then the policy still has what it replaced.
+                    replacement.policy.remove(entry.id());
                     self.refer(&mut replacement, entry);
                 }
             }
@@ -217,7 +241,9 @@ impl MemoryTier {
         if !still_valid() {
             return None;
         }
-        pinned.insert(entry);
+        if let Err(current) = pinned.insert_new(entry) {
+            return Some(Arc::clone(current)).filter(|current| current.hash == entry.hash);
+        }
         self.refer(&mut replacement, entry);
         Some(Arc::clone(entry))
     }
@@ -231,10 +257,9 @@ impl MemoryTier {
         if used + entry.weight() > replacement.capacity {
             return Warmed::Full;
         }
-        if pinned.contains(entry.id()) || !still_valid() {
+        if pinned.contains(entry.id()) || !still_valid() || pinned.insert_new(entry).is_err() {
             return Warmed::No;
         }
-        pinned.insert(entry);
         self.refer(&mut replacement, entry);
         if references > 1 {
             replacement.policy.credit(entry.id(), references);
@@ -275,10 +300,12 @@ impl MemoryTier {
             return false;
         }
         while replacement.neighbours.bytes + weight > most && self.drop_neighbour(&mut replacement) {}
+        if pinned.insert_new(entry).is_err() {
+            return false;
+        }
         let born = replacement.inserted_bytes;
         replacement.neighbours.bytes += weight;
         replacement.neighbours.queue.push_back((Arc::clone(entry), born));
-        pinned.insert(entry);
         self.cede(&mut replacement);
         true
     }
@@ -306,10 +333,7 @@ impl MemoryTier {
         if entry.take_neighbour().is_some() {
             let bytes = &mut replacement.neighbours.bytes;
             *bytes = bytes.saturating_sub(entry.weight());
-            let pinned = self.map.pin();
-            if pinned.holds(&entry) {
-                pinned.remove(entry.id());
-            }
+            self.map.pin().remove_same(&entry);
         }
         true
     }
@@ -352,10 +376,7 @@ impl MemoryTier {
     fn enforce(&self, replacement: &mut Replacement) {
         let map = self.map.pin();
         let bytes = replacement.capacity.saturating_sub(replacement.ceded);
-        replacement.policy.set_capacity(bytes, &mut |id| {
-            map.remove(id);
-            true
-        });
+        replacement.policy.set_capacity(bytes, &mut |id| map.evict(id));
     }
 
     /// Removes entries of these hashes that lie at these locations: what stood there is about to be overwritten.
@@ -366,8 +387,7 @@ impl MemoryTier {
             for (hash, location) in some {
                 let id = hash.0 as u64;
                 let lies = |entry: &Arc<Entry>| entry.location().is_some_and(|at| at.unit == location.unit);
-                if pinned.get(id).is_some_and(|entry| entry.hash == *hash && lies(entry)) {
-                    pinned.remove(id);
+                if pinned.remove_if(id, |entry| entry.hash == *hash && lies(entry)) {
                     replacement.policy.remove(id);
                 }
             }
@@ -378,8 +398,7 @@ impl MemoryTier {
     pub fn remove_same(&self, entry: &Arc<Entry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
-        if pinned.holds(entry) {
-            pinned.remove(entry.id());
+        if pinned.remove_same(entry) {
             replacement.policy.remove(entry.id());
         }
     }
@@ -450,18 +469,22 @@ impl MemoryTier {
     fn refer(&self, replacement: &mut Replacement, entry: &Arc<Entry>) {
         self.take_notes(replacement);
         let map = self.map.pin();
-        let access = replacement.policy.reference(entry.id(), entry.weight(), Stream::default(), &mut |id| {
-            map.remove(id);
-            true
-        });
+        let mut evict = |id| map.evict(id);
+        let access = replacement.policy.reference(entry.id(), entry.weight(), Stream::default(), &mut evict);
         match access {
-            Access::Bypassed => map.remove(entry.id()),
+            Access::Bypassed => drop(map.remove_same(entry)),
             Access::Inserted => {
                 replacement.inserted_bytes += entry.weight();
                 self.age_neighbours(replacement);
             }
             Access::Hit => {}
         }
+    }
+
+    /// Holds the lock that the policy is changed under.
+    #[cfg(test)]
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, Replacement> {
@@ -509,6 +532,7 @@ mod tests {
         let waiting: Vec<_> = (1000..1100).map(entry).collect();
         for entry in &waiting {
             tier.put_unwritten(entry);
+            tier.settle(entry);
             let (_, used, unwritten, _) = tier.usage();
             assert!(used + unwritten <= capacity, "{used} + {unwritten}");
         }
@@ -521,5 +545,141 @@ mod tests {
         (2000..3000).for_each(|number| drop(tier.put_read(&entry(number), || true)));
         let (_, used, unwritten, _) = tier.usage();
         assert!(unwritten == 0 && used > capacity * 9 / 10, "{used}");
+    }
+
+    /// An entry of `number`'s key, that in memory alone where `alone`, of version `sequence`.
+    fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
+        let of = entry(number);
+        let parts = EntryParts {
+            key: of.key.clone(),
+            primary_hash: of.primary_hash,
+            hash: of.hash,
+            piece: of.piece,
+            metadata: of.metadata.clone(),
+            body: of.body.clone(),
+            object_bytes: of.object_bytes,
+            generation: sequence,
+            tags: Tags::default(),
+        };
+        Arc::new(if alone { Entry::in_memory_alone(parts, sequence) } else { Entry::new(parts, sequence) })
+    }
+
+    /// The policy has exactly what is on disk or in memory alone, with its weight, and no more than its capacity.
+    fn assert_policy_is_right(tier: &MemoryTier) {
+        let pinned = tier.map.pin();
+        let mut replacement = tier.lock();
+        let mut bytes = 0;
+        for entry in pinned.values() {
+            let is_waiting = entry.location().is_none() && !entry.is_in_memory_alone();
+            assert_eq!(replacement.policy.contains(entry.id()), !is_waiting, "{}", entry.sequence);
+            bytes += if is_waiting { 0 } else { entry.weight() };
+        }
+        assert_eq!(replacement.policy.used(), bytes);
+        assert!(bytes <= replacement.capacity - replacement.ceded);
+        replacement.policy.set_capacity(0, &mut |id| pinned.evict(id));
+        drop(replacement);
+        let left = pinned.values().filter(|entry| entry.location().is_some() || entry.is_in_memory_alone()).count();
+        assert_eq!(left, 0, "entries that nothing would ever evict");
+    }
+
+    #[test]
+    fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed() {
+        const KEYS: u64 = 24;
+        const COMMITS: u64 = 20_000;
+        // Room for half of the keys.
+        let tier = MemoryTier::new(Box::new(Gdsf::new(KEYS / 2 * entry(0).weight())));
+        let sequence = Mutex::new(0u64);
+        let (written, ended) = (AtomicU64::new(0), std::sync::atomic::AtomicBool::new(false));
+        let (to_writer, to_write) = std::sync::mpsc::channel::<Arc<Entry>>();
+        std::thread::scope(|scope| {
+            let (tier, sequence, written, ended) = (&tier, &sequence, &written, &ended);
+            // The writer: gives each a place, then hands it over; some it removes.
+            scope.spawn(move || {
+                for (at, entry) in to_write.iter().enumerate() {
+                    assert!(entry.location().is_none() && !entry.is_in_memory_alone());
+                    entry.set_location(Location::new(at as u64 + 1, 64));
+                    tier.admit(std::slice::from_ref(&entry));
+                    if at % 7 == 0 {
+                        tier.remove_same(&entry);
+                    }
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+            // A reader: puts old versions back where nothing is, and lets the capacity breathe.
+            scope.spawn(move || {
+                let mut at = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    at += 1;
+                    let old = version(at % KEYS, 0, false);
+                    old.set_location(Location::new(1 << 20 | at % KEYS, 64));
+                    tier.put_read(&old, || true);
+                    tier.get_hashed(old.hash);
+                    tier.remove_at(&[(old.hash, Location::new(1 << 20 | at % KEYS, 64))]);
+                }
+            });
+            for of in 0..2 {
+                let to_writer = to_writer.clone();
+                scope.spawn(move || {
+                    for at in 0..COMMITS {
+                        let number = (at * 7 + of * 3) % KEYS;
+                        let (entry, is_queued) = {
+                            let mut sequence = sequence.lock().unwrap();
+                            *sequence += 1;
+                            let present = tier.peek(entry(number).hash);
+                            let is_alone = present.as_ref().is_some_and(|present| present.is_in_memory_alone());
+                            match at % 3 {
+                                0 if present.is_none() || is_alone => {
+                                    let kept = version(number, *sequence, true);
+                                    tier.put_kept(&kept);
+                                    (kept, false)
+                                }
+                                1 if is_alone => {
+                                    let present = present.unwrap();
+                                    let is_queued = tier.pin_kept(&present);
+                                    (present, is_queued)
+                                }
+                                _ => {
+                                    let new = version(number, *sequence, false);
+                                    let previous = tier.put_unwritten(&new);
+                                    assert!(previous.is_none_or(|previous| previous.sequence < new.sequence));
+                                    (new, true)
+                                }
+                            }
+                        };
+                        if is_queued {
+                            to_writer.send(Arc::clone(&entry)).unwrap();
+                        }
+                        tier.settle(&entry);
+                    }
+                });
+            }
+            drop(to_writer);
+        });
+        assert!(written.load(Ordering::Relaxed) > COMMITS / 2);
+        assert_eq!(tier.unwritten_bytes(), 0);
+        assert_policy_is_right(&tier);
+    }
+
+    #[test]
+    fn what_waits_to_be_written_is_not_evicted_though_the_policy_still_knows_its_id() {
+        let tier = MemoryTier::new(Box::new(Gdsf::new(4 * entry(0).weight())));
+        let old = entry(0);
+        old.set_location(Location::new(1, 64));
+        tier.put_read(&old, || true);
+        let new = version(0, 1, false);
+        tier.put_unwritten(&new);
+        (1..20).for_each(|number| {
+            let other = entry(number);
+            other.set_location(Location::new(1 + number, 64));
+            tier.put_read(&other, || true);
+        });
+        assert!(tier.peek(new.hash).is_some_and(|there| Arc::ptr_eq(&there, &new)));
+        tier.put_read(&old, || true);
+        assert!(tier.peek(new.hash).is_some_and(|there| Arc::ptr_eq(&there, &new)), "what was read replaces nothing");
+        tier.settle(&new);
+        new.set_location(Location::new(100, 64));
+        tier.admit(std::slice::from_ref(&new));
+        assert_policy_is_right(&tier);
     }
 }

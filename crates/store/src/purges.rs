@@ -104,8 +104,15 @@ impl PurgeTable {
     /// part of its key, of which `primary` is the hash.
     pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
         if self.is_purged_by_key(primary, generation, name) {
+            return Verdict::Key;
+        }
+        if tags.is_empty() || generation > self.tags_below.load(Ordering::Acquire) {
+            return Verdict::Live;
+        }
+        let rules = self.read();
+        if self.is_below_all(generation) {
             Verdict::Key
-        } else if generation <= self.tags_below.load(Ordering::Acquire) && self.is_tag_purged(generation, tags) {
+        } else if tags.iter().any(|tag| rules.tags.get(&tag.0).is_some_and(|rule| generation <= rule.generation)) {
             Verdict::Tag
         } else {
             Verdict::Live
@@ -117,12 +124,10 @@ impl PurgeTable {
         generation <= self.tags_below.load(Ordering::Acquire)
     }
 
-    fn is_tag_purged(&self, generation: u64, tags: &[TagHash]) -> bool {
-        if tags.is_empty() {
-            return false;
-        }
-        let rules = self.read();
-        tags.iter().any(|tag| rules.tags.get(&tag.0).is_some_and(|rule| generation <= rule.generation))
+    /// Whether a purge of everything kills it. That takes rules out whose place it takes: so whoever does not find a rule asks
+    /// this under the same lock.
+    fn is_below_all(&self, generation: u64) -> bool {
+        generation <= self.all_below.load(Ordering::Acquire)
     }
 
     /// Whether a purge by its key kills an object: by key, by prefix or of everything. Where `name` is empty, purges by
@@ -132,11 +137,14 @@ impl PurgeTable {
             return true;
         }
         let floor = self.floors[slot(primary)].load(Ordering::Acquire);
-        if generation > floor && generation > self.all_below.load(Ordering::Acquire) {
+        if self.is_below_all(generation) {
+            return true;
+        }
+        if generation > floor {
             return false;
         }
-        generation <= self.all_below.load(Ordering::Acquire)
-            || self.read().keys.get(&primary.0).is_some_and(|rule| generation <= rule.generation)
+        let rules = self.read();
+        self.is_below_all(generation) || rules.keys.get(&primary.0).is_some_and(|rule| generation <= rule.generation)
     }
 
     fn is_prefix_purged(&self, generation: u64, name: &[u8]) -> bool {
@@ -437,6 +445,36 @@ mod tests {
         assert_eq!(table.len(), 1);
         assert!(table.is_purged_by_key(PrimaryHash(3), 13, b"") && table.is_purged_by_key(PrimaryHash(900), 1000, b""));
         assert!(!table.is_purged_by_key(PrimaryHash(3), 1001, b""));
+    }
+
+    #[test]
+    fn what_is_purged_stays_so_while_a_purge_of_everything_takes_the_place_of_its_rule() {
+        let hash = hash_prefix(7, b"http://a/");
+        let rules = [
+            ("key", key_record(PrimaryHash(1), 10, 5), Verdict::Key),
+            ("tag", tag_record(TagHash(1), 10, 5), Verdict::Tag),
+            ("prefix", prefix_record(hash, 9, 10, 5), Verdict::Key),
+        ];
+        for (rule, record, before) in rules {
+            for _ in 0..2000 {
+                let table = PurgeTable::new(7);
+                table.add(&record);
+                std::thread::scope(|scope| {
+                    let looking = scope.spawn(|| {
+                        loop {
+                            match table.verdict(PrimaryHash(1), 9, b"http://a/b", &[TagHash(1)]) {
+                                Verdict::Live => return false,
+                                // Where that is no news it is seen from the rules alone.
+                                Verdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
+                                verdict => assert!(verdict == before || verdict == Verdict::Key),
+                            }
+                        }
+                    });
+                    table.add(&all_record(20, 6));
+                    assert!(looking.join().unwrap(), "purged by {rule}, and found");
+                });
+            }
+        }
     }
 
     #[test]

@@ -154,6 +154,16 @@ impl Queue {
         Some(Reserved { queue: Arc::clone(self), bytes: weight })
     }
 
+    /// The same for what can do without: only where half of the queue is left for others.
+    pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
+        let mut waiting = self.lock();
+        if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {
+            return None;
+        }
+        waiting.reserved_bytes += weight;
+        Some(Reserved { queue: Arc::clone(self), bytes: weight })
+    }
+
     /// Waits for room for an entry of `weight`, at most for `patience`, and reserves it.
     pub async fn wait_to_reserve(self: &Arc<Queue>, weight: u64, patience: Duration) -> Option<Reserved> {
         let deadline = Instant::now() + patience;

@@ -338,10 +338,12 @@ impl Shared {
             let previous = self.memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
             Ok(Unwritten::of(entry, previous))
         };
-        match reserved {
+        let entry = match reserved {
             Some(reserved) => self.queue.push_reserved(reserved, make),
             None => self.queue.push(weight, make),
-        }
+        }?;
+        self.memory.settle(&entry);
+        Ok(entry)
     }
 
     /// Counts what was not committed and says why.

@@ -247,7 +247,7 @@ async fn followers_stream_a_long_body_that_is_not_admitted() {
     let FillRole::Leader(mut fill) = store.begin_fill(key("long"), None) else { panic!("nobody else fills") };
     assert!(fill.start(b"", "".into(), Some(length as u64)) && !fill.is_admitted());
     let FillRole::Follower(mut follower) = store.begin_fill(key("long"), None) else { panic!("it runs") };
-    assert!(matches!(follower.head().await, FillHead::Streaming { .. }) && !follower.is_admitted());
+    assert!(matches!(follower.head().await, FillHead::Streaming { .. }) && !follower.is_promised());
     let reading = tokio::spawn(async move {
         let mut bytes = Vec::new();
         while let Some(piece) = follower.next().await {

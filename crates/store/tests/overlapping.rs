@@ -71,13 +71,17 @@ struct Held {
 
 impl Held {
     async fn new() -> Held {
+        Held::of(Some(OBJECTS_BYTES)).await
+    }
+
+    async fn of(objects_bytes_max: Option<u64>) -> Held {
         let device: SharedDevice = Arc::new(MemoryDevice::new(STORE_BYTES));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         let (writes, gate) = watch::channel(true);
         let gate = Arc::new(Gate { device, thread: thread::current().id(), read: Mutex::new(None), writes: gate });
         let options = OpenOptions {
             memory_bytes: 16 << 20,
-            objects_bytes_max: Some(OBJECTS_BYTES),
+            objects_bytes_max,
             write_delay: Duration::from_millis(5),
             rewrite_percent: 0,
             ..OpenOptions::default()
@@ -167,16 +171,16 @@ async fn a_get_that_comes_after_a_put_does_not_take_what_an_older_read_finds() {
 }
 
 #[tokio::test]
-async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it() {
-    let held = Held::new().await;
-    let key = KeyRef::new(b"key", b"");
-    let fill = async |metadata: &'static str| {
+async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it_where_its_length_is_known() {
+    let held = Held::of(None).await;
+    let fill = async |name: &'static str, body_bytes: Option<u64>| {
+        let key = KeyRef::new(name.as_bytes(), b"");
         let FillRole::Leader(mut fill) = held.store.begin_fill(key, None) else { panic!("nobody fills it") };
         let reader = fill.reader();
-        let metadata = bytes::Bytes::from(metadata);
-        fill.wait_for_room(b"", &metadata, BODY_BYTES as u64).await;
-        assert!(fill.start(b"", metadata, Some(BODY_BYTES as u64)));
-        let is_told = (fill.is_admitted(), reader.is_admitted());
+        let metadata = bytes::Bytes::from("m");
+        fill.wait_for_room(b"", &metadata, body_bytes).await;
+        assert!(fill.start(b"", metadata, body_bytes));
+        let is_told = (fill.is_promised(), reader.is_promised());
         fill.write(vec![9; BODY_BYTES].into()).await.unwrap();
         let stored = fill.finish().await.is_ok();
         assert_eq!(is_told, (stored, stored), "what was said is what happened");
@@ -197,12 +201,16 @@ async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it() {
             Err(_) => break,
         }
     }
-    assert!(!fill("refused").await, "the disk takes nothing");
-    assert!(held.store.get(key).await.is_none());
-    let (stored, ()) = tokio::join!(fill("stored"), async {
+    let known = Some(BODY_BYTES as u64);
+    assert!(!fill("key", known).await, "the disk takes nothing");
+    assert!(!fill("key", None).await, "nor what was not announced");
+    assert!(held.store.get(KeyRef::new(b"key", b"")).await.is_none());
+    let (stored, ()) = tokio::join!(fill("key", known), async {
         tokio::task::yield_now().await;
         held.writes.send_replace(true);
     });
     assert!(stored, "there is room before the wait is over");
     assert_eq!(held.get().await, 9);
+    held.store.sync().await.unwrap();
+    assert!(fill("another", None).await, "there is much room");
 }

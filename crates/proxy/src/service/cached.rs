@@ -130,7 +130,7 @@ async fn lead(asked: Asked, why: Forward, reader: FillReader, told: oneshot::Rec
     let broken = || FetchError::Broken("the fetch was given up".into());
     match told.await {
         Ok(Told::Streaming(status)) => {
-            let cache_status = forwarded(Some(status), reader.is_admitted());
+            let cache_status = forwarded(Some(status), reader.is_promised());
             match stream(asked, reader, cache_status, Outcome::Miss).await {
                 Ok(response) => response,
                 Err(asked) => failed(&asked, &broken(), forwarded(None, false)),
@@ -170,7 +170,7 @@ async fn follow(asked: Asked, why: Forward, mut reader: FillReader) -> Followed 
             if let Verdict::Validate(_) = decide(&stored.stored, &asked.directives, asked.worker.now_ms()) {
                 return Followed::Alone(asked);
             }
-            let stored = reader.is_admitted();
+            let stored = reader.is_promised();
             match stream(asked, reader, collapsed(stored), Outcome::Collapsed).await {
                 Ok(response) => Followed::Answered(response),
                 Err(asked) => Followed::Alone(asked),

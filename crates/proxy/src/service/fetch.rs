@@ -254,10 +254,8 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    if let Some(bytes) = body_bytes {
-        // So that what clients are told of it is true.
-        fill.wait_for_room(&variant, &metadata, bytes).await;
-    }
+    // So that what clients are told of it is true.
+    fill.wait_for_room(&variant, &metadata, body_bytes).await;
     if !fill.start(&variant, metadata, body_bytes) {
         drop(fill);
         _ = tell.send(Told::Direct(response, lease));

@@ -58,7 +58,7 @@ impl Shared {
 
     /// Puts a whole object into memory alone, unless something older may be on the disk.
     pub fn keep_in_memory(&self, parts: EntryParts) -> Result<Kept, NotCommitted> {
-        self.queue.in_order(|| {
+        let kept = self.queue.in_order(|| {
             if self.is_stale(&parts) {
                 return Err(NotCommitted::Stale);
             }
@@ -69,22 +69,30 @@ impl Shared {
             let entry = Arc::new(Entry::in_memory_alone(parts, self.draw()));
             self.memory.put_kept(&entry);
             Ok(Kept::InMemory(entry))
-        })
+        })?;
+        if let Kept::InMemory(entry) = &kept {
+            self.memory.settle(entry);
+        }
+        Ok(kept)
     }
 
     /// Lets an object go by that is neither written nor kept; returns its sequence. What it replaces, in memory alone, is gone.
     ///
     /// Where something is on the disk by now, that came while this was fetched and stays.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {
-        self.queue.in_order(|| {
+        let (sequence, older) = self.queue.in_order(|| {
             if self.is_stale(&parts) || self.may_be_on_disk(parts.hash) {
                 return Err(NotCommitted::Stale);
             }
-            if let Some(older) = self.memory.peek(parts.hash) {
-                self.memory.remove_same(&older);
-            }
-            Ok(self.draw())
-        })
+            let older = self.memory.peek(parts.hash);
+            // A hit must not have it written from here on.
+            older.iter().for_each(|older| older.set_replaced());
+            Ok((self.draw(), older))
+        })?;
+        if let Some(older) = older {
+            self.memory.remove_same(&older);
+        }
+        Ok(sequence)
     }
 
     /// Counts a hit in memory. What was not admitted was asked for again: if the rules let it, it is written now.
@@ -112,6 +120,7 @@ impl Shared {
             Ok(Unwritten { sequence: self.draw(), entry, previous: None, moved_from: None, tie: None })
         });
         if queued.is_ok() {
+            self.memory.settle(entry);
             Counters::add(&self.counters.admitted, 1);
             Counters::add(&self.counters.admitted_bytes, bytes);
             Counters::add(&self.counters.admitted_later, 1);
@@ -165,5 +174,42 @@ mod tests {
         assert_eq!(put("while").await, 2);
         store.shared().presence.arrive(u64::MAX);
         assert_eq!(put("after").await, 2);
+    }
+
+    /// Commits `put` in a thread while this one has the memory tier's lock; then the queue must be free, and the object found.
+    fn commits_without_the_tier(admission: AdmissionOptions) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = runtime.block_on(async {
+            let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+            Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+            let options = OpenOptions { memory_bytes: 16 << 20, admission, ..OpenOptions::default() };
+            Store::open(device, options).await.unwrap()
+        });
+        let key = KeyRef::new(b"key", b"");
+        let shared = store.shared();
+        let (_, hash) = shared.hash(key);
+        let (queue_is_free, is_free) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let held = shared.memory.hold();
+            let put = scope.spawn(|| runtime.block_on(store.put(key, "m".into(), "body".into())));
+            scope.spawn(move || {
+                while shared.memory.peek(hash).is_none() {
+                    std::thread::yield_now();
+                }
+                shared.queue.ordered(|_| ());
+                queue_is_free.send(()).unwrap();
+            });
+            let free = is_free.recv_timeout(std::time::Duration::from_secs(20));
+            drop(held);
+            put.join().unwrap().unwrap();
+            assert!(free.is_ok(), "the queue waits for the memory tier");
+        });
+        runtime.block_on(store.close()).unwrap();
+    }
+
+    #[test]
+    fn no_commit_holds_the_queue_while_it_waits_for_the_memory_tier() {
+        commits_without_the_tier(AdmissionOptions::default());
+        commits_without_the_tier(AdmissionOptions { rule: AdmitRule::SecondRequest, ..AdmissionOptions::default() });
     }
 }

@@ -94,15 +94,20 @@ impl Fill {
     }
 
     /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
-    /// [`is_admitted`](Self::is_admitted) says after [`start`](Self::start) what will become of it. Before `start`; a caller that leaves
+    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. Where the length is not known yet,
+    /// room for the longest body of one record is taken if much is free, and nothing waits. Before `start`; a caller that leaves
     /// it out may learn at the end only that the disk is too slow for what is put. *Cancel safety*: can be called again.
-    pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: u64) {
-        let layout = &self.shared.layout;
-        if body_bytes <= layout.whole_bytes_max {
-            let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
-            let weight = (RECORD_HEADER_BYTES + described) as u64 + body_bytes;
-            self.reserved = self.shared.queue.wait_to_reserve(weight, ROOM_WAIT).await;
-            self.has_no_room = self.reserved.is_none();
+    pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
+        let whole_bytes_max = self.shared.layout.whole_bytes_max;
+        let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
+        let weight = (RECORD_HEADER_BYTES + described) as u64 + body_bytes.unwrap_or(whole_bytes_max);
+        match body_bytes {
+            None => self.reserved = self.shared.queue.reserve_if_idle(weight),
+            Some(bytes) if bytes <= whole_bytes_max => {
+                self.reserved = self.shared.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+                self.has_no_room = self.reserved.is_none();
+            }
+            Some(_) => {}
         }
     }
 
@@ -135,6 +140,7 @@ impl Fill {
         }
         let mut state = self.fill.lock();
         state.is_admitted = self.is_admitted();
+        state.is_promised = self.is_admitted() && (body_bytes.is_some() || self.reserved.is_some());
         state.not_stored =
             self.has_no_room || (!state.is_admitted && body_bytes.is_some_and(|bytes| bytes > layout.whole_bytes_max));
         state.head = Some(Head { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
@@ -151,6 +157,12 @@ impl Fill {
     /// memory where it is one record; nobody need do anything else. Of a body of unknown length this may change as it comes in.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
+    }
+
+    /// Whether it may be said that what was started will be on the disk: it is admitted, and of one whose length is not known there is
+    /// room. A body of several records is promised too, and given up where the disk is too slow for it.
+    pub fn is_promised(&self) -> bool {
+        self.fill.lock().is_promised
     }
 
     /// Passes on the next piece of the body.
@@ -329,6 +341,8 @@ impl Fill {
 
     /// Stores what has come in as fragments; the last, short one only at the end.
     async fn store_fragments(&mut self, at_end: bool) {
+        // It is no record that this was meant for.
+        self.reserved = None;
         let fragment_bytes = self.shared.layout.fragment_bytes;
         loop {
             let (stored, received) = {

@@ -165,6 +165,8 @@ struct State {
     not_stored: bool,
     /// Whether it is to be written to the disk.
     is_admitted: bool,
+    /// Whether readers may say so.
+    is_promised: bool,
     /// Those of the head.
     tags: Tags,
     followers: HashMap<u64, u64>,

@@ -68,9 +68,10 @@ impl FillReader {
         }
     }
 
-    /// Whether what is read along is to be written to the disk; known once the head is. *Cost*: a lock.
-    pub fn is_admitted(&self) -> bool {
-        self.fill.lock().is_admitted
+    /// Whether it may be said that what is read along will be on the disk, as [`Fill::is_promised`](super::Fill::is_promised) has it; known
+    /// once the head is. *Cost*: a lock.
+    pub fn is_promised(&self) -> bool {
+        self.fill.lock().is_promised
     }
 
     /// Leaves out the body up to `offset`; before the first [`next`](Self::next).

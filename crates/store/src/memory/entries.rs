@@ -82,9 +82,29 @@ impl Pinned<'_> {
         replaced
     }
 
-    /// Takes the entry of an id out.
-    pub fn remove(&self, id: u64) {
-        self.leave(self.entries.map.remove(&id, &self.guard));
+    /// Puts an entry where there is none of its id; else the one there is.
+    pub fn insert_new(&self, entry: &Arc<Entry>) -> Result<(), &Arc<Entry>> {
+        let inserted = self.entries.map.try_insert(entry.id(), Arc::clone(entry), &self.guard);
+        inserted.map(|_| ()).map_err(|occupied| occupied.current)
+    }
+
+    /// Takes the entry of an id out where `should` says so of it; whether it did.
+    pub fn remove_if(&self, id: u64, should: impl Fn(&Arc<Entry>) -> bool) -> bool {
+        let removed = self.entries.map.remove_if(&id, |_, entry| should(entry), &self.guard);
+        let entry = removed.ok().flatten().map(|(_, entry)| entry);
+        self.leave(entry);
+        entry.is_some()
+    }
+
+    /// Takes this very entry out; whether it was there.
+    pub fn remove_same(&self, entry: &Arc<Entry>) -> bool {
+        self.remove_if(entry.id(), |current| Arc::ptr_eq(current, entry))
+    }
+
+    /// Takes the entry of an id out, unless it waits to be written. Always true: the policy has no say in what waits.
+    pub fn evict(&self, id: u64) -> bool {
+        self.remove_if(id, |entry| entry.location().is_some() || entry.is_in_memory_alone());
+        true
     }
 
     /// Frees what this thread took out, once that is enough; at the earliest when nothing is pinned any more.

@@ -9,25 +9,24 @@ use super::MemoryTier;
 use crate::entry::Entry;
 
 impl MemoryTier {
-    /// Puts an entry that will not be written: the policy's at once, in the place of what was there.
+    /// Puts an entry that will not be written, in the place of what was there.
+    ///
+    /// Takes no lock. The caller [settles](Self::settle) it later; from then on it is the policy's.
     pub fn put_kept(&self, entry: &Arc<Entry>) {
-        let mut replacement = self.lock();
-        replacement.policy.remove(entry.id());
         self.map.pin().insert(entry);
-        self.refer(&mut replacement, entry);
     }
 
-    /// Takes an entry in memory alone from the policy, as it will be written; false where it has left memory.
+    /// Makes an entry in memory alone one that waits to be written; false where it has left memory.
+    ///
+    /// Takes no lock. The caller [settles](Self::settle) it later.
     pub fn pin_kept(&self, entry: &Arc<Entry>) -> bool {
-        let mut replacement = self.lock();
-        let is_here = self.map.pin().holds(entry);
-        if !is_here || !entry.is_in_memory_alone() {
+        let pinned = self.map.pin();
+        if !pinned.holds(entry) || !entry.set_to_be_written() {
             return false;
         }
-        entry.set_to_be_written();
-        replacement.policy.remove(entry.id());
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        self.cede(&mut replacement);
+        // An eviction that has just looked at it may still take it out: what was put after that look stays.
+        pinned.insert(entry);
         true
     }
 

@@ -239,9 +239,7 @@ async fn fill(world: &World, key: u32) {
     let names = names(tags);
     let is_tagged = fill.tag(names.iter().map(Vec::as_slice)).is_ok();
     let known = world.chance(60).then_some(length as u64);
-    if let Some(bytes) = known {
-        fill.wait_for_room(key_variant(key), &metadata(number, number), bytes).await;
-    }
+    fill.wait_for_room(key_variant(key), &metadata(number, number), known).await;
     let is_started = is_tagged && fill.start(key_variant(key), metadata(number, number), known);
     if !is_started || world.chance(10) {
         world.end_version(number, Err(true));
