@@ -248,7 +248,8 @@ mod tests {
     async fn who_reads_a_replaced_object_in_part_takes_nothing_newer_out_of_the_index() {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-        let store = Store::open(device, OpenOptions { memory_bytes: 16 << 20, ..OpenOptions::default() }).await.unwrap();
+        let store =
+            Store::open(device, OpenOptions { memory_bytes: 16 << 20, ..OpenOptions::default() }).await.unwrap();
         let (key, shared) = (KeyRef::new(b"key", b""), store.shared());
         let (_, hash) = shared.hash(key);
         let mut places = Vec::new();

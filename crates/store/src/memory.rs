@@ -612,10 +612,10 @@ mod tests {
                 while !ended.load(Ordering::Relaxed) {
                     at += 1;
                     let old = version(at % KEYS, 0, false);
-                    old.set_location(Location::new(1 << 20 | at % KEYS, 64));
+                    old.set_location(Location::new((1 << 20) + at % KEYS, 64));
                     tier.put_read(&old, || true);
                     tier.get_hashed(old.hash);
-                    tier.remove_at(&[(old.hash, Location::new(1 << 20 | at % KEYS, 64))]);
+                    tier.remove_at(&[(old.hash, Location::new((1 << 20) + at % KEYS, 64))]);
                 }
             });
             for of in 0..2 {
