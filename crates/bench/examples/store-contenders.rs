@@ -54,6 +54,9 @@ fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
         let value = left.next().ok_or(USAGE)?;
         match name.as_str() {
             "--scale" => options.scale = Some(value.parse()?),
+            "--seeds" => options.seeds = Some(value.parse()?),
+            "--queue-depth" => options.queue_depth = value.parse()?,
+            "--dirty" => options.dirty_percent = Some(value.parse()?),
             "--pairs" => options.pairs = Some(value.parse()?),
             "--size" => options.sizes.push(value.parse()?),
             "--trace" => options.trace = Some(value.parse()?),
@@ -67,7 +70,7 @@ fn run(preset: Preset, arguments: &[String]) -> Result<(), Box<dyn Error>> {
         }
     }
     let program = std::env::current_exe()?;
-    let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
+    let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.clone();
         Box::new(move || {
             let mut command = Command::new(&program);

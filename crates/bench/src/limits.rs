@@ -466,7 +466,7 @@ fn report(
         let ratio = paired_ratio(&rates.store, &rates.fio);
         let figure = |name: String, unit, found: crate::statistics::Estimate, target| {
             let (value, low, high) = (found.value, found.low, found.high);
-            Figure { name, value, unit, low, high, target, is_at_most: false }
+            Figure { name, value, unit, low, high, target, is_at_most: false, is_judged: true }
         };
         let main = figure(format!("limits.{name}.of_fio"), "x", ratio, target);
         let scaled = |rates: &[f64]| estimate(&rates.iter().map(|rate| rate / by).collect::<Vec<f64>>());

@@ -123,6 +123,7 @@ async fn model(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     let options = ModelOptions {
         clock: arguments.option("clock", parse_clock)?.unwrap_or(default.clock),
         speed: arguments.option("speed", parse_speed)?.unwrap_or(default.speed),
+        queue_depth: arguments.option("queue-depth", parse_queue_depth)?.unwrap_or(default.queue_depth),
         ..default
     };
     let inner = arguments.device().await?;
@@ -145,6 +146,11 @@ async fn stripe(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     let devices = arguments.devices().await?;
     arguments.finish()?;
     Ok(Arc::new(StripeDevice::new(devices, unit_bytes)?))
+}
+
+fn parse_queue_depth(text: &str) -> Result<usize, String> {
+    let depth = text.parse().ok().filter(|depth| *depth >= 1);
+    depth.ok_or_else(|| format!("\"{text}\" is no depth of a queue: 1 or more"))
 }
 
 fn parse_rate(text: &str, rate: Option<u64>) -> Result<u64, String> {

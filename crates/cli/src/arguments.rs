@@ -25,7 +25,7 @@ use crate::exit;
 
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
-pub use bench::{BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
+pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
@@ -116,10 +116,11 @@ pub enum Command {
   nectary detach ./disk.img", after_help = exit::HELP)]
     Detach(DetachArguments),
     /// Measure the store beside file systems
-    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
+    #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary bench --list
   nectary bench store --seed table4 --quick
   nectary bench store --seed table4 --json table4.json", after_help = exit::HELP)]
-    Bench(BenchCommand),
+    Bench(BenchArguments),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary status

@@ -8,15 +8,18 @@ use std::process::Command;
 
 use anyhow::Context;
 use nectary_bench::limits::{LimitsOptions, limits};
-use nectary_bench::store::{self, Options, Plan, Preset, Programs};
+use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs, Report};
 use nectary_bench::{guardian, worker};
 
-use crate::arguments::{BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
+use crate::arguments::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 use crate::exit::{Failure, GOOD};
 use crate::{output, progress};
 
 /// Runs an experiment, or a process of one.
-pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
+pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
+    let Some(command) = arguments.command.as_ref().filter(|_| !arguments.list) else {
+        return output::text(&list()).map(|()| GOOD);
+    };
     match command {
         BenchCommand::Store(arguments) => run_store(arguments)?,
         BenchCommand::Limits(arguments) => run_limits(arguments)?,
@@ -24,6 +27,11 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Guardian => guardian::serve(std::io::stdin().lock()),
     }
     Ok(GOOD)
+}
+
+/// A line an experiment.
+fn list() -> String {
+    EXPERIMENTS.iter().map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n")).collect()
 }
 
 fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
@@ -44,11 +52,14 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         sizes: arguments.size.clone(),
         speed: arguments.speed,
         trace: arguments.trace,
+        seeds: arguments.seeds,
+        queue_depth: arguments.queue_depth,
+        dirty_percent: arguments.dirty,
         embedded: arguments.embedded.clone(),
         folder: arguments.folder.clone(),
         foyer: arguments.foyer.clone().or_else(|| foyer_beside(&program)),
     })?;
-    let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
+    let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.clone();
         Box::new(move || process_of(&program, process))
     };
@@ -62,7 +73,29 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report = report?;
     save(arguments.json.as_deref(), &report)?;
+    if let Some(path) = &arguments.svg {
+        write(path, report.svg())?;
+    }
+    if let Some(folder) = &arguments.write {
+        let name = format!("{}.md", report.experiment);
+        write(&folder.join(name), &results_page(&report))?;
+        write(&folder.join(format!("{}.svg", report.experiment)), report.svg())?;
+    }
     output::text(report.text())
+}
+
+/// A page of `docs/results/`: the report as it is, how it was made, and the plots.
+fn results_page(report: &Report) -> String {
+    let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
+    let experiment = &report.experiment;
+    let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
+    let commit = commit.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
+    format!(
+        "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n![{experiment}]({experiment}.svg)\n\n```\n{}```\n",
+        command.join(" "),
+        env!("CARGO_PKG_VERSION"),
+        report.text()
+    )
 }
 
 fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
@@ -102,6 +135,10 @@ fn save(path: Option<&Path>, report: &impl serde::Serialize) -> Result<(), Failu
     let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
+    write(path, &text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }

@@ -156,7 +156,7 @@ mod tests {
     const OBJECT_BYTES: u32 = 6000;
 
     fn request(object: u32) -> Request {
-        Request { client: 0, object, bytes: OBJECT_BYTES, page: None }
+        Request { client: 0, object, bytes: OBJECT_BYTES, site: 0, page: None }
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! fill the disk's share. Nothing is synced, as Squid syncs nothing. With several disks each is a cache root of its own.
 //! Where the disk's clock is virtual, what the kernel's flusher would have written after 30 s of real time is
 //! written by `syncfs` after 30 s on the disk's clock. The kernel's bound on dirty pages is a share of the machine's memory and not of
-//! a group's: so `syncfs` is called as well when a fifth of the buffer cache's share was written to.
+//! a group's: so `syncfs` is called as well when so many percent of the buffer cache's share were written to; how many suit a file system best is found out
+//! before it contends.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -36,8 +37,8 @@ const BLOCK_BYTES: u64 = 4096;
 const FULL_SHARE: f64 = 0.95;
 /// How long the kernel lets dirty pages wait (`dirty_expire_centisecs`).
 const DIRTY_MAX: Duration = Duration::from_secs(30);
-/// The share of the buffer cache that may be dirty (`dirty_ratio`).
-const DIRTY_SHARE: u64 = 5;
+/// The share of the buffer cache that may be dirty, in percent, where nothing else is said (`dirty_ratio`).
+pub const DIRTY_PERCENT: u64 = 20;
 /// How often a put on a full file system deletes the least recently used and tries again.
 const FULL_ATTEMPTS_MAX: usize = 20;
 
@@ -50,6 +51,8 @@ pub struct FilesOptions {
     pub proxy_bytes: u64,
     /// Memory that is left to the kernel's buffer cache, in bytes.
     pub buffer_bytes: u64,
+    /// How much of that may be dirty before it is written, in percent.
+    pub dirty_percent: u64,
     /// Where.
     pub place: Place,
 }
@@ -283,7 +286,7 @@ impl Storage for Files {
             let mut state = self.state();
             let Place { is_virtual, speed, .. } = self.options.place;
             let is_late = (is_virtual || speed > 1.0) && now.saturating_sub(state.synced) >= DIRTY_MAX;
-            if !is_late && state.dirty_bytes <= self.options.buffer_bytes / DIRTY_SHARE {
+            if !is_late && state.dirty_bytes <= self.options.buffer_bytes * self.options.dirty_percent / 100 {
                 return Ok(());
             }
             state.synced = now;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::workload::Request;
 use crate::{Error, ErrorKind};
 
-pub use files::{FileSystem, Files, FilesOptions};
+pub use files::{DIRTY_PERCENT, FileSystem, Files, FilesOptions};
 pub use foyer::{FoyerEngine, FoyerSettings, FoyerWrites};
 pub use memory::Memory;
 pub use nectary::{Nectary, Settings};
@@ -75,6 +75,8 @@ pub enum Kind {
         proxy_bytes: u64,
         /// Memory that is left to the kernel's buffer cache, in bytes.
         buffer_bytes: u64,
+        /// How much of that may be dirty before it is written, in percent.
+        dirty_percent: u64,
     },
     /// foyer, a cache in memory and on disk from crates.io, in a program of its own: whoever does not compare pays nothing for it.
     Foyer {
@@ -115,9 +117,8 @@ pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
             nectary::create(place)?;
             Prepared::Nectary { memory_bytes: *memory_bytes, settings: settings.clone(), place: place.clone() }
         }
-        Kind::Files { system, proxy_bytes, buffer_bytes } => {
-            let (system, proxy_bytes, buffer_bytes) = (*system, *proxy_bytes, *buffer_bytes);
-            let options = FilesOptions { system, proxy_bytes, buffer_bytes, place: place.clone() };
+        &Kind::Files { system, proxy_bytes, buffer_bytes, dirty_percent } => {
+            let options = FilesOptions { system, proxy_bytes, buffer_bytes, dirty_percent, place: place.clone() };
             files::prepare(&options)?;
             Prepared::Files(options)
         }

@@ -22,6 +22,8 @@ pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;
 
+/// From how many waiting requests a modelled disk chooses, where nothing else is said.
+pub const QUEUE_DEPTH: usize = 32;
 /// The name of the measured disk in SPECs of this crate.
 const NAME: &str = "measured";
 
@@ -32,6 +34,8 @@ pub struct DiskOptions {
     pub model: Option<String>,
     /// How the disk's time passes.
     pub time: Timekeeping,
+    /// From how many waiting requests a modelled disk chooses the next.
+    pub queue_depth: usize,
     /// Where the bytes are: in files of this directory; `None` for memory.
     pub folder: Option<PathBuf>,
     /// Whether the disk is the device that the directory is on, as it is: no model, and no process of ours below the loop device.
@@ -121,7 +125,7 @@ impl MeasuredDisk {
             None => None,
             Some(kind) => {
                 let kind = Model::parse(kind).map_err(|error| Error::new(crate::ErrorKind::Usage, error))?;
-                let real = ModelOptions::new(kind);
+                let real = ModelOptions { queue_depth: options.queue_depth, ..ModelOptions::new(kind) };
                 Some(match options.time {
                     Timekeeping::Virtual => ModelOptions { clock: Clock::Virtual, ..real },
                     Timekeeping::Real { speed } => ModelOptions { speed, ..real },
@@ -228,9 +232,12 @@ impl Filter for Measured {
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let running = operation(&self.device);
-        // The model has taken its time for it when the operation has been handed over.
-        self.clock.set(self.slot, self.model.snapshot().busy);
-        running
+        let (model, clock, slot) = (self.model.clone(), self.clock.clone(), self.slot);
+        Box::pin(async move {
+            let result = running.await;
+            clock.set(slot, model.snapshot().busy);
+            result
+        })
     }
 }
 
@@ -252,6 +259,31 @@ mod tests {
         assert_eq!(counts, expected);
         assert_eq!(kernel_counts("nonsense"), DiskCounts::default());
         assert_eq!(counts.since(&counts), DiskCounts::default());
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_together_is_served_in_the_order_that_takes_least() {
+        let path = std::env::temp_dir().join(format!("nectary-bench-queue-{}", std::process::id()));
+        let clock = Arc::new(SharedClock::create(&path).unwrap());
+        let mut busy = Vec::new();
+        for (slot, queue_depth) in [(1, 1), (2, QUEUE_DEPTH)] {
+            let options = ModelOptions { clock: Clock::Virtual, queue_depth, ..ModelOptions::new(Model::Hdd1999) };
+            let registry = registry(Some(options), clock.clone(), slot);
+            let device = registry.open("measured(memory:64M)", &OpenOptions::default()).await.unwrap();
+            let mut random = crate::random::Random::new(3);
+            let write = |offset| {
+                let buffers = vec![nectary_block::Buffer::zeroed(4096)];
+                device.write_at(offset, buffers, Default::default(), Default::default())
+            };
+            let writes: Vec<_> = (0..64).map(|_| write(random.below(1 << 14) * 4096)).collect();
+            let writes: Vec<_> = writes.into_iter().map(tokio::spawn).collect();
+            for write in writes {
+                write.await.unwrap().unwrap();
+            }
+            busy.push(clock.get(slot));
+        }
+        assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
+        std::fs::remove_file(path).unwrap();
     }
 
     #[tokio::test]

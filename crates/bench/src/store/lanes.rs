@@ -4,7 +4,7 @@
 
 use super::plan::{Lane, MEMORY_MB};
 use super::{Options, Preset};
-use crate::contender::{FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
+use crate::contender::{DIRTY_PERCENT, FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
 
 /// How the seeds' memory is divided between the proxy's cache and the buffer cache, in MB.
 const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
@@ -41,6 +41,7 @@ pub(super) fn lanes(options: &Options, memory_bytes: u64, store_bytes: u64, seed
             system,
             proxy_bytes: memory_bytes * split.0 / MEMORY_MB,
             buffer_bytes: memory_bytes * split.1 / MEMORY_MB,
+            dirty_percent: DIRTY_PERCENT,
         },
         disks,
         memory: format!("{}+{}", split.0, split.1),

@@ -1,4 +1,8 @@
-//! What the disk itself can do, measured by the same engine down the same path: the limit beside every result.
+//! The limit beside every result: what any store must move, at the disk's own speed, measured by the same engine down the same path.
+//!
+//! Nothing in it comes from a contender. The limit is for who misses nothing but first requests: all of their bytes are
+//! written once, and what no memory of that size could hold is read, both as fast as the disk moves bytes in order. An LRU over
+//! groups, with a seek for each read, stands beside it as a reference.
 
 use std::sync::Arc;
 
@@ -8,7 +12,7 @@ use serde::Serialize;
 use crate::Error;
 use crate::disk::{DiskClock, DiskOptions, MeasuredDisk, SharedClock};
 use crate::random::Random;
-use crate::worker::Piece;
+use crate::workload::Demand;
 
 /// What one read takes, in bytes: a usual object in whole blocks.
 const READ_BYTES: usize = 8192;
@@ -25,6 +29,8 @@ pub struct Limit {
     pub random_read_ms: f64,
     /// Writing 1 MiB after another, in bytes a second.
     pub write_bytes_per_s: f64,
+    /// Reading 1 MiB after another, in bytes a second.
+    pub read_bytes_per_s: f64,
 }
 
 impl Limit {
@@ -51,6 +57,10 @@ impl Limit {
                 device.write_at(offset, buffer, WriteFlags::default(), Default::default()).await?;
             }
             let written = clock.now();
+            for index in 0..WRITES {
+                read(&*device, index * WRITE_BYTES as u64, WRITE_BYTES).await?;
+            }
+            let read_back = clock.now();
             let mut random = Random::new(bytes);
             let places = region_bytes.clamp(64 << 20, bytes) / READ_BYTES as u64;
             for _ in 0..READS {
@@ -59,18 +69,51 @@ impl Limit {
             }
             let done = clock.now();
             Ok::<Limit, Error>(Limit {
-                random_read_ms: (done - written).as_secs_f64() * 1e3 / READS as f64,
+                random_read_ms: (done - read_back).as_secs_f64() * 1e3 / READS as f64,
                 write_bytes_per_s: (WRITES * WRITE_BYTES as u64) as f64 / (written - began).as_secs_f64(),
+                read_bytes_per_s: (WRITES * WRITE_BYTES as u64) as f64 / (read_back - written).as_secs_f64(),
             })
         })?;
         Ok(limit)
     }
 
-    /// Requests a second if each hit on disk cost one read, what was put went in large writes, all else nothing, and
-    /// several disks had equal shares of it all the time.
-    pub fn requests_per_s(&self, total: &Piece, disks: usize) -> f64 {
-        let reads_s = total.disk_hits as f64 * self.random_read_ms / 1e3;
-        let writes_s = total.put_bytes as f64 / self.write_bytes_per_s;
-        (total.requests * disks as u64) as f64 / (reads_s + writes_s)
+    /// Requests a second of a store that misses nothing but first requests, and does nothing but what it must; several disks
+    /// have equal shares of it all the time.
+    pub fn requests_per_s(&self, demand: &Demand, disks: usize) -> f64 {
+        let reads_s = demand.must_read_bytes as f64 / self.read_bytes_per_s;
+        (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
+    }
+
+    /// The same of an LRU over groups, each of whose reads costs a seek.
+    pub fn lru_over_groups_per_s(&self, demand: &Demand, disks: usize) -> f64 {
+        let seeks_s = demand.group_reads as f64 * self.random_read_ms / 1e3;
+        let beyond_bytes = demand.group_read_bytes.saturating_sub(demand.group_reads * READ_BYTES as u64);
+        let reads_s = seeks_s + beyond_bytes as f64 / self.read_bytes_per_s;
+        (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
+    }
+
+    fn writes_s(&self, demand: &Demand) -> f64 {
+        demand.compulsory_bytes as f64 / self.write_bytes_per_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_of_the_workload_and_the_disk_alone() {
+        let limit = Limit { random_read_ms: 10.0, write_bytes_per_s: 1e6, read_bytes_per_s: 2e6 };
+        let demand = Demand {
+            requests: 1000,
+            compulsory: 500,
+            compulsory_bytes: 1_000_000,
+            must_read_bytes: 2_000_000,
+            group_reads: 100,
+            group_read_bytes: 100 * (READ_BYTES as u64 + 20_000),
+        };
+        // A second of writing and one of reading; for groups 100 seeks of 10 ms and a second of the bytes behind them.
+        assert_eq!((limit.requests_per_s(&demand, 1), limit.requests_per_s(&demand, 2)), (500.0, 1000.0));
+        assert!((limit.lru_over_groups_per_s(&demand, 1) - 1000.0 / 3.0).abs() < 1.0);
     }
 }

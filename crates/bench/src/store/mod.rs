@@ -2,25 +2,29 @@
 //!
 //! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a
 //! process of its own, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
-//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The ratio of two
-//! contenders' times for one piece is one pair, and there are at least ten. Nectary contends twice: what the two differ by
-//! is the noise. In the end the hits of each are compared with a simulation's.
+//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). All that is done once with
+//! each of several seeds of the workload; the ratio of two contenders' run times with one seed is one pair. Nectary contends
+//! twice: what the two differ by is the noise. In the end the hits of each are compared with a simulation's.
 
 mod lanes;
 mod limit;
 mod plan;
+mod plot;
 mod report;
 mod run;
 mod simulation;
+mod text;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::QUEUE_DEPTH;
+
 pub use limit::Limit;
 pub use plan::{Group, Lane, Plan};
-pub use report::{Figure, Report};
-pub use run::{GroupResult, LaneResult, Programs, Progress, run};
+pub use report::{Figure, Report, Trend};
+pub use run::{GroupResult, LaneResult, Programs, Progress, Swept, run};
 pub use simulation::Expected;
 
 /// The seeds' tables.
@@ -61,6 +65,20 @@ impl Preset {
     }
 }
 
+/// The experiments, each with what it shows and about how long it takes.
+pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
+    ("bench store --seed table4 --quick", "a look: one seed, the beginning of the trace, no verdicts", "1 minute"),
+    (
+        "bench store --seed table4",
+        "the store beside XFS and EFS's stand-in; one thread, disks of 4, 9 and 18 GB",
+        "20 minutes",
+    ),
+    ("bench store --seed table5", "beside UFS in three forms; four threads, two disks", "20 minutes"),
+    ("bench store --seed table4 --ablations", "the store beside itself with one thing changed at a time", "5 minutes"),
+    ("bench store --disk bare --folder DIR", "a device of today as it is, beside file systems and foyer", "1 hour"),
+    ("bench limits --folder DIR", "what a device gives the store and fio: reads and filling", "10 minutes"),
+];
+
 /// The scale where none is asked for: the least with the memory that a store needs.
 pub const SCALE: f64 = 1.0 / 32.0;
 /// The share of the trace where none is asked for: all of it, as in the seeds.
@@ -81,6 +99,10 @@ pub struct Options {
     pub ablations: bool,
     /// Chooses the requests.
     pub seed: u64,
+    /// Seeds of the workload, from `seed` on; five where nothing is said, on a virtual clock and for more than a look.
+    pub seeds: Option<usize>,
+    /// How much of a buffer cache may be dirty, in percent; the best of a sweep where nothing is said.
+    pub dirty_percent: Option<u64>,
     /// Pairs; ten where nothing is said.
     pub pairs: Option<usize>,
     /// Only contenders whose name contains one of these, beside Nectary; all where there is none.
@@ -95,6 +117,8 @@ pub struct Options {
     pub foyer: Option<PathBuf>,
     /// Disks in real time, so many times faster; on a virtual clock where nothing is said.
     pub speed: Option<f64>,
+    /// From how many waiting requests a modelled disk chooses the next; 1 is a disk of 1999.
+    pub queue_depth: usize,
 }
 
 impl Options {
@@ -107,6 +131,8 @@ impl Options {
             quick: false,
             ablations: false,
             seed: 1,
+            seeds: None,
+            dirty_percent: None,
             pairs: None,
             only: Vec::new(),
             sizes: Vec::new(),
@@ -114,6 +140,7 @@ impl Options {
             folder: None,
             foyer: None,
             speed: None,
+            queue_depth: QUEUE_DEPTH,
         }
     }
 }

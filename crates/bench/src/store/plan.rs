@@ -20,8 +20,11 @@ const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
 /// How far beyond its allowance a contender can come between two looks without being killed.
 const HARD_BYTES: u64 = 512 << 20;
+/// Seeds of the workload on a virtual clock where nothing is said, and the fewest that an interval is made of.
+const SEEDS: usize = 5;
+pub(super) const SEEDS_MIN: usize = 5;
 /// Pairs where nothing is said, and in a quick run.
-const PAIRS: usize = 10;
+pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// Requests of a quick run.
 const REQUESTS_QUICK: u64 = 12_000;
@@ -76,8 +79,10 @@ pub struct Plan {
     pub trace_requests: u64,
     /// How many of them are replayed.
     pub requests: u64,
-    /// Pieces of the workload, each of which gives one pair.
+    /// Pieces of the workload.
     pub pairs: usize,
+    /// The workloads' seeds: each disk size is run once with each.
+    pub seeds: Vec<u64>,
     /// Threads of the workload.
     pub threads: usize,
     /// What the disks are like.
@@ -110,6 +115,12 @@ impl Plan {
         if pairs < 2 || (pairs < PAIRS && !options.quick) {
             return Err(usage(format!("{pairs} pairs are too few: {PAIRS} at least, or 2 with --quick")));
         }
+        let is_one = options.quick || options.ablations || options.speed.is_some() || options.preset == Preset::Bare;
+        let seeds = options.seeds.unwrap_or(if is_one { 1 } else { SEEDS }) as u64;
+        if seeds == 0 {
+            return Err(usage("a run has 1 seed at least".to_owned()));
+        }
+        let seeds: Vec<u64> = (0..seeds).map(|index| options.seed + index).collect();
         let threads = options.preset.threads();
         let is_bare = options.preset == Preset::Bare;
         let time = match options.speed {
@@ -129,11 +140,11 @@ impl Plan {
         let trace_requests = Laws::seed_trace(options.seed, scale).requests;
         let requests = ((trace_requests as f64 * share) as u64).max(pairs as u64);
         let requests = if options.quick { requests.min(REQUESTS_QUICK) } else { requests };
-        let mut skipped = Vec::new();
-        let mut groups = Vec::new();
+        let (mut skipped, mut groups, mut known) = (Vec::new(), Vec::new(), Vec::new());
         for (label, seed_gb, laws) in conditions(&options, scale) {
             let disk_bytes = ((seed_gb as f64 * GB * scale) as u64).next_multiple_of(1 << 20);
             let lanes = lanes(&options, memory_bytes, memory_bytes - beyond_bytes, seed_gb);
+            known.extend(lanes.iter().map(|lane| lane.name.clone()));
             let is_there = |lane: &Lane| match missing(&options, lane) {
                 None => true,
                 Some(reason) => {
@@ -144,6 +155,11 @@ impl Plan {
             let lanes: Vec<Lane> = lanes.into_iter().filter(|lane| is_named(&options, lane)).filter(is_there).collect();
             groups.push(Group { label, seed_gb, laws, disk_bytes, lanes });
         }
+        if let Some(name) = options.only.iter().find(|name| !known.iter().any(|known| known.contains(name.as_str()))) {
+            known.sort();
+            known.dedup();
+            return Err(usage(format!("no contender has \"{name}\" in its name; there are {}", known.join(", "))));
+        }
         skipped.sort();
         skipped.dedup();
         if groups.is_empty() {
@@ -152,8 +168,24 @@ impl Plan {
             return Err(usage(format!("{name} has no disk of {sizes:?} GB with pages of {embedded:?} objects")));
         }
         let model = (!is_bare).then(|| MODEL.to_owned());
-        let disk = DiskOptions { model, time, folder: options.folder.clone(), is_bare };
-        Ok(Plan { options, scale, trace_requests, requests, pairs, threads, disk, memory_bytes, groups, skipped })
+        let queue_depth = options.queue_depth;
+        if queue_depth == 0 {
+            return Err(usage("a queue is 1 request deep at least".to_owned()));
+        }
+        let disk = DiskOptions { model, time, queue_depth, folder: options.folder.clone(), is_bare };
+        Ok(Plan {
+            options,
+            scale,
+            trace_requests,
+            requests,
+            pairs,
+            seeds,
+            threads,
+            disk,
+            memory_bytes,
+            groups,
+            skipped,
+        })
     }
 
     /// Where the kernel would kill a contender that could not be held at its allowance, in bytes.
@@ -244,6 +276,14 @@ mod tests {
     }
 
     #[test]
+    fn whole_runs_have_five_seeds_and_looks_have_one() {
+        assert_eq!(Plan::new(options(Preset::Table5)).unwrap().seeds, [1, 2, 3, 4, 5]);
+        assert_eq!(Plan::new(Options { seed: 7, seeds: Some(2), ..options(Preset::Table4) }).unwrap().seeds, [7, 8]);
+        assert_eq!(Plan::new(Options { quick: true, ..options(Preset::Table4) }).unwrap().seeds, [1]);
+        assert!(Plan::new(Options { seeds: Some(0), ..options(Preset::Table4) }).is_err());
+    }
+
+    #[test]
     fn pieces_are_the_whole_workload_and_pairs_are_ten_unless_quick() {
         let plan = Plan::new(options(Preset::Table4)).unwrap();
         assert!(plan.pairs >= 10);
@@ -299,5 +339,8 @@ mod tests {
             assert!(Plan::new(Options { speed: Some(wrong / 2.0), ..options(Preset::Table5) }).is_err());
         }
         assert!(Plan::new(Options { sizes: vec![5], ..options(Preset::Table4) }).is_err());
+        assert!(Plan::new(Options { queue_depth: 0, ..options(Preset::Table4) }).is_err());
+        let unknown = Plan::new(Options { only: vec!["zfs".to_owned()], ..options(Preset::Table4) }).unwrap_err();
+        assert!(unknown.message.contains("\"zfs\"") && unknown.message.contains("xfs.50"), "{unknown}");
     }
 }

@@ -1,26 +1,29 @@
-//! What a run has to say: the seeds' columns, the ratios with their intervals and targets, what lost first.
+//! What a run has to say: ratios of run times with their intervals and targets, what lost first, a row a contender.
+//!
+//! Owns: the figures and the JSON. The ratio of a table is that of whole runs: on a virtual clock one a seed of the workload, with the
+//! interval of their median; in real time the ratio of the sums over the pieces of one run, with the interval of that. Pieces of
+//! one run are no repeats: they show a trend. Leaves to others: the text (`text`) and the plots (`plot`).
 
-use std::fmt::Write;
+use std::process::Command;
 use std::time::Duration;
 
-use nectary_block::format_size;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Preset;
-use super::limit::Limit;
-use super::plan::{Group, Plan};
-use super::run::{GroupResult, LaneResult};
+use super::plan::{Group, PAIRS, Plan, SEEDS_MIN};
+use super::run::{GroupResult, LaneResult, Swept};
+use super::{Preset, plot, text};
+use crate::contender::Kind;
 use crate::disk::Timekeeping;
 use crate::machine;
-use crate::statistics::paired_ratio;
+use crate::statistics::{Estimate, estimate, median, ratio_of_sums};
 
 /// One figure of a report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// Its name, which stays the same between versions.
     pub name: String,
-    /// The median.
+    /// The median over seeds, or of the run.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
@@ -32,13 +35,27 @@ pub struct Figure {
     pub target: Option<f64>,
     /// Whether the target is what it should be at most.
     pub is_at_most: bool,
+    /// Whether the run was long enough to say that it is short of its target.
+    pub is_judged: bool,
 }
 
 impl Figure {
-    /// Whether it is under its target.
+    /// Whether it is short of its target, as far as this run can tell.
     pub fn is_short(&self) -> bool {
-        self.target.is_some_and(|target| if self.is_at_most { self.value > target } else { self.value < target })
+        let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
+        self.is_judged && self.target.is_some_and(is_missed)
     }
+}
+
+/// How the ratio to a contender went from piece to piece.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trend {
+    /// Disk size and contender.
+    pub name: String,
+    /// The ratio for each piece of the workload: the median over seeds.
+    pub pieces: Vec<f64>,
+    /// The ratio over the second half of the pieces alone: by then the disk is as full as it gets.
+    pub steady: f64,
 }
 
 /// A finished run.
@@ -50,20 +67,24 @@ pub struct Report {
     pub setting: Value,
     /// All figures: Nectary against itself, then what is short of its target, then the rest.
     pub figures: Vec<Figure>,
-    /// A row a contender and disk size.
+    /// How ratios went within a run.
+    pub trends: Vec<Trend>,
+    /// A row a contender, disk size and seed.
     pub rows: Vec<Value>,
     #[serde(skip)]
     text: String,
+    #[serde(skip)]
+    plot: String,
 }
 
 impl Report {
     /// Makes the report of a run.
-    pub fn new(plan: &Plan, groups: Vec<GroupResult>, took: Duration) -> Report {
-        let mut figures = Vec::new();
-        let mut rows = Vec::new();
-        for GroupResult { group, limit, lanes, .. } in &groups {
-            figures.extend(ratios(plan.options.preset, group, lanes));
-            rows.extend(lanes.iter().map(|lane| row(group, limit, lane)));
+    pub fn new(plan: &Plan, groups: Vec<GroupResult>, swept: Vec<Swept>, took: Duration) -> Report {
+        let (mut figures, mut trends, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        for results in groups.chunk_by(|left, right| left.group.label == right.group.label) {
+            figures.extend(figures_of(plan, results));
+            trends.extend(trends_of(results));
+            rows.extend(results.iter().flat_map(|result| result.lanes.iter().map(|lane| row(result, lane))));
         }
         if plan.options.preset != Preset::Bare {
             figures.extend(best_of_xfs(&figures));
@@ -71,20 +92,32 @@ impl Report {
         // Stable: what is as short as another keeps its order.
         figures.sort_by_key(|figure| (!figure.name.ends_with(".nectary-again"), !figure.is_short()));
         let experiment = format!("store-{}", plan.options.preset.name());
-        let setting = json!({
-            "scale": plan.scale, "requests": plan.requests, "quick": plan.options.quick, "seed": plan.options.seed, "pairs": plan.pairs,
-            "threads": plan.threads, "disk": plan.disk, "memory_bytes": plan.memory_bytes,
-            "group_bytes": plan.group_bytes(), "workload": groups.iter().map(|one| json!({"group": one.group.label, "totals": one.totals})).collect::<Vec<_>>(),
-            "machine": machine::describe(),
-            "skipped": plan.skipped, "took_s": took.as_secs_f64(),
+        let workload = groups.iter().map(|one| {
+            json!({
+                "group": one.group.label, "seed": one.group.laws.seed, "totals": one.totals, "laws": one.group.laws,
+                "locality": one.locality, "demand": one.demand,
+            })
         });
-        let text = text(plan, &groups, &figures, took);
-        Report { experiment, setting, figures, rows, text }
+        let setting = json!({
+            "version": env!("CARGO_PKG_VERSION"), "command": std::env::args().collect::<Vec<_>>(), "tools": tools(plan),
+            "scale": plan.scale, "requests": plan.requests, "quick": plan.options.quick, "seeds": plan.seeds,
+            "pairs": plan.pairs, "threads": plan.threads, "disk": plan.disk, "memory_bytes": plan.memory_bytes,
+            "group_bytes": plan.group_bytes(), "workload": workload.collect::<Vec<_>>(), "dirty_sweep": swept,
+            "machine": machine::describe(), "skipped": plan.skipped, "took_s": took.as_secs_f64(),
+        });
+        let text = text::text(plan, &groups, &figures, &trends, &swept, took);
+        let plot = plot::plot(&experiment, &trends, &groups);
+        Report { experiment, setting, figures, trends, rows, text, plot }
     }
 
     /// The report for people.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The ratio by piece, and what the time of a request was spent on: an SVG picture.
+    pub fn svg(&self) -> &str {
+        &self.plot
     }
 }
 
@@ -108,48 +141,84 @@ const HINTS_OFF_AIM: f64 = 2.0;
 /// What may be written to the device for each byte that was put.
 const WRITTEN_MAX: f64 = 1.25;
 
-/// Nectary's requests a second over those of each other contender, piece by piece.
-fn ratios(preset: Preset, group: &Group, lanes: &[LaneResult]) -> Vec<Figure> {
-    let Some(nectary) = lanes.first() else { return Vec::new() };
-    let label = &group.label;
-    let ratio = |name: String, one: &LaneResult, other: &LaneResult, target| {
-        let estimate = paired_ratio(&other.times(), &one.times());
-        let (value, low, high) = (estimate.value, estimate.low, estimate.high);
-        Figure { name, value, unit: "x", low, high, target, is_at_most: false }
-    };
-    let with = lanes
-        .iter()
-        .skip(1)
-        .map(|lane| ratio(format!("ratio.{label}.{}", lane.name), nectary, lane, target(preset, group, &lane.name)));
-    let mut figures: Vec<Figure> = with.collect();
-    let single = |name, value, unit, target, is_at_most| Figure {
-        name,
-        value,
-        unit,
-        low: value,
-        high: value,
-        target: Some(target),
-        is_at_most,
-    };
-    if let (Preset::Bare, Some(off)) = (preset, lanes.iter().find(|lane| lane.name == HINTS_OFF)) {
-        for lane in lanes.iter().filter(|lane| !lane.name.starts_with("nectary")) {
-            let target = lane.name.starts_with("xfs.").then_some(HINTS_OFF_AIM);
-            figures.push(ratio(format!("ratio_hints_off.{label}.{}", lane.name), off, lane, target));
+/// The run time of `other` over that of `one`.
+fn ratio(results: &[GroupResult], one: usize, other: usize) -> Estimate {
+    match results {
+        [result] => ratio_of_sums(&result.lanes[other].times(), &result.lanes[one].times()),
+        _ => {
+            let of_seed = |result: &GroupResult| result.lanes[other].total.run_s / result.lanes[one].total.run_s;
+            estimate(&results.iter().map(of_seed).collect::<Vec<_>>())
         }
     }
-    let best = |is_foyer: bool| {
-        let peers = lanes.iter().filter(|lane| !lane.name.starts_with("nectary"));
-        let peers = peers.filter(|lane| lane.name.starts_with("foyer") == is_foyer);
-        peers.map(|lane| lane.total.hit_rate()).reduce(f64::max)
+}
+
+/// The figures of one disk size, of which there is a result a seed.
+fn figures_of(plan: &Plan, results: &[GroupResult]) -> Vec<Figure> {
+    let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
+    let (preset, label) = (plan.options.preset, &group.label);
+    let is_virtual = plan.disk.time == Timekeeping::Virtual;
+    let is_judged = !plan.options.quick && if is_virtual { results.len() >= SEEDS_MIN } else { plan.pairs >= PAIRS };
+    let figure = |name: String, found: Estimate, unit, target, is_at_most| {
+        let Estimate { value, low, high } = found;
+        Figure { name, value, unit, low, high, target, is_at_most, is_judged }
     };
-    for (name, best) in [("peers", best(false)), ("foyer", best(true))] {
-        let Some(best) = best else { continue };
-        let beyond = 100.0 * (nectary.total.hit_rate() - best);
-        figures.push(single(format!("hit_rate_beyond_{name}.{label}"), beyond, "points", 0.0, false));
+    let over_seeds = |of: &dyn Fn(&GroupResult) -> f64| estimate(&results.iter().map(of).collect::<Vec<_>>());
+    let mut figures = Vec::new();
+    for (index, lane) in lanes.iter().enumerate().skip(1) {
+        let name = format!("ratio.{label}.{}", lane.name);
+        figures.push(figure(name, ratio(results, 0, index), "x", target(preset, group, &lane.name), false));
     }
-    let written = nectary.written_per_byte();
-    figures.push(single(format!("written_per_byte_put.{label}"), written, "B", WRITTEN_MAX, true));
+    let off = lanes.iter().position(|lane| lane.name == HINTS_OFF);
+    if let (Preset::Bare, Some(off)) = (preset, off) {
+        for (index, lane) in lanes.iter().enumerate().filter(|(_, lane)| !lane.name.starts_with("nectary")) {
+            let name = format!("ratio_hints_off.{label}.{}", lane.name);
+            let target = lane.name.starts_with("xfs.").then_some(HINTS_OFF_AIM);
+            figures.push(figure(name, ratio(results, off, index), "x", target, false));
+        }
+    }
+    let beyond = |result: &GroupResult, is_foyer: bool| {
+        let peers = result.lanes.iter().filter(|lane| !lane.name.starts_with("nectary"));
+        let peers = peers.filter(|lane| lane.name.starts_with("foyer") == is_foyer);
+        let best = peers.map(|lane| lane.total.hit_rate()).reduce(f64::max)?;
+        Some(100.0 * (result.lanes[0].total.hit_rate() - best))
+    };
+    for (name, is_foyer) in [("peers", false), ("foyer", true)] {
+        if results.iter().any(|result| beyond(result, is_foyer).is_none()) {
+            continue;
+        }
+        let found = over_seeds(&|result| beyond(result, is_foyer).unwrap_or(f64::NAN));
+        figures.push(figure(format!("hit_rate_beyond_{name}.{label}"), found, "points", Some(0.0), false));
+    }
+    let written = over_seeds(&|result| result.lanes[0].written_per_byte());
+    figures.push(figure(format!("written_per_byte_put.{label}"), written, "B", Some(WRITTEN_MAX), true));
     figures
+}
+
+/// How the ratios of one disk size went from piece to piece.
+fn trends_of(results: &[GroupResult]) -> Vec<Trend> {
+    let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
+    let others = lanes.iter().enumerate().skip(1);
+    let trend = |(index, lane): (usize, &LaneResult)| {
+        let times = |result: &GroupResult, lane: usize| result.lanes[lane].times();
+        let piece = |at: usize| {
+            let of_seed = |result: &GroupResult| times(result, index)[at] / times(result, 0)[at];
+            median(&results.iter().map(of_seed).collect::<Vec<_>>())
+        };
+        let steady = |result: &GroupResult| {
+            let late = |lane: usize| times(result, lane).iter().skip(lane_pieces(result) / 2).sum::<f64>();
+            late(index) / late(0)
+        };
+        Trend {
+            name: format!("{}.{}", group.label, lane.name),
+            pieces: (0..lanes[0].pieces.len()).map(piece).collect(),
+            steady: median(&results.iter().map(steady).collect::<Vec<_>>()),
+        }
+    };
+    others.map(trend).collect()
+}
+
+fn lane_pieces(result: &GroupResult) -> usize {
+    result.lanes[0].pieces.len()
 }
 
 /// The seeds' best ratio against XFS is a target of its own.
@@ -159,179 +228,76 @@ fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
     Some(Figure { name: "ratio.best.xfs".to_owned(), target: Some(7.6), is_at_most: false, ..best.clone() })
 }
 
-fn row(group: &Group, limit: &Limit, lane: &LaneResult) -> Value {
+fn row(result: &GroupResult, lane: &LaneResult) -> Value {
+    let GroupResult { group, limit, demand, .. } = result;
     let (total, disk) = (&lane.total, lane.disk());
     json!({
-        "contender": lane.name, "stands_for": lane.seed_name, "group": group.label, "disk_gb": group.seed_gb, "disk_bytes": group.disk_bytes,
-        "disks": lane.disks, "memory": lane.memory, "hit_rate": total.hit_rate(), "fs_read_ms": read_ms(lane),
-        "fs_write_ms": write_ms(lane), "disk_ios": disk.operations, "disk_io_ms": lane.disk_io_ms(),
-        "written_per_byte_put": lane.written_per_byte(), "run_s": total.run_s, "requests_per_s": total.requests as f64 / total.run_s,
-        "limit_requests_per_s": limit.requests_per_s(total, lane.disks), "limit": limit, "memory_use": lane.usage,
-        "memory_kept": lane.keeping, "simulated": lane.simulated,
-        "disk_counts": lane.counts, "counters": lane.counters, "total": total, "pieces": lane.pieces,
+        "contender": lane.name, "stands_for": lane.seed_name, "group": group.label, "seed": group.laws.seed,
+        "disk_gb": group.seed_gb, "disk_bytes": group.disk_bytes, "disks": lane.disks, "memory": lane.memory,
+        "hit_rate": total.hit_rate(), "hit_ms": hit_ms(lane), "disk_hit_ms": disk_hit_ms(lane), "put_ms": put_ms(lane),
+        "disk_ios": disk.operations, "disk_io_ms": lane.disk_io_ms(), "written_per_byte_put": lane.written_per_byte(),
+        "run_s": total.run_s, "requests_per_s": total.requests as f64 / total.run_s,
+        "limit_requests_per_s": limit.requests_per_s(demand, lane.disks),
+        "lru_over_groups_per_s": limit.lru_over_groups_per_s(demand, lane.disks), "limit": limit,
+        "request_ms": text::spent_ms(lane), "memory_use": lane.usage, "memory_kept": lane.keeping,
+        "simulated": lane.simulated, "disk_counts": lane.counts, "counters": lane.counters, "total": total,
+        "pieces": lane.pieces,
     })
 }
 
-/// Mean time of a read: from the file system, or, where memory is the store's own, of every hit, as the seeds have it.
-fn read_ms(lane: &LaneResult) -> f64 {
+/// Mean time of a hit, wherever it was found.
+pub(super) fn hit_ms(lane: &LaneResult) -> f64 {
     let total = &lane.total;
-    match lane.name.starts_with("nectary") {
-        true => 1e3 * total.hit_s / (total.memory_hits + total.disk_hits).max(1) as f64,
-        false => 1e3 * total.disk_get_s / total.disk_hits.max(1) as f64,
-    }
+    1e3 * total.hit_s / (total.memory_hits + total.disk_hits).max(1) as f64
 }
 
-fn write_ms(lane: &LaneResult) -> f64 {
+/// Mean time of a hit that the contender's own memory did not have.
+pub(super) fn disk_hit_ms(lane: &LaneResult) -> f64 {
+    1e3 * lane.total.disk_get_s / lane.total.disk_hits.max(1) as f64
+}
+
+/// Mean time of a put.
+pub(super) fn put_ms(lane: &LaneResult) -> f64 {
     1e3 * lane.total.put_s / lane.total.misses().max(1) as f64
 }
 
-fn text(plan: &Plan, groups: &[GroupResult], figures: &[Figure], took: Duration) -> String {
-    let mut text = String::new();
-    head(&mut text, plan, took);
-    let _ = writeln!(
-        text,
-        "\nNectary's requests a second over those of each contender, and what else has a target; first itself again, which is the noise, then what is short"
-    );
-    for figure in figures {
-        let most = if figure.is_at_most { "at most " } else { "" };
-        let target = figure.target.map(|target| format!("  target {most}{target}")).unwrap_or_default();
-        let short = if figure.is_short() { "  SHORT" } else { "" };
-        let Figure { name, value, unit, low, high, .. } = figure;
-        let _ = writeln!(text, "  {name:34} {value:7.2} {unit} ({low:.2} to {high:.2}){target}{short}");
-    }
-    for result in groups {
-        table(&mut text, result);
-    }
-    for skipped in &plan.skipped {
-        let _ = writeln!(text, "not run: {skipped}");
-    }
-    text
-}
-
-fn head(text: &mut String, plan: &Plan, took: Duration) {
-    let Plan { scale, pairs, threads, .. } = plan;
-    let option = if plan.disk.is_bare { "--disk" } else { "--seed" };
-    let _ = writeln!(text, "bench store {option} {}: {}", plan.options.preset.name(), machine::describe());
-    let _ = writeln!(
-        text,
-        "scale {scale:.5}, seed {}, {pairs} pairs, {threads} thread(s), took {:.0} s; {} requests of {}",
-        plan.options.seed,
-        took.as_secs_f64(),
-        plan.requests,
-        plan.trace_requests
-    );
-    let path = match (&plan.disk.model, plan.disk.is_bare, plan.disk.time) {
-        (_, true, _) => {
-            "a bare disk under every contender: a file on this device and a loop device with direct I/O; times are \
-                         real, without the harness's own between calls"
-                .to_owned()
-        }
-        (model, _, time) => {
-            let clock = match time {
-                Timekeeping::Virtual => "virtual clock".to_owned(),
-                Timekeeping::Real { speed } => format!("{speed} times faster than real"),
-            };
-            let model = model.as_deref().unwrap_or("none");
-            format!(
-                "disk model {model} ({clock}) under every contender by FUSE file and loop device with direct I/O; times are the \
-                 disk's"
-            )
-        }
+/// The versions of the programs that made the peers' file systems.
+fn tools(plan: &Plan) -> Value {
+    let kinds = plan.groups.iter().flat_map(|group| group.lanes.iter().map(|lane| &lane.kind));
+    let mut programs: Vec<(&str, &str)> = kinds
+        .filter_map(|kind| match kind {
+            Kind::Files { system, .. } => Some(system.maker()),
+            _ => None,
+        })
+        .collect();
+    programs.sort_unstable();
+    programs.dedup();
+    let version = |(program, _package): (&str, &str)| {
+        let said = Command::new(program).arg("-V").output().ok().map(|said| [said.stdout, said.stderr].concat());
+        let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
+        (program.to_owned(), Value::from(said.lines().next().unwrap_or_default().trim()))
     };
-    let _ = writeln!(text, "{path}");
-    let _ = writeln!(
-        text,
-        "memory {}, in groups of {}, which is a quarter and 6M more; every byte that was read back was compared, and the hits \
-         with a simulation's",
-        format_size(plan.memory_bytes),
-        format_size(plan.group_bytes())
-    );
-    if plan.options.quick {
-        let _ =
-            writeln!(text, "quick: the beginning of the trace alone, which does not fill the disks; for a look only");
-    }
+    Value::Object(programs.into_iter().map(version).collect())
 }
 
-fn table(text: &mut String, result: &GroupResult) {
-    let GroupResult { group, limit, totals, lanes } = result;
-    let mega_of = |bytes: u64| bytes as f64 / 1e6;
-    let _ = writeln!(
-        text,
-        "\n{}: {} GB scaled to {:.0} MB, {:.0} MB unique, {:.0} MB in all; the disk alone: {:.3} ms a read of 8 KiB, {:.1} MB/s written",
-        group.label,
-        group.seed_gb,
-        mega_of(group.disk_bytes),
-        mega_of(totals.unique_bytes),
-        mega_of(totals.bytes),
-        limit.random_read_ms,
-        limit.write_bytes_per_s / 1e6
-    );
-    let _ = writeln!(
-        text,
-        "  {:20} {:11} {:>7} {:>5} {:>5} {:>8} {:>8} {:>9} {:>8} {:>7} {:>6} {:>9} {:>8} {:>7} {:>8} {:>8}",
-        "file system",
-        "stands for",
-        "memory",
-        "hits",
-        "sim",
-        "read ms",
-        "write ms",
-        "disk I/Os",
-        "I/O ms",
-        "written",
-        "cpu us",
-        "run s",
-        "req/s",
-        "limit",
-        "mean mem",
-        "peak mem"
-    );
-    for lane in lanes {
-        let total = &lane.total;
-        let _ = writeln!(
-            text,
-            "  {:20} {:11} {:>7} {:>5.3} {:>5.3} {:>8.3} {:>8.3} {:>9} {:>8.3} {:>7.2} {:>6.0} {:>9.1} {:>8.1} {:>7.0} {:>8} {:>8}",
-            lane.name,
-            lane.seed_name,
-            lane.memory,
-            total.hit_rate(),
-            lane.simulated.map_or(f64::NAN, |expected| expected.hits as f64 / total.requests.max(1) as f64),
-            read_ms(lane),
-            write_ms(lane),
-            lane.disk().operations,
-            lane.disk_io_ms(),
-            lane.written_per_byte(),
-            1e6 * total.processor_s / total.requests.max(1) as f64,
-            lane.run_time().as_secs_f64(),
-            total.requests as f64 / total.run_s,
-            limit.requests_per_s(total, lane.disks),
-            mega(lane.keeping.used_mean_bytes),
-            mega(lane.keeping.used_max_bytes),
-        );
-        disks(text, lane);
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What each of several disks did, and how long requests waited for them.
-fn disks(text: &mut String, lane: &LaneResult) {
-    if lane.counts.len() < 2 {
-        return;
+    #[test]
+    fn nothing_is_called_short_that_the_run_was_too_small_to_tell() {
+        let figure = |value, is_judged| Figure {
+            name: "ratio".to_owned(),
+            value,
+            unit: "x",
+            low: value,
+            high: value,
+            target: Some(4.6),
+            is_at_most: false,
+            is_judged,
+        };
+        assert!(figure(4.5, true).is_short() && !figure(4.7, true).is_short());
+        assert!(!figure(4.5, false).is_short(), "a quick run gives no verdict");
+        assert!(Figure { is_at_most: true, ..figure(4.7, true) }.is_short());
     }
-    let seconds = lane.total.run_s.max(1e-9);
-    let shares = lane.counts.iter().enumerate().map(|(index, disk)| {
-        let busy = disk.busy_us as f64 / 1e4 / seconds;
-        format!("disk {}: {} I/Os, {busy:.0} % busy", index + 1, disk.operations)
-    });
-    let shares: Vec<String> = shares.collect();
-    let waited = match lane.is_virtual {
-        true => {
-            format!("; mean wait for a disk {:.2} ms a request", 1e3 * lane.total.waited_s / lane.total.requests as f64)
-        }
-        false => String::new(),
-    };
-    let _ = writeln!(text, "    {}{waited}", shares.join("; "));
-}
-
-fn mega(bytes: u64) -> String {
-    format!("{:.1}M", bytes as f64 / f64::from(1 << 20))
 }

@@ -1,11 +1,13 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
 //!
-//! Owns: the order of steps, and who is charged for what. Whoever has no turn is stopped. File systems and stores are made outside of the memory groups; then
+//! Owns: the order of steps, and who is charged for what. First each file system is tried with several shares of dirty pages, and
+//! contends with its best. Then each disk size is run once with each seed of the workload. Whoever has no turn is stopped. File systems and stores are made outside of the memory groups; then
 //! the worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -14,21 +16,28 @@ use super::limit::Limit;
 use super::plan::{Group, Lane, Plan};
 use super::report::Report;
 use super::simulation::{self, Expected};
-use crate::contender::{Kind, Place};
+use crate::contender::{FileSystem, Kind, Place};
 use crate::disk::{DiskCounts, MeasuredDisk, SharedClock, Timekeeping};
 use crate::group::{GroupUsage, Keeping, MemoryGroup};
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{Client, Piece, Setup};
-use crate::workload::{Generator, Totals, TraceReader, write_trace};
+use crate::workload::{self, Demand, Generator, Laws, Locality, Totals, TraceReader, write_trace};
 use crate::{Error, machine};
+
+/// Shares of dirty pages that are compared, in percent of the buffer cache.
+const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
+/// They are compared on so large a part of the workload: one in so many requests, from its beginning on.
+const SWEEP_SHARE: u64 = 4;
+/// Runs on virtual clocks that go on at the same time.
+const AT_ONCE_MAX: usize = 2;
 
 /// How this program is started again for the processes of a run.
 pub struct Programs {
     /// A process that calls [`worker::serve`](crate::worker::serve).
-    pub worker: Box<dyn Fn() -> Command>,
+    pub worker: Box<dyn Fn() -> Command + Sync>,
     /// A process that calls [`guardian::serve`](crate::guardian::serve).
-    pub guardian: Box<dyn Fn() -> Command>,
+    pub guardian: Box<dyn Fn() -> Command + Sync>,
 }
 
 /// How far a run is.
@@ -73,21 +82,66 @@ pub struct LaneResult {
     pub simulated: Option<Expected>,
 }
 
-/// What came of all contenders of a group.
+/// What came of all contenders of a group with one seed.
 #[derive(Debug, Clone)]
 pub struct GroupResult {
-    /// The group.
+    /// The group, with the laws of that seed.
     pub group: Group,
     /// What its disk alone can do.
     pub limit: Limit,
+    /// What the workload demands of any store.
+    pub demand: Demand,
+    /// What an LRU has of it.
+    pub locality: Locality,
     /// What was asked for.
     pub totals: Totals,
     /// A result a contender.
     pub lanes: Vec<LaneResult>,
 }
 
-/// The directory of a run, guarded, and what is shared in it.
+/// What one share of dirty pages came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct Swept {
+    /// The file system.
+    pub system: FileSystem,
+    /// How much of the buffer cache could be dirty, in percent.
+    pub dirty_percent: u64,
+    /// Time of the run, in seconds.
+    pub run_s: f64,
+}
+
+/// What all runs of a plan share.
+struct Shared<'a> {
+    programs: &'a Programs,
+    guardian: Mutex<Guardian>,
+    folder: PathBuf,
+    progress: Mutex<Steps<'a>>,
+    /// The number of the next run, which names of directories and groups have in them.
+    next: AtomicU64,
+}
+
+struct Steps<'a> {
+    done: u64,
+    of: u64,
+    tell: &'a mut (dyn FnMut(&Progress) + Send),
+}
+
+impl Shared<'_> {
+    fn step(&self, what: String) {
+        let mut steps = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let Steps { done, of, tell } = &mut *steps;
+        tell(&Progress { done: *done, of: *of, what });
+        *done += 1;
+    }
+
+    fn guard(&self, path: &Path) -> Result<(), Error> {
+        self.guardian.lock().unwrap_or_else(PoisonError::into_inner).guard(path)
+    }
+}
+
+/// The directory of one run, and what its processes share in it.
 struct Workshop {
+    number: u64,
     folder: PathBuf,
     trace: PathBuf,
     clock_path: PathBuf,
@@ -108,7 +162,7 @@ struct Running {
 ///
 /// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) where a byte was
 /// wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) where this machine cannot run it.
-pub fn run(plan: &Plan, programs: &Programs, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     // What a run that was killed left behind, where its guardian was killed too.
     let _ = nectary_attach::release_stale();
@@ -121,67 +175,160 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut dyn FnMut(&Progress)
         *below = below.join(format!("nectary-bench-{}", std::process::id()));
         guardian.make_folder(below)?;
     }
-    let result = run_in(&plan, programs, &mut guardian, &folder, progress);
-    guardian.finish();
-    result.map(|groups| Report::new(&plan, groups, began.elapsed()))
+    std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
+    let sweep = sweep_of(&plan);
+    let of = plan.seeds.len() as u64 * plan.groups.iter().map(|group| steps(group, plan.pairs)).sum::<u64>()
+        + sweep.iter().map(|group| steps(group, 1)).sum::<u64>();
+    let shared = Shared {
+        programs,
+        guardian: Mutex::new(guardian),
+        folder,
+        progress: Mutex::new(Steps { done: 0, of, tell: progress }),
+        next: AtomicU64::new(0),
+    };
+    let result = run_all(&mut plan, sweep, &shared);
+    shared.guardian.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+    let (groups, swept) = result?;
+    Ok(Report::new(&plan, groups, swept, began.elapsed()))
 }
 
-fn run_in(
-    plan: &Plan,
-    programs: &Programs,
-    guardian: &mut Guardian,
-    folder: &Path,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Vec<GroupResult>, Error> {
-    std::fs::create_dir(folder).map_err(|error| Error::failed(folder.display(), error))?;
-    let (trace, clock_path) = (folder.join("requests"), folder.join("clock"));
-    let lanes: usize = plan.groups.iter().map(|group| group.lanes.len()).sum();
-    // Making a contender counts as one step too, and so does the simulation of a disk size.
-    let of = (lanes * (plan.pairs + 1) + plan.groups.len()) as u64;
-    let mut done = 0;
-    let mut step = |what: String| {
-        progress(&Progress { done, of, what });
-        done += 1;
-    };
-    let mut groups = Vec::new();
-    for group in &plan.groups {
-        let totals = write_trace(&trace, Generator::new(group.laws.clone()), plan.requests)?;
-        let clock = Arc::new(SharedClock::create(&clock_path)?);
-        let shop = Workshop { folder: folder.to_owned(), trace: trace.clone(), clock_path: clock_path.clone(), clock };
-        let limit = Limit::measure(&plan.disk, group.disk_bytes, totals.unique_bytes, &shop.clock, 0)?;
-        let mut running = Vec::new();
-        let mut slot = 1;
-        for lane in &group.lanes {
-            step(format!("{}: making {}", group.label, lane.name));
-            running.push(start(plan, group, lane, programs, guardian, &shop, slot)?);
-            slot += lane.disks;
+/// Steps of a run: making a contender is one, each piece of the workload, and the simulation.
+fn steps(group: &Group, pairs: usize) -> u64 {
+    (group.lanes.len() * (pairs + 1) + 1) as u64
+}
+
+/// The first group with each file system once for each share of dirty pages, where those are to be compared.
+fn sweep_of(plan: &Plan) -> Option<Group> {
+    let is_wanted =
+        plan.disk.time == Timekeeping::Virtual && !plan.options.quick && plan.options.dirty_percent.is_none();
+    let group = plan.groups.first().filter(|_| is_wanted)?;
+    let mut lanes: Vec<Lane> = Vec::new();
+    for lane in &plan.groups.iter().flat_map(|group| &group.lanes).collect::<Vec<_>>() {
+        let Kind::Files { system, .. } = &lane.kind else { continue };
+        if lanes.iter().any(|known| matches!(&known.kind, Kind::Files { system: known, .. } if known == system)) {
+            continue;
         }
-        for index in 0..plan.pairs {
-            let (first, count) = plan.piece(index);
-            for lane in order(running.len(), index) {
-                step(format!("{}: {} ({} of {})", group.label, running[lane].lane.name, index + 1, plan.pairs));
-                for one in &running {
-                    one.client.rest()?;
-                }
-                let one = &mut running[lane];
-                one.pieces.push(one.client.replay(first, count)?);
+        lanes.extend(DIRTY_PERCENTS.iter().map(|percent| {
+            let mut lane = Lane { name: format!("{}-dirty-{percent}", lane.name), ..(*lane).clone() };
+            set_dirty(&mut lane, *percent);
+            lane
+        }));
+    }
+    (!lanes.is_empty()).then(|| Group { lanes, ..group.clone() })
+}
+
+fn set_dirty(lane: &mut Lane, percent: u64) {
+    if let Kind::Files { dirty_percent, .. } = &mut lane.kind {
+        *dirty_percent = percent;
+    }
+}
+
+fn run_all(
+    plan: &mut Plan,
+    sweep: Option<Group>,
+    shared: &Shared<'_>,
+) -> Result<(Vec<GroupResult>, Vec<Swept>), Error> {
+    let mut swept = Vec::new();
+    if let Some(group) = sweep {
+        let pieces = Plan { pairs: 1, requests: (plan.requests / SWEEP_SHARE).max(1), ..plan.clone() };
+        let result = run_group(&pieces, group, shared)?;
+        for (lane, result) in result.group.lanes.iter().zip(&result.lanes) {
+            if let Kind::Files { system, dirty_percent, .. } = lane.kind {
+                swept.push(Swept { system, dirty_percent, run_s: result.total.run_s });
             }
         }
-        let mut results = running.into_iter().map(|one| one.end(plan)).collect::<Result<Vec<_>, Error>>()?;
-        step(format!("{}: comparing hits with the simulation", group.label));
-        simulation::compare(plan, group, &mut results, &mut TraceReader::open(&trace)?)?;
-        groups.push(GroupResult { group: group.clone(), limit, totals, lanes: results });
     }
-    progress(&Progress { done: of, of, what: "done".to_owned() });
-    Ok(groups)
+    for lane in plan.groups.iter_mut().flat_map(|group| &mut group.lanes) {
+        let Kind::Files { system, .. } = lane.kind else { continue };
+        let of_system = swept.iter().filter(|swept| swept.system == system);
+        let best = of_system.min_by(|left, right| left.run_s.total_cmp(&right.run_s)).map(|best| best.dirty_percent);
+        if let Some(percent) = plan.options.dirty_percent.or(best) {
+            set_dirty(lane, percent);
+        }
+    }
+    let plan = &*plan;
+    let runs: Vec<Group> = plan
+        .seeds
+        .iter()
+        .flat_map(|seed| {
+            let of_seed = |group: &Group| Group { laws: Laws { seed: *seed, ..group.laws.clone() }, ..group.clone() };
+            plan.groups.iter().map(of_seed).collect::<Vec<_>>()
+        })
+        .collect();
+    // A virtual clock does not see who else is on the machine.
+    let threads = match plan.disk.time {
+        Timekeeping::Virtual => std::thread::available_parallelism().map_or(1, |count| count.get().min(AT_ONCE_MAX)),
+        Timekeeping::Real { .. } => 1,
+    };
+    let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    let Some(group) = runs.get(index) else { break };
+                    let result = run_group(plan, group.clone(), shared);
+                    let is_bad = result.is_err();
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    results.push((index % plan.groups.len(), index / plan.groups.len(), result));
+                    if is_bad {
+                        next.store(runs.len() as u64, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(group, seed, _)| (*group, *seed));
+    let results = results.into_iter().map(|(_, _, result)| result).collect::<Result<Vec<_>, Error>>()?;
+    shared.step("done".to_owned());
+    Ok((results, swept))
+}
+
+/// Runs all contenders of a group with the seed of its laws.
+fn run_group(plan: &Plan, group: Group, shared: &Shared<'_>) -> Result<GroupResult, Error> {
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+    let folder = shared.folder.join(format!("run-{number}"));
+    std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
+    let (trace, clock_path) = (folder.join("requests"), folder.join("clock"));
+    let totals = write_trace(&trace, Generator::new(group.laws.clone()), plan.requests)?;
+    let requests = TraceReader::open(&trace)?.read(0, totals.requests)?;
+    let demand = workload::demand(&requests, plan.memory_bytes);
+    let locality = workload::locality(requests.iter().copied(), plan.memory_bytes, group.disk_bytes);
+    drop(requests);
+    let clock = Arc::new(SharedClock::create(&clock_path)?);
+    let shop = Workshop { number, folder, trace, clock_path, clock };
+    let limit = Limit::measure(&plan.disk, group.disk_bytes, totals.unique_bytes, &shop.clock, 0)?;
+    let name = format!("{}, seed {}", group.label, group.laws.seed);
+    let mut running = Vec::new();
+    let mut slot = 1;
+    for lane in &group.lanes {
+        shared.step(format!("{name}: making {}", lane.name));
+        running.push(start(plan, &group, lane, shared, &shop, slot)?);
+        slot += lane.disks;
+    }
+    for index in 0..plan.pairs {
+        let (first, count) = plan.piece(index);
+        for lane in order(running.len(), index) {
+            shared.step(format!("{name}: {} ({} of {})", running[lane].lane.name, index + 1, plan.pairs));
+            for one in &running {
+                one.client.rest()?;
+            }
+            let one = &mut running[lane];
+            one.pieces.push(one.client.replay(first, count)?);
+        }
+    }
+    let mut results = running.into_iter().map(|one| one.end(plan)).collect::<Result<Vec<_>, Error>>()?;
+    shared.step(format!("{name}: comparing hits with the simulation"));
+    simulation::compare(plan, &group, &mut results, &mut TraceReader::open(&shop.trace)?)?;
+    Ok(GroupResult { group, limit, demand, locality, totals, lanes: results })
 }
 
 fn start(
     plan: &Plan,
     group: &Group,
     lane: &Lane,
-    programs: &Programs,
-    guardian: &mut Guardian,
+    shared: &Shared<'_>,
     shop: &Workshop,
     slot: usize,
 ) -> Result<Running, Error> {
@@ -192,7 +339,7 @@ fn start(
     };
     let slots: Vec<usize> = (slot..slot + lane.disks).collect();
     let disks = slots.iter().map(|slot| {
-        let name = format!("{}-{slot}", lane.name);
+        let name = format!("{}-{}-{slot}", lane.name, shop.number);
         MeasuredDisk::attach(&plan.disk, device_bytes, &name, &shop.clock, *slot)
     });
     let disks = disks.collect::<Result<Vec<_>, Error>>()?;
@@ -200,8 +347,8 @@ fn start(
         Timekeeping::Virtual => (1.0, true),
         Timekeeping::Real { speed } => (speed, false),
     };
-    let name = format!("nectary-bench-{}-{slot}", std::process::id());
-    guardian.guard(&MemoryGroup::place(&name)?)?;
+    let name = format!("nectary-bench-{}-{}-{slot}", std::process::id(), shop.number);
+    shared.guard(&MemoryGroup::place(&name)?)?;
     let memory = MemoryGroup::new(&name, plan.hard_bytes())?;
     let place = Place {
         devices: disks.iter().map(|disk| disk.path().to_owned()).collect(),
@@ -225,7 +372,7 @@ fn start(
             command.arg("worker");
             command
         }
-        _ => (programs.worker)(),
+        _ => (shared.programs.worker)(),
     };
     let mut client = Client::start(&lane.name, worker, setup)?;
     memory.add(client.id())?;

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     fn hits(simulated: &mut dyn Simulated, asked: &[(u32, u32)]) -> Vec<bool> {
-        let request = |&(object, bytes): &(u32, u32)| Request { client: 0, object, bytes, page: None };
+        let request = |&(object, bytes): &(u32, u32)| Request { client: 0, object, bytes, site: 0, page: None };
         asked.iter().map(|asked| simulated.ask(&request(asked))).collect()
     }
 
@@ -286,7 +286,12 @@ mod tests {
 
     #[test]
     fn a_contender_that_invents_or_loses_a_hit_is_found_out() {
-        let kind = Kind::Files { system: crate::contender::FileSystem::Xfs, proxy_bytes: 0, buffer_bytes: 0 };
+        let kind = Kind::Files {
+            system: crate::contender::FileSystem::Xfs,
+            proxy_bytes: 0,
+            buffer_bytes: 0,
+            dirty_percent: 20,
+        };
         let options = super::super::Options { quick: true, ..super::super::Options::new(super::super::Preset::Table4) };
         let plan = Plan::new(options).unwrap();
         let expected = accepted(&kind, &serde_json::Value::Null, &plan, 100);

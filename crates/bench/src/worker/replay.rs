@@ -5,6 +5,7 @@
 //! The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual or there is one thread, and
 //! else in the run's. On one thread in real time neither is what the memory group's keeper takes, which is in favour of who has to be held.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,6 +41,10 @@ pub struct Piece {
     pub run_s: f64,
     /// Of that, writing at the end what still waited, in seconds.
     pub settle_s: f64,
+    /// Of that, what daemons did between requests and the requests' thread waited for, in seconds; virtual clocks alone tell.
+    pub daemon_s: f64,
+    /// Of that, giving back memory that was over the allowance, in seconds; virtual clocks alone tell.
+    pub pressure_s: f64,
     /// Time of the harness itself between the calls of one thread in real time, in seconds: in no other time.
     pub harness_s: f64,
     /// Processor time of the contender's process, the harness's own included, in seconds.
@@ -61,6 +66,8 @@ impl Piece {
         self.put_s += other.put_s;
         self.run_s += other.run_s;
         self.settle_s += other.settle_s;
+        self.daemon_s += other.daemon_s;
+        self.pressure_s += other.pressure_s;
         self.harness_s += other.harness_s;
         self.processor_s += other.processor_s;
         self.waited_s += other.waited_s;
@@ -81,14 +88,17 @@ impl Piece {
 pub struct Player {
     clock: DiskClock,
     timeline: Timeline,
-    keeper: Option<Keeper>,
+    keeper: Option<Arc<Keeper>>,
+    /// What the disks had taken when the last call ended: what they take between two calls is for the next one.
+    charged: Vec<Duration>,
 }
 
 impl Player {
     /// Some threads on a clock, in a memory group where there is one.
     pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
         let timeline = Timeline::new(threads, clock.disks());
-        Player { clock, timeline, keeper }
+        let charged = clock.cost().disks;
+        Player { clock, timeline, keeper: keeper.map(Arc::new), charged }
     }
 
     /// Replays requests; those of one client stay on one thread.
@@ -106,7 +116,7 @@ impl Player {
 
     /// What the contender's memory group was like until now.
     pub fn keeper(&self) -> Option<&Keeper> {
-        self.keeper.as_ref()
+        self.keeper.as_deref()
     }
 
     fn replay_virtual(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
@@ -131,12 +141,12 @@ impl Player {
             }
             let now = self.timeline.now(thread);
             let ((), cost) = self.measure(|| storage.tick(now))?;
+            let before = self.timeline.now(thread);
             self.timeline.run_daemon(thread, &cost);
-            if let Some(keeper) = &self.keeper
-                && keeper.is_due()
-            {
+            piece.daemon_s += (self.timeline.now(thread) - before).as_secs_f64();
+            if let Some(keeper) = self.keeper.clone().filter(|keeper| keeper.is_due()) {
                 let ((), cost) = self.measure(|| keeper.keep())?;
-                self.timeline.run(thread, &cost);
+                piece.pressure_s += self.timeline.run(thread, &cost).as_secs_f64();
             }
         }
         let ((), cost) = self.measure(|| storage.settle())?;
@@ -146,10 +156,14 @@ impl Player {
         Ok(piece)
     }
 
-    fn measure<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
-        let before = self.clock.cost();
-        let done = what()?;
-        Ok((done, self.clock.cost().since(&before)))
+    /// Calls a contender. What its own threads had its disks do since the call before is in the cost: it goes on while the harness
+    /// makes and compares bodies.
+    fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
+        let before = Cost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
+        let done = what();
+        let after = self.clock.cost();
+        self.charged = after.disks.clone();
+        Ok((done?, after.since(&before)))
     }
 
     fn replay_real(&self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {

@@ -8,12 +8,11 @@ use crate::random::Random;
 
 /// The most objects that one page embeds.
 const EMBEDDED_MAX: u64 = 40;
-/// Sites that pages belong to.
-const SITES: u64 = 500;
 /// The smallest and largest size of what is not large, in bytes.
 const SIZE: (f64, f64) = (100.0, 200_000.0);
 
 struct Page {
+    site: u32,
     objects: std::ops::Range<u32>,
 }
 
@@ -22,6 +21,7 @@ struct Page {
 struct View {
     client: u32,
     page: Option<u32>,
+    site: u32,
     objects: std::ops::Range<u32>,
 }
 
@@ -64,7 +64,7 @@ impl Generator {
             sizes: Vec::new(),
             embedded: Vec::new(),
             pages: Vec::new(),
-            last_of_site: vec![None; SITES as usize],
+            last_of_site: vec![None; laws.sites.max(1)],
             views: Vec::new(),
             active: Vec::new(),
             next_client: 0,
@@ -83,7 +83,7 @@ impl Generator {
     }
 
     fn add_page(&mut self) -> u32 {
-        let site = self.random.below(SITES) as u32;
+        let site = self.site();
         let earlier = self.last_of_site[site as usize].map(|page| self.pages[page as usize].objects.clone());
         let start = self.embedded.len() as u32;
         let html = self.new_object(false);
@@ -100,18 +100,24 @@ impl Generator {
             self.embedded.push(object);
         }
         let page = self.pages.len() as u32;
-        self.pages.push(Page { objects: start..self.embedded.len() as u32 });
+        self.pages.push(Page { site, objects: start..self.embedded.len() as u32 });
         if self.embedded.len() as u32 > start + 1 {
             self.last_of_site[site as usize] = Some(page);
         }
         page
     }
 
+    fn site(&mut self) -> u32 {
+        self.random.below(self.last_of_site.len() as u64) as u32
+    }
+
     /// The page of an earlier view.
     fn repeated(&mut self) -> u32 {
         let count = self.views.len() as u64;
+        // Ages are counted in views of all clients that are under way, so that their law is the same at every scale.
+        let clients = (self.laws.clients.max(1) as f64).min(count as f64);
         let age = match self.random.chance(self.laws.recent) {
-            true => ((count as f64).powf(self.random.unit()) as u64).clamp(1, count),
+            true => ((clients * (count as f64 / clients).powf(self.random.unit())) as u64).clamp(1, count),
             false => 1 + self.random.below(count),
         };
         self.views[(count - age) as usize]
@@ -125,14 +131,15 @@ impl Generator {
             let object = self.new_object(true);
             let start = self.embedded.len() as u32;
             self.embedded.push(object);
-            return View { client, page: None, objects: start..start + 1 };
+            return View { client, page: None, site: self.site(), objects: start..start + 1 };
         }
         let page = match self.views.is_empty() || draw < self.new_large + self.new_page {
             true => self.add_page(),
             false => self.repeated(),
         };
         self.views.push(page);
-        View { client, page: Some(page), objects: self.pages[page as usize].objects.clone() }
+        let Page { site, objects } = &self.pages[page as usize];
+        View { client, page: Some(page), site: *site, objects: objects.clone() }
     }
 
     /// How many distinct objects there have been.
@@ -159,6 +166,7 @@ impl Iterator for Generator {
             client: view.client,
             object,
             bytes: self.sizes[object as usize],
+            site: view.site,
             page: html.filter(|html| *html != object),
         };
         if view.objects.is_empty() {

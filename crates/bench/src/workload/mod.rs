@@ -4,7 +4,8 @@
 //! Clients view pages. A view asks for the page's HTML and then for what is embedded in it; several clients are under way at
 //! once, so views interleave. A view is of a page never seen before with a probability that is chosen such that the share
 //! of first requests is the one that is asked for. Otherwise it repeats an earlier view: with probability `recent` one
-//! whose age is drawn log-uniformly (what was asked for lately is asked for again), else any one alike. Repeating earlier
+//! whose age is drawn log-uniformly, from as many views as there are clients up to all (what was asked for lately is asked for
+//! again), else any one alike. Repeating earlier
 //! views is Simon's model [1], whose popularity is Zipf's law with an exponent of one less the share of new pages.
 //! Embedded objects are the page's own, or taken from an earlier page of the same site.
 //! Sizes are log-normal. A few views are of one large object each, by a Pareto law, hardly ever asked for again: they make the
@@ -15,13 +16,17 @@
 //!
 //! [1] H. A. Simon: On a Class of Skew Distribution Functions. Biometrika 42, 1955.
 
+mod bound;
 mod generator;
 mod trace;
 
 pub mod content;
 
+pub use bound::{Demand, Locality, demand, locality};
 pub use generator::Generator;
 pub use trace::{Totals, TraceReader, write_trace};
+
+use serde::Serialize;
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub struct Request {
     pub object: u32,
     /// The size of the object, which never changes.
     pub bytes: u32,
+    /// The site that the object and its page are of.
+    pub site: u32,
     /// The client's last HTML object, where this one is not HTML itself: what it is to be collocated with.
     pub page: Option<u32>,
 }
@@ -39,21 +46,21 @@ pub struct Request {
 impl Request {
     /// The key under which the object is stored: a URL of usual length.
     pub fn key(&self) -> String {
-        key(self.object)
+        key(self.site, self.object)
     }
 
     /// The key of the page that the object is to be collocated with, where the request has a hint.
     pub fn page_key(&self) -> Option<String> {
-        self.page.map(key)
+        self.page.map(|page| key(self.site, page))
     }
 }
 
-fn key(object: u32) -> String {
-    format!("http://site-{:04}.example/objects/{object:08x}.html", object % 4096)
+fn key(site: u32, object: u32) -> String {
+    format!("http://site-{site:05}.example/objects/{object:08x}.html")
 }
 
 /// What to generate.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Laws {
     /// Chooses the requests.
     pub seed: u64,
@@ -75,7 +82,14 @@ pub struct Laws {
     pub large: (f64, f64, f64),
     /// Clients that are under way at once.
     pub clients: usize,
+    /// Sites that pages belong to.
+    pub sites: usize,
 }
+
+/// Clients and sites of the seeds' trace at scale 1. They scale with it, so that how close together the requests for an
+/// object come, measured by how much memory holds, is the same at every scale.
+const SEED_CLIENTS: f64 = 512.0;
+const SEED_SITES: f64 = 16_000.0;
 
 /// Requests of the trace that the seeds were measured with.
 pub const SEED_REQUESTS: u64 = 4_800_000;
@@ -95,11 +109,12 @@ impl Laws {
             new_share: 0.33,
             embedded_mean: 3.0,
             shared: 0.3,
-            recent: 0.7,
+            recent: 0.78,
             size: (2500.0, 1.0),
             large_share: 0.0355,
             large: (40_000.0, 2_000_000.0, 1.1),
-            clients: 16,
+            clients: ((SEED_CLIENTS * scale) as usize).max(1),
+            sites: ((SEED_SITES * scale) as usize).max(1),
         }
     }
 }

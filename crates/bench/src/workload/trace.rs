@@ -1,6 +1,6 @@
 //! A workload in a file: drawn once, read piece by piece by every contender's process.
 //!
-//! Owns: the file of one run, which is never kept: 16 bytes a request (client, object, bytes, page; little-endian `u32`,
+//! Owns: the file of one run, which is never kept: 20 bytes a request (client, object, bytes, page, site; little-endian `u32`,
 //! all ones for no page). Contenders read it so that what draws requests costs none of them memory.
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Generator, Request};
 use crate::Error;
 
-const RECORD_BYTES: usize = 16;
+const RECORD_BYTES: usize = 20;
 const NO_PAGE: u32 = u32::MAX;
 
 /// What a workload adds up to.
@@ -36,7 +36,7 @@ pub fn write_trace(path: &Path, mut generator: Generator, requests_max: u64) -> 
     let mut seen: Vec<bool> = Vec::new();
     for request in generator.by_ref().take(requests_max as usize) {
         let page = request.page.unwrap_or(NO_PAGE);
-        for field in [request.client, request.object, request.bytes, page] {
+        for field in [request.client, request.object, request.bytes, page, request.site] {
             file.write_all(&field.to_le_bytes()).map_err(failed)?;
         }
         totals.requests += 1;
@@ -76,7 +76,7 @@ impl TraceReader {
                 u32::from_le_bytes([four[0], four[1], four[2], four[3]])
             };
             let page = Some(field(3)).filter(|page| *page != NO_PAGE);
-            Request { client: field(0), object: field(1), bytes: field(2), page }
+            Request { client: field(0), object: field(1), bytes: field(2), site: field(4), page }
         };
         Ok(bytes.chunks_exact(RECORD_BYTES).map(record).collect())
     }

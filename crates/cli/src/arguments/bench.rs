@@ -4,9 +4,22 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use nectary_bench::disk::QUEUE_DEPTH;
 use nectary_block::parse_size;
 
 use super::{TEMPLATE, exit};
+
+/// `bench`.
+#[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true)]
+pub struct BenchArguments {
+    /// Say what each experiment shows and how long it takes
+    #[arg(long, required = true)]
+    pub list: bool,
+    /// The experiment
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+}
 
 /// The experiments.
 #[derive(Debug, Subcommand)]
@@ -96,9 +109,24 @@ pub struct BenchStoreArguments {
     /// Disks in real time, so many times faster, instead of a virtual clock
     #[arg(long, value_name = "N")]
     pub speed: Option<f64>,
-    /// Chooses the requests
+    /// Chooses the requests: the first of the workload's seeds
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub random_seed: u64,
+    /// How many seeds of the workload; 5 where nothing is said, on a virtual clock and for more than a look
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<usize>,
+    /// Of how many waiting requests the modelled disk chooses the next; 1 is a disk of 1999
+    #[arg(long, value_name = "N", default_value_t = QUEUE_DEPTH)]
+    pub queue_depth: usize,
+    /// How much of a file system's buffer cache may be dirty, in percent; the best of 10, 20, 40 and 80 where nothing is said
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub dirty: Option<u64>,
+    /// Write a picture of the ratios by piece and of what a request's time was spent on to this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write the report as a page with its picture into this directory, as docs/results
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
 }
 
 /// `bench limits`.

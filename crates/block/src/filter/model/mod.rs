@@ -1,13 +1,13 @@
 //! `model(A,disk=hdd-1999)`: takes the time that a disk of some kind would take.
 //!
 //! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk have
-//! ended it. The disk's own time is real time times `speed`. With `clock=virtual` nothing waits: the disk's time is what
+//! ended it. The disk's own time is real time times `speed`. With `clock=virtual` nobody waits for the disk: its time is what
 //! has really passed, plus what its service took, and is read from the figures; so a run of hours fits into what the
-//! processor needs. That is exact with one operation at a time; several are served in the order in which they come.
+//! processor needs.
 //!
-//! On a disk with platters the requests that are there when the arm is free form a queue, of which [`QUEUE_DEPTH`] are looked
-//! at: the one whose data come under the head first goes next, unless the oldest has been passed over for
-//! [`PATIENCE_NS`]. Whoever is polled drives the queue; there is no task. An operation whose future is dropped while it waits
+//! On a disk with platters the requests that are there when the arm is free form a queue, of which `queue-depth` are looked
+//! at, 32 by default: the one whose data come under the head first goes next, unless the oldest has been passed over for
+//! [`PATIENCE_NS`]. With a depth of 1 they are served in the order in which they come, as disks of 1999 did. Whoever is polled drives the queue; there is no task. An operation whose future is dropped while it waits
 //! leaves the queue, though the device below may have done it; one that is being served takes its time all the same.
 //!
 //! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub use self::disk::Disk;
 use self::disk::Work;
-use self::queue::{Model, Turn};
+use self::queue::{Model, QUEUE_DEPTH, Turn};
 use super::{Filter, options_text};
 use crate::device::{IoFuture, SharedDevice};
 use crate::error::{ErrorKind, Operation};
@@ -52,12 +52,14 @@ pub struct ModelOptions {
     pub clock: Clock,
     /// How many times faster than real the disk's time runs; above 0.
     pub speed: f64,
+    /// From how many waiting requests a disk with platters chooses the next; at least 1.
+    pub queue_depth: usize,
 }
 
 impl ModelOptions {
     /// A disk in real time.
     pub fn new(disk: Disk) -> ModelOptions {
-        ModelOptions { disk, clock: Clock::Real, speed: 1.0 }
+        ModelOptions { disk, clock: Clock::Real, speed: 1.0, queue_depth: QUEUE_DEPTH }
     }
 }
 
@@ -106,11 +108,12 @@ impl Filter for ModelFilter {
         &self.inner
     }
     fn spec(&self) -> String {
-        let ModelOptions { disk, clock, speed } = self.options;
+        let ModelOptions { disk, clock, speed, queue_depth } = self.options;
         let options = options_text([
             ("disk", Some(disk.as_str().to_owned())),
             ("clock", (clock == Clock::Virtual).then(|| "virtual".to_owned())),
             ("speed", (speed != 1.0).then(|| speed.to_string())),
+            ("queue-depth", (queue_depth != QUEUE_DEPTH).then(|| queue_depth.to_string())),
         ]);
         format!("model({}{options})", self.inner.spec())
     }
@@ -142,7 +145,7 @@ impl Filter for ModelFilter {
         }
         let below = operation(&self.inner);
         let turn = Turn::take(&self.model, Work { operation: kind, offset, length, size_bytes });
-        if self.options.clock == Clock::Virtual {
+        if turn.is_over() {
             return below;
         }
         let spec = Filter::spec(self);

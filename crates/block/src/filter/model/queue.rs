@@ -3,6 +3,11 @@
 //! Owns: the disk's clock, the queue and the counters. Promises: whoever is served has a time at which that ends; when it
 //! ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when that was noticed: late
 //! timers cost nothing.
+//!
+//! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends when
+//! nobody has sent another one for [`QUIET`] of real time, or when the queue is as long as the disk looks at: by then everybody
+//! waits for the disk, and what came meanwhile was there when it chooses again. With a queue of one there is nothing to
+//! choose, and nothing is waited for.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +19,7 @@ use super::disk::{Mechanics, Times, Work};
 use super::timer::Timers;
 use super::{Clock, ModelOptions, ModelStats};
 
-/// How many waiting requests a disk with platters chooses from.
+/// From how many waiting requests a disk with platters chooses, unless it is told otherwise.
 pub(super) const QUEUE_DEPTH: usize = 32;
 
 /// For how long the oldest request may be passed over, in nanoseconds of the disk's time.
@@ -22,6 +27,10 @@ pub(super) const PATIENCE_NS: u64 = 500_000_000;
 
 /// How long after its end a request that is served may still choose the next; then any that waits does. *Units*: real time.
 const GRACE: Duration = Duration::from_millis(1);
+
+/// On a virtual clock: for how long nobody sends a request while one is served, before it ends. *Units*: real time. Longer than
+/// the kernel takes from the end of one request to sending the next one.
+const QUIET: Duration = Duration::from_micros(150);
 
 /// A modelled disk.
 pub(super) struct Model {
@@ -36,6 +45,9 @@ struct State {
     mechanics: Mechanics,
     /// What a virtual clock is ahead of real time.
     ahead: u64,
+    /// When the last request came, and when one was last chosen. *Units*: real time.
+    last_came: std::time::Instant,
+    last_chosen: std::time::Instant,
     /// When the arm is free.
     free_at: u64,
     serving: Option<u64>,
@@ -78,6 +90,8 @@ impl Model {
         let state = State {
             mechanics: options.disk.mechanics(),
             ahead: 0,
+            last_came: std::time::Instant::now(),
+            last_chosen: std::time::Instant::now(),
             free_at: 0,
             serving: None,
             waiting: Vec::new(),
@@ -117,12 +131,46 @@ impl Model {
         self.real(self.lock().free_at)
     }
 
+    /// Whether requests wait on a virtual clock to be chosen from.
+    fn chooses_in_virtual_time(&self) -> bool {
+        self.options.clock == Clock::Virtual && self.options.queue_depth > 1
+    }
+
+    /// How long the request that is served on a virtual clock goes on, if nobody sends another; `None` where it ends now.
+    fn quiet_in(&self) -> Option<Duration> {
+        let state = self.lock();
+        let left = (state.last_came.max(state.last_chosen) + QUIET).checked_duration_since(std::time::Instant::now());
+        left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
+    }
+
+    /// Ends the request that is served on a virtual clock where whoever waits for it is not polled.
+    fn end_late(&self) {
+        let (serving, end) = {
+            let state = self.lock();
+            (state.serving.filter(|_| state.last_chosen.elapsed() > QUIET + GRACE), state.free_at)
+        };
+        if let Some(id) = serving {
+            self.end_virtual(id, end);
+        }
+    }
+
+    /// Ends the request that is served on a virtual clock.
+    fn end_virtual(&self, id: u64, end: u64) {
+        let mut state = self.lock();
+        let now = self.now(&state);
+        state.ahead += end.saturating_sub(now);
+        if state.serving == Some(id) {
+            state.serving = None;
+        }
+        state.dispatch(self.options.queue_depth);
+    }
+
     /// Goes on where the request that is served should have ended, but whoever waits for it is not polled.
     fn advance(&self) {
         let mut state = self.lock();
         if self.real(state.free_at) <= Instant::now() {
             state.serving = None;
-            state.dispatch();
+            state.dispatch(self.options.queue_depth);
         }
     }
 
@@ -133,7 +181,7 @@ impl Model {
 
 impl State {
     /// Serves the request that comes next, where the arm is free.
-    fn dispatch(&mut self) {
+    fn dispatch(&mut self, queue_depth: usize) {
         let Mechanics::Platters(platters) = &mut self.mechanics else { return };
         while self.serving.is_none() && !self.waiting.is_empty() {
             let oldest = &self.waiting[0];
@@ -142,7 +190,7 @@ impl State {
                 true => 0,
                 false => {
                     // Who came later than the arm became free was not there to be chosen.
-                    let present = self.waiting.iter().take(QUEUE_DEPTH).take_while(|other| other.arrived <= start);
+                    let present = self.waiting.iter().take(queue_depth).take_while(|other| other.arrived <= start);
                     platters.next(present.map(|other| &other.work), start).unwrap_or(0)
                 }
             };
@@ -152,6 +200,7 @@ impl State {
             platters.serve(&chosen.work, self.free_at);
             self.sums.add(times, start - chosen.arrived);
             self.serving = Some(chosen.id);
+            self.last_chosen = std::time::Instant::now();
             if chosen.chosen.send(self.free_at).is_err() {
                 self.serving = None;
             }
@@ -179,14 +228,16 @@ impl Turn {
         state.next_id += 1;
         let now = model.now(&state);
         let is_virtual = model.options.clock == Clock::Virtual;
+        let chooses = model.chooses_in_virtual_time();
         let state = &mut *state;
+        state.last_came = std::time::Instant::now();
         let end = match &mut state.mechanics {
             Mechanics::Flash(flash) => {
                 let (end, times) = flash.serve(&work, now);
                 state.sums.add(times, (end - now).saturating_sub(times.sum()));
                 End::Known(end)
             }
-            Mechanics::Platters(platters) if is_virtual => {
+            Mechanics::Platters(platters) if is_virtual && !chooses => {
                 let start = now.max(state.free_at);
                 let times = platters.times(&work, start);
                 state.free_at = start + times.sum();
@@ -197,7 +248,7 @@ impl Turn {
             Mechanics::Platters(_) => {
                 let (chosen, told) = oneshot::channel();
                 state.waiting.push(Waiting { id, work, arrived: now, chosen });
-                state.dispatch();
+                state.dispatch(model.options.queue_depth);
                 End::Told(told)
             }
         };
@@ -207,8 +258,16 @@ impl Turn {
         Turn { model: model.clone(), id, end }
     }
 
+    /// Whether there is nothing to wait for: the virtual clock has already gone on.
+    pub fn is_over(&self) -> bool {
+        self.model.options.clock == Clock::Virtual && matches!(self.end, End::Known(_))
+    }
+
     /// Waits until the disk has ended the request.
     pub async fn served(mut self) {
+        if self.model.options.clock == Clock::Virtual {
+            return self.served_virtually().await;
+        }
         let end = match &mut self.end {
             End::Known(end) => *end,
             End::Told(told) => loop {
@@ -222,6 +281,20 @@ impl Turn {
         };
         self.model.timers.sleep_until(self.model.real(end)).await;
     }
+
+    async fn served_virtually(mut self) {
+        let End::Told(told) = &mut self.end else { return };
+        let end = loop {
+            match tokio::time::timeout(GRACE, &mut *told).await {
+                Ok(end) => break end.unwrap_or(0),
+                Err(_) => self.model.end_late(),
+            }
+        };
+        while let Some(left) = self.model.quiet_in() {
+            self.model.timers.sleep_until(Instant::now() + left).await;
+        }
+        self.model.end_virtual(self.id, end);
+    }
 }
 
 impl Drop for Turn {
@@ -234,6 +307,6 @@ impl Drop for Turn {
         if state.serving == Some(self.id) {
             state.serving = None;
         }
-        state.dispatch();
+        state.dispatch(self.model.options.queue_depth);
     }
 }

@@ -44,9 +44,21 @@ async fn real_operations_wait_as_long_as_the_disk_takes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
+    let real = ModelOptions::new(Disk::Hdd7200);
+    for options in [real, ModelOptions { clock: Clock::Virtual, ..real }] {
+        let busy = busy_by_depth(options).await;
+        assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
+    }
+    // Whoever serves requests as they come gains nothing by their number.
+    let busy = busy_by_depth(ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..real }).await;
+    assert!(busy[1] * 10 > busy[0] * 9 && busy[1] * 9 < busy[0] * 10, "{busy:?}");
+}
+
+/// How long a disk is busy with 256 reads, one by one and 32 at a time.
+async fn busy_by_depth(options: ModelOptions) -> Vec<Duration> {
     let mut busy = Vec::new();
     for depth in [1, 32] {
-        let device = modelled(ModelOptions::new(Disk::Hdd7200));
+        let device = modelled(options);
         for batch in 0..256 / depth {
             let reads: Vec<_> = (0..depth)
                 .map(|index| {
@@ -62,7 +74,7 @@ async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
         assert_eq!(stats.operations, 256);
         busy.push(stats.busy);
     }
-    assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
+    busy
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,6 +127,7 @@ async fn mistakes_in_the_options_are_refused() {
         ("model(memory:1M,disk=floppy)", "known are hdd-1999"),
         ("model(memory:1M,disk=nvme,clock=fast)", "real or virtual"),
         ("model(memory:1M,disk=nvme,speed=0)", "above 0"),
+        ("model(memory:1M,disk=nvme,queue-depth=0)", "1 or more"),
     ] {
         let error = open(spec, &OpenOptions::default()).await.err().unwrap();
         assert!(error.to_string().contains(words), "{spec}: {error}");

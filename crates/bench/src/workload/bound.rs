@@ -1,0 +1,174 @@
+//! What a workload demands of any store, and what it would cost a simple one, from the requests alone.
+//!
+//! Owns: three numbers that no contender has a part in.
+//! - *Compulsory misses*: the first request for each object. Nothing can have it.
+//! - *What must be read*: memory of M bytes holds at most M times the number of requests, counted in bytes times requests.
+//!   An object that is in memory from one request to its next takes its bytes times the requests between. Those with the fewest
+//!   requests between are taken first until that room is used up. What is left has to be read by any store, whatever it knows of the
+//!   future: the room is that of the whole run, not of each moment, so no store can do better [1].
+//! - *LRU over groups*, for reference: memory is an LRU of pages with all that belongs to them, and one read brings all of a page.
+//!
+//! It also tells how close together requests come ([`Locality`]), which has to be the same at every scale.
+//!
+//! [1] D. Berger, N. Beckmann, M. Harchol-Balter: Practical Bounds on Optimal Caching with Variable Object Sizes. SIGMETRICS 2018.
+
+use std::collections::HashMap;
+
+use nectary_cache::{Access, Lru, Policy, Stream};
+use serde::Serialize;
+
+use super::Request;
+
+/// What a workload demands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Demand {
+    /// Requests.
+    pub requests: u64,
+    /// Of those, the first for their object.
+    pub compulsory: u64,
+    /// Bytes of those.
+    pub compulsory_bytes: u64,
+    /// Bytes that any store with this memory must read, if it misses nothing but what is compulsory.
+    pub must_read_bytes: u64,
+    /// Reads of an LRU over groups, and their bytes.
+    pub group_reads: u64,
+    /// See `group_reads`.
+    pub group_read_bytes: u64,
+}
+
+/// Works out what requests demand of a store whose memory has `memory_bytes`.
+pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
+    let mut demand = Demand { requests: requests.len() as u64, ..Demand::default() };
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    // Requests between two for the same object, and its bytes.
+    let mut gaps: Vec<(u64, u64)> = Vec::new();
+    for (at, request) in requests.iter().enumerate() {
+        let bytes = u64::from(request.bytes);
+        match last.insert(request.object, at as u64) {
+            Some(before) => gaps.push((at as u64 - before, bytes)),
+            None => {
+                demand.compulsory += 1;
+                demand.compulsory_bytes += bytes;
+            }
+        }
+    }
+    gaps.sort_unstable();
+    let mut room = memory_bytes as f64 * requests.len() as f64;
+    for (gap, bytes) in gaps {
+        let taken = gap as f64 * bytes as f64;
+        // The last one fits in part.
+        let share = (room / taken).clamp(0.0, 1.0);
+        room -= taken * share;
+        demand.must_read_bytes += ((1.0 - share) * bytes as f64) as u64;
+    }
+    (demand.group_reads, demand.group_read_bytes) = group_reads(requests, memory_bytes);
+    demand
+}
+
+/// Reads of an LRU of groups, and their bytes.
+fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
+    let mut memory = Lru::new(memory_bytes);
+    let mut group_bytes: HashMap<u32, u64> = HashMap::new();
+    let mut seen: HashMap<u32, ()> = HashMap::new();
+    let (mut reads, mut bytes) = (0, 0);
+    for request in requests {
+        let group = request.page.unwrap_or(request.object);
+        let weight = group_bytes.entry(group).or_default();
+        let is_new = seen.insert(request.object, ()).is_none();
+        if is_new {
+            *weight += u64::from(request.bytes);
+            // It comes from the origin, and its group grows.
+            memory.remove(u64::from(group));
+        }
+        let access = memory.reference(u64::from(group), (*weight).max(1), Stream::default(), &mut |_| true);
+        if !is_new && access != Access::Hit {
+            reads += 1;
+            bytes += *weight;
+        }
+    }
+    (reads, bytes)
+}
+
+/// How close together the requests for an object come, as an LRU sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Locality {
+    /// Share of requests that an LRU of the memory has.
+    pub memory_hits: f64,
+    /// Share of requests that an LRU of the disk has and that of the memory has not.
+    pub disk_hits: f64,
+}
+
+/// Asks an LRU of memory and one of a disk.
+pub fn locality(requests: impl Iterator<Item = Request>, memory_bytes: u64, disk_bytes: u64) -> Locality {
+    let (mut memory, mut disk) = (Lru::new(memory_bytes), Lru::new(disk_bytes));
+    let (mut count, mut in_memory, mut on_disk) = (0u64, 0u64, 0u64);
+    for request in requests {
+        let ask = |lru: &mut Lru| {
+            let access = lru.reference(request.object.into(), request.bytes.into(), Stream::default(), &mut |_| true);
+            access == Access::Hit
+        };
+        count += 1;
+        match (ask(&mut memory), ask(&mut disk)) {
+            (true, _) => in_memory += 1,
+            (false, true) => on_disk += 1,
+            (false, false) => {}
+        }
+    }
+    let share = |hits: u64| hits as f64 / count.max(1) as f64;
+    Locality { memory_hits: share(in_memory), disk_hits: share(on_disk) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Generator, Laws};
+
+    fn requests(asked: &[(u32, u32)]) -> Vec<Request> {
+        let request = |&(object, bytes): &(u32, u32)| Request { client: 0, object, bytes, site: 0, page: None };
+        asked.iter().map(request).collect()
+    }
+
+    #[test]
+    fn what_must_be_read_is_what_no_memory_of_that_size_could_hold() {
+        // 1 is asked for again at once, 2 after three requests, 3 after two.
+        let asked = requests(&[(1, 10), (1, 10), (2, 10), (3, 10), (4, 10), (2, 10), (3, 10)]);
+        let of = |memory| demand(&asked, memory);
+        assert_eq!((of(0).compulsory, of(0).compulsory_bytes, of(0).must_read_bytes), (4, 40, 30));
+        // Room for 7 x 10 byte requests: gaps of 1 and 3 (10 and 30) fit, and the other 3 (30) in full.
+        assert_eq!(of(10).must_read_bytes, 0);
+        // Room for 42: 10 and 30 fit, and 2 of the last 30.
+        assert_eq!(of(6).must_read_bytes, 9);
+        assert!(of(1).must_read_bytes > of(6).must_read_bytes);
+    }
+
+    #[test]
+    fn what_must_be_read_is_no_more_than_what_an_lru_reads() {
+        let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.01)).collect();
+        for memory in [64 << 10, 1 << 20, 8 << 20] {
+            let mut lru = Lru::new(memory);
+            let mut read = 0;
+            let mut seen = std::collections::HashSet::new();
+            for request in &requests {
+                let weight = u64::from(request.bytes);
+                let hit = lru.reference(request.object.into(), weight, Stream::default(), &mut |_| true) == Access::Hit;
+                read += if hit || seen.insert(request.object) { 0 } else { weight };
+            }
+            let must = demand(&requests, memory).must_read_bytes;
+            assert!(must <= read && (must > 0 || memory > 1 << 20), "{memory}: {must} of {read}");
+        }
+    }
+
+    #[test]
+    fn locality_is_the_same_at_every_scale() {
+        let of = |scale: f64| {
+            let bytes = |gb: f64| (gb * 1e9 * scale) as u64;
+            [4.0, 9.0].map(|gb| locality(Generator::new(Laws::seed_trace(1, scale)), bytes(0.256), bytes(gb)))
+        };
+        let (small, large) = (of(1.0 / 32.0), of(1.0 / 4.0));
+        for (small, large) in small.iter().zip(&large) {
+            println!("{small:?} {large:?}");
+            assert!((small.memory_hits - large.memory_hits).abs() < 0.015, "{small:?} {large:?}");
+            assert!((small.disk_hits - large.disk_hits).abs() < 0.015, "{small:?} {large:?}");
+        }
+    }
+}
