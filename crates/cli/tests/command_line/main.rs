@@ -2,6 +2,7 @@
 
 mod a_running_proxy;
 mod common;
+mod experiments;
 mod recordings;
 mod stores_by_hand;
 mod traces;
