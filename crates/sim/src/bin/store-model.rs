@@ -16,6 +16,8 @@ const ARGUMENTS: [&str; 8] = ["seed", "operations", "keys", "restart-every", "da
 /// A planted bug must be caught within so many runs.
 const PLANTED_RUNS_MAX: u64 = 16;
 
+/// Fewer operations are a sample, in which the ring laps once or not at all: of what is rare they need not have any.
+const OPERATIONS_WHOLE: u64 = 200_000;
 /// One in so many of the operations are done on a late device besides.
 const LATE_SHARE: u64 = 4;
 
@@ -120,7 +122,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     let seldom = [report.reinserted, report.kept, report.regrouped, report.neighbours, report.purged_by_tag];
     report.differences.is_empty()
         && report.operations == options.operations
-        && seldom.iter().all(|&count| count > 0)
+        && (options.operations < OPERATIONS_WHOLE || seldom.iter().all(|&count| count > 0))
         && report.unadmitted > 0
         && report.admitted_replacing > 0
         && report.demanded_missing <= report.damaged_places
