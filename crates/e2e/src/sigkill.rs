@@ -298,13 +298,14 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
 pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
     let mut good = true;
     for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {
-        let mut total = Tally::default();
+        let (mut total, mut last) = (Tally::default(), (0, 0));
         for attempt in 0..PLANT_ATTEMPTS_MAX {
             let seed = seed + 1 + index as u64 + attempt * Plant::ALL.len() as u64;
             let campaign = Campaign { plant: Some(plant), ..Campaign::new(load, seed, 1) };
             let mut is_planted = false;
             total = run(&campaign, |report| {
                 is_planted = report.is_planted;
+                last = (seed, report.round);
                 Ok(())
             })?
             .tally;
@@ -315,7 +316,11 @@ pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
         let is_caught = plant.is_told_by(&total);
         good &= is_caught;
         let how = if is_caught { "caught" } else { "SURVIVED" };
-        println!("planted: {name}: {how} (missing {}, wrong {})", total.missing, total.wrong);
+        let (seed, round) = last;
+        println!(
+            "planted: {name}: {how} with seed {seed}, round {round} (missing {}, wrong {})",
+            total.missing, total.wrong
+        );
         total.complaints.iter().filter(|_| !is_caught).for_each(|complaint| println!("    {complaint}"));
     }
     Ok(good)

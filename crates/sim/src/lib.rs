@@ -8,6 +8,7 @@ pub mod crash;
 pub mod disk;
 pub mod flushed;
 pub mod late;
+pub mod planted;
 pub mod random;
 pub mod store;
 pub mod switch;

@@ -2,7 +2,7 @@
 //! process-wide.
 
 use nectary_sim::store::concurrent::crash;
-use nectary_sim::store::concurrent::{OPERATIONS, run_many, run_planted};
+use nectary_sim::store::concurrent::{OPERATIONS, replay_planted, run_many, run_planted};
 use nectary_store::planted::Bug;
 
 fn seed() -> u64 {
@@ -25,8 +25,8 @@ fn many_clients_at_once_see_what_a_store_could_have_said_that_does_one_thing_at_
     for bug in Bug::CONCURRENT {
         let caught = run_planted(bug, seed(), 5000);
         println!("planted: {}: {caught:?}", bug.name());
-        let Some((found, broken)) = caught else { panic!("{} survived", bug.name()) };
-        assert_eq!(run_planted(bug, found, 1), Some((found, broken)), "a seed repeats its run");
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(replay_planted(bug, caught.case.seed), Some(caught), "a seed repeats its run");
     }
     let states = crash::run(seed(), 600, 60, |_| true);
     println!("{states:?}");

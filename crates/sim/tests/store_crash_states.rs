@@ -5,7 +5,7 @@ use nectary_sim::store::crash_run::{CrashRunOptions, run};
 #[tokio::test]
 async fn every_crash_state_keeps_what_was_promised() {
     let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(42_000_000);
-    let options = CrashRunOptions { seed, workloads: 25, states_per_workload: 60, stop_at_violation: false };
+    let options = CrashRunOptions { seed, workloads: 25, states_per_workload: 60 };
     let report = run(options, |_| {}).await;
     println!(
         "seed {seed}: {} workloads, {} distinct images, {} with live objects, {} objects re-inserted, {} hits demanded, {} broken promises",

@@ -1,6 +1,7 @@
 //! A sample of the model run of the store; `store-model` runs the million operations.
 
 use nectary_sim::store::random_run::{RunOptions, run};
+use nectary_store::Background;
 
 fn options(seed: u64, operations: u64) -> RunOptions {
     RunOptions {
@@ -11,6 +12,8 @@ fn options(seed: u64, operations: u64) -> RunOptions {
         damage_per_restart: 4,
         store_bytes: 64 << 20,
         is_late: false,
+        background: Background::Threads,
+        stops_at_difference: false,
         plant_wrong_model: false,
     }
 }
@@ -40,7 +43,7 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
 
 #[tokio::test(start_paused = true)]
 async fn store_answers_as_its_model_on_a_device_whose_operations_end_late_and_in_any_order() {
-    let options = RunOptions { is_late: true, ..options(12, 20_000) };
+    let options = RunOptions { is_late: true, background: Background::Caller, ..options(12, 20_000) };
     let report = run(options, |_| {}).await;
     println!("{report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));

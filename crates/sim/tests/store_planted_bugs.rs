@@ -1,29 +1,42 @@
-//! The crash-state check and the model run catch each planted bug. Alone in its process, because a bug is planted process-wide.
+//! The crash-state check and the model run catch each planted bug, and a seed catches it again. Alone in its process, because a bug is
+//! planted process-wide.
 
-use nectary_sim::store::crash_run::{CrashRunOptions, run_planted};
-use nectary_sim::store::random_run::{self, RunOptions};
+use std::process::Command;
+
+use nectary_sim::planted::Caught;
+use nectary_sim::store::crash_run::{self, CrashRunOptions};
+use nectary_sim::store::random_run::{self, Plant};
 use nectary_store::planted::Bug;
 
-#[tokio::test]
-async fn each_planted_bug_is_caught() {
+#[test]
+fn each_planted_bug_is_caught() {
+    let mut found = Vec::new();
     for bug in Bug::ALL {
-        let options =
-            CrashRunOptions { seed: 7_000_000, workloads: 100, states_per_workload: 100, stop_at_violation: true };
-        let caught = run_planted(bug, options).await;
+        let options = CrashRunOptions { seed: 7_000_000, workloads: 100, states_per_workload: 100 };
+        let caught = crash_run::run_planted(bug, options);
         println!("planted: {}: {caught:?}", bug.name());
-        assert!(caught.is_some(), "{} survived", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(crash_run::replay_planted(bug, caught.case), Some(caught.clone()), "a seed repeats its run");
+        found.push(caught);
     }
-    for bug in Bug::RUNNING.into_iter().chain(Bug::ADMISSION) {
-        let options = RunOptions {
-            seed: 11,
-            operations: 100_000,
-            keys: 10_000,
-            operations_per_restart: 8_000,
-            damage_per_restart: 0,
-            store_bytes: 64 << 20,
-            is_late: false,
-            plant_wrong_model: false,
-        };
-        assert!(random_run::run_planted(bug, options).await, "{} survived in a running store", bug.name());
+    replay_of_another_process_says_the_same(env!("CARGO_BIN_EXE_store-crash-states"), Bug::ALL[0].name(), &found[0]);
+    for plant in Plant::all() {
+        let caught = random_run::run_planted(plant, 11, 4);
+        println!("planted: {}: {caught:?}", plant.name());
+        let Some(caught) = caught else { panic!("{} survived in a running store", plant.name()) };
+        assert_eq!(random_run::replay_planted(plant, caught.case.seed), Some(caught.clone()), "a seed repeats its run");
+        replay_of_another_process_says_the_same(env!("CARGO_BIN_EXE_store-model"), plant.name(), &caught);
     }
+}
+
+/// Runs the command line that is printed for a case.
+fn replay_of_another_process_says_the_same(program: &str, name: &str, caught: &Caught) {
+    let mut command = Command::new(program);
+    command.args(["--bug", name, "--replay", &caught.case.seed.to_string()]);
+    if let Some(state) = caught.case.state {
+        command.args(["--state", &state.to_string()]);
+    }
+    let output = command.output().expect("the program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(&caught.broken), "{command:?}: {text}, not {}", caught.broken);
 }

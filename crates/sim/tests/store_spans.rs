@@ -1,21 +1,22 @@
 //! A sample of the run of stores whose spans go away and come back; `store-spans` runs more. Alone in its process, as bugs
 //! are planted process-wide.
 
-use nectary_sim::store::spans_run::{SpansOptions, SpansReport, run};
-use nectary_store::planted::{Bug, plant};
+use nectary_sim::late::in_virtual_time;
+use nectary_sim::store::spans_run::{SpansOptions, SpansReport, replay_planted, run, run_planted};
+use nectary_store::planted::Bug;
 
 /// What a few stores bring to light. The third of [`Bug::SPANS`] shows in one store of hundreds: `store-spans` looks for it.
 const PLANTED: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::OlderCopyTrusted];
 
-async fn run_sample(seed: u64, stores: u64) -> SpansReport {
+fn run_sample(seed: u64, stores: u64) -> SpansReport {
     let options = SpansOptions { seed, stores, events: 12, keys: 120, stops_at_difference: true };
-    run(options, |_| {}).await
+    in_virtual_time(run(options, |_| {}))
 }
 
-#[tokio::test(start_paused = true)]
-async fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
+#[test]
+fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
     let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(3);
-    let report = run_sample(seed, 12).await;
+    let report = run_sample(seed, 12);
     println!("seed {seed}: {report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
     assert!(
@@ -27,17 +28,9 @@ async fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() 
         "{report:?}"
     );
     for bug in PLANTED {
-        plant(Some(bug));
-        let mut caught = None;
-        for seed in 0..20 {
-            let report = run_sample(1000 + seed, 20).await;
-            if let Some(difference) = report.differences.first() {
-                caught = Some(difference.clone());
-                break;
-            }
-        }
-        plant(None);
+        let caught = run_planted(bug, 1000, 400);
         println!("planted: {}: {caught:?}", bug.name());
-        assert!(caught.is_some(), "{} survived", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(replay_planted(bug, caught.case.seed), Some(caught), "a seed repeats its run");
     }
 }

@@ -188,6 +188,18 @@ impl Index {
         is_there && is_last
     }
 
+    /// Whether the index has exactly this entry and no other of its hash.
+    pub fn leads_only_to(&self, hash: KeyHash, location: Location) -> bool {
+        let (shard, known) = self.locate(hash);
+        let (mut is_there, mut is_only) = (false, true);
+        self.shard(shard).scan(self.width, known, |_, entry| {
+            is_only = !is_there && location_of(entry) == location;
+            is_there = true;
+            !is_only
+        });
+        is_there && is_only
+    }
+
     /// Adds an entry; does nothing where it is there already.
     pub fn insert(&self, hash: KeyHash, location: Location) {
         let (shard, known) = self.locate(hash);
@@ -456,6 +468,20 @@ mod tests {
             );
             assert!(covered <= 256 || covered * 4 <= bytes * 5 + 4 * UNIT_BYTES, "{bytes} {covered}");
         }
+    }
+
+    #[test]
+    fn index_leads_only_to_a_place_while_no_other_of_its_hash_is_there() {
+        let index = Index::new(4, 64 << 20);
+        let (one, two) = (Location::new(2, 1000), Location::new(9, 1000));
+        assert!(!index.leads_only_to(hash(1), one));
+        index.insert(hash(1), one);
+        index.insert(hash(2), two);
+        assert!(index.leads_only_to(hash(1), one) && !index.leads_only_to(hash(1), two));
+        index.insert(hash(1), two);
+        assert!(!index.leads_only_to(hash(1), one) && !index.leads_only_to(hash(1), two));
+        index.remove(hash(1), one);
+        assert!(index.leads_only_to(hash(1), two));
     }
 
     #[test]

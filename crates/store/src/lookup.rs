@@ -179,7 +179,7 @@ impl Shared {
     /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its hash: it
     /// hides that, as the purge may be one by tag, or not durable yet.
     pub fn forget_purged(&self, hash: KeyHash, location: Location) {
-        if self.index.candidates(hash) == [location] {
+        if self.index.leads_only_to(hash, location) {
             self.index.remove(hash, location);
         }
     }

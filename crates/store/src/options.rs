@@ -94,6 +94,9 @@ pub struct OpenOptions {
     pub index_loading: IndexLoading,
     /// Where the work is done that no call waits for.
     pub background: Background,
+    /// What the random identity is drawn from of what is made when the store is opened, such as a span that begins empty; by default the
+    /// operating system. For simulations, which can then be repeated: each open needs another one.
+    pub seed: Option<u64>,
 }
 
 impl Default for OpenOptions {
@@ -112,6 +115,7 @@ impl Default for OpenOptions {
             admission: AdmissionOptions::default(),
             index_loading: IndexLoading::default(),
             background: Background::default(),
+            seed: None,
         }
     }
 }

@@ -532,7 +532,7 @@ fn writer_thread(writer: Writer) -> std::io::Result<std::thread::JoinHandle<()>>
 }
 
 /// Random numbers from a seed, or else from the operating system.
-fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
+pub(crate) fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
     let mut drawn = 0_u64;
     move || {
         drawn += 1;

@@ -1,16 +1,19 @@
 //! `store-concurrent`: many clients at once on one store, and crash states of such stores.
 //!
-//! Exits with 0 when every history can be explained, enough was done, and each planted bug was caught, twice by the same seed.
+//! Exits with 0 when every history can be explained, enough was done, and each planted bug was caught, twice by the same seed. With
+//! `--bug NAME --replay SEED` it runs that seed alone with that bug planted, and exits with 0 when it was caught.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use nectary_sim::arguments::Arguments;
+use nectary_sim::planted::{self, Case};
 use nectary_sim::store::concurrent::crash::{self, CrashReport};
-use nectary_sim::store::concurrent::{OPERATIONS, Report, run_many, run_planted};
+use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_many, run_planted};
 use nectary_store::planted::Bug;
 
+const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
 /// A planted bug must be caught within so many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
 /// Crash states of each recorded run.
@@ -22,20 +25,26 @@ const HITS_PERCENT_MIN: u64 = 30;
 const DEMANDED_PERCENT_MIN: u64 = 10;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::parse("store-concurrent", &["seed", "runs", "images", "planted", "log"]) {
+    let arguments = match Arguments::parse("store-concurrent", &ARGUMENTS) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
+    let names = Bug::CONCURRENT.map(Bug::name);
+    let replay = |name: &str, case: Case| replay_planted(planted::named(&Bug::CONCURRENT, name), case.seed);
+    if let Some((name, case)) = Case::of(&arguments, &names) {
+        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
+        return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let (seed, runs) = (arguments.number("seed", 1), arguments.number("runs", 100_000).max(1));
     let images = arguments.number("images", 10_000);
     let begun = Instant::now();
     let first = seed.wrapping_mul(1_000_000);
-    let mut survived = 0;
+    let mut caught = Vec::new();
     if arguments.number("planted", 1) == 1 {
-        for bug in Bug::CONCURRENT {
-            survived += u32::from(!is_caught(bug, first));
-        }
+        let find = |name: &str| run_planted(planted::named(&Bug::CONCURRENT, name), first, PLANTED_RUNS_MAX);
+        caught = planted::catch_each("store-concurrent", &names, find, replay);
     }
+    let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
     let mut told = 0;
     let report = run_many(first, runs, |report| {
         for broken in &report.broken[told..] {
@@ -67,21 +76,9 @@ fn main() -> ExitCode {
         "check": "store-concurrent", "seed": seed, "runs": report.runs, "operations": report.operations,
         "overlapping": report.overlapping, "gets": report.gets, "hits": report.hits, "demanded": report.demanded,
         "faults": report.faults(), "broken": report.broken_count, "images": states.distinct, "images_broken": states.broken_count,
-        "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
+        "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Plants a bug until a run catches it, and does that run again.
-fn is_caught(bug: Bug, seed: u64) -> bool {
-    let Some((caught, broken)) = run_planted(bug, seed, PLANTED_RUNS_MAX) else {
-        println!("planted: {}: SURVIVED {PLANTED_RUNS_MAX} runs", bug.name());
-        return false;
-    };
-    let is_same = run_planted(bug, caught, 1).is_some_and(|(_, again)| again == broken);
-    let again = if is_same { "again the same" } else { "NOT THE SAME AGAIN" };
-    println!("planted: {}: caught with {broken}; {again}", bug.name());
-    is_same
 }
 
 fn tell(text: &str) {

@@ -1,15 +1,18 @@
 //! `store-crash-states`: what a crash at any moment leaves of a store, opened and compared with what was promised.
 //!
 //! Exits with 0 when enough distinct images were checked, enough of them had live objects, no promise was broken, and
-//! each planted bug was caught.
+//! each planted bug was caught, twice by the same crash state of the same seed. With `--bug NAME --replay SEED --state N` it looks at that
+//! crash state alone with that bug planted, and exits with 0 when it was caught.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use nectary_sim::arguments::Arguments;
-use nectary_sim::store::crash_run::{CrashReport, CrashRunOptions, run, run_planted};
+use nectary_sim::planted::{self, Case};
+use nectary_sim::store::crash_run::{CrashReport, CrashRunOptions, replay_planted, run, run_planted};
 use nectary_store::planted::Bug;
 
+const ARGUMENTS: [&str; 8] = ["seed", "workloads", "states", "planted", "bug", "replay", "state", "log"];
 /// At least this share of the distinct images must have live objects, in percent.
 const LIVE_PERCENT_MIN: u64 = 95;
 /// The same of a sample: one workload that deletes all it put is much of a few.
@@ -20,11 +23,16 @@ const WORKLOADS_WHOLE: u64 = 200;
 const PLANTED_WORKLOADS_MAX: u64 = 200;
 
 fn main() -> ExitCode {
-    let names = ["seed", "workloads", "states", "planted", "log"];
-    let arguments = match Arguments::parse("store-crash-states", &names) {
+    let arguments = match Arguments::parse("store-crash-states", &ARGUMENTS) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
+    let names = Bug::ALL.map(Bug::name);
+    let replay = |name: &str, case: Case| replay_planted(planted::named(&Bug::ALL, name), case);
+    if let Some((name, case)) = Case::of(&arguments, &names) {
+        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
+        return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let seed = arguments.number("seed", 1);
     let workloads = arguments.number("workloads", 200).max(1);
     let states = arguments.number("states", 10_000);
@@ -33,7 +41,6 @@ fn main() -> ExitCode {
         workloads,
         // Twice as many, because equal images are counted once.
         states_per_workload: (states * 2).div_ceil(workloads) + 1,
-        stop_at_violation: false,
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -45,15 +52,9 @@ fn main() -> ExitCode {
     let begun = std::time::Instant::now();
     let mut caught = Vec::new();
     if arguments.number("planted", 1) == 1 {
-        for bug in Bug::ALL {
-            let planted = CrashRunOptions { workloads: PLANTED_WORKLOADS_MAX, states_per_workload: 100, ..options };
-            let after = runtime.block_on(run_planted(bug, planted));
-            match after {
-                Some(workloads) => println!("planted: {}: caught in workload {workloads}", bug.name()),
-                None => println!("planted: {}: SURVIVED {PLANTED_WORKLOADS_MAX} workloads", bug.name()),
-            }
-            caught.push((bug.name(), after));
-        }
+        let options = CrashRunOptions { workloads: PLANTED_WORKLOADS_MAX, states_per_workload: 100, ..options };
+        let find = |name: &str| run_planted(planted::named(&Bug::ALL, name), options);
+        caught = planted::catch_each("store-crash-states", &names, find, replay);
     }
     let report = runtime.block_on(run(options, |report| {
         eprint!(
@@ -66,13 +67,13 @@ fn main() -> ExitCode {
         let _ = std::io::stderr().flush();
     }));
     eprintln!();
-    let survived = caught.iter().filter(|(_, after)| after.is_none()).count();
+    let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
     let good = print(&report, seed, workloads, states) && survived == 0;
     arguments.log(&serde_json::json!({
         "check": "store-crash-states", "seed": seed, "workloads": report.workloads, "states": report.states,
         "distinct": report.distinct, "live": report.live, "demanded": report.demanded, "reinserted": report.reinserted,
         "tied": report.tied, "rewritten": report.rewritten, "neighbours": report.neighbours, "tag_purges": report.tag_purges, "warmed": report.warmed,
-        "violations": report.violation_count, "planted": caught.iter().map(|(name, after)| (*name, *after)).collect::<Vec<_>>(),
+        "violations": report.violation_count, "planted": caught,
         "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,23 +1,32 @@
 //! `store-spans`: stores of several spans that go away and come back, against a model.
 //!
 //! Exits with 0 when nothing came back, also with a span that was put back as it was earlier, nothing else was lost than what the
-//! lost spans held, and each planted bug was caught.
+//! lost spans held, and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs the store of that seed
+//! alone with that bug planted, and exits with 0 when it was caught.
 
 use std::io::Write;
 
 use nectary_sim::arguments::Arguments;
 use nectary_sim::late::in_virtual_time;
-use nectary_sim::store::spans_run::{SpansOptions, run};
-use nectary_store::planted::{Bug, plant};
+use nectary_sim::planted::{self, Case};
+use nectary_sim::store::spans_run::{SpansOptions, replay_planted, run, run_planted};
+use nectary_store::planted::Bug;
 
+const ARGUMENTS: [&str; 7] = ["seed", "stores", "events", "keys", "bug", "replay", "log"];
 /// In how many stores a planted bug has to show; the run ends with the first.
 const PLANTED_STORES_MAX: u64 = 4000;
 
 fn main() -> std::process::ExitCode {
-    let arguments = match Arguments::parse("store-spans", &["seed", "stores", "events", "keys", "log"]) {
+    let arguments = match Arguments::parse("store-spans", &ARGUMENTS) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
+    let names = Bug::SPANS.map(Bug::name);
+    let replay = |name: &str, case: Case| replay_planted(planted::named(&Bug::SPANS, name), case.seed);
+    if let Some((name, case)) = Case::of(&arguments, &names) {
+        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
+        return if is_caught { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE };
+    }
     let options = SpansOptions {
         seed: arguments.number("seed", 1),
         stores: arguments.number("stores", 500),
@@ -56,16 +65,9 @@ fn main() -> std::process::ExitCode {
         report.demanded_missing,
         report.differences.len()
     );
-    let mut survivors = 0;
-    for bug in Bug::SPANS {
-        plant(Some(bug));
-        let stores = PLANTED_STORES_MAX;
-        let planted = SpansOptions { seed: options.seed ^ 77, stores, stops_at_difference: true, ..options.clone() };
-        let caught = !in_virtual_time(run(planted, |_| {})).differences.is_empty();
-        plant(None);
-        println!("planted: {}: {}", bug.name(), if caught { "caught" } else { "SURVIVED" });
-        survivors += u32::from(!caught);
-    }
+    let find = |name: &str| run_planted(planted::named(&Bug::SPANS, name), options.seed ^ 77, PLANTED_STORES_MAX);
+    let caught = planted::catch_each("store-spans", &names, find, replay);
+    let survivors = caught.iter().filter(|(.., is_good)| !is_good).count();
     let good = report.differences.is_empty()
         && survivors == 0
         && report.losses >= options.stores
@@ -77,7 +79,7 @@ fn main() -> std::process::ExitCode {
         "losses": report.losses, "returns": report.returns, "ends": report.ends, "refused": report.refused,
         "put_back": report.put_back, "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
         "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
-        "planted_survived": survivors, "seconds": begun.elapsed().as_secs(), "passed": good,
+        "planted": caught, "planted_survived": survivors, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{KeyRef, Store};
+use nectary_store::{Background, KeyRef, Store};
 
 use crate::crash::CrashModel;
 use crate::store::expectation::{Expectation, RecoveredStore};
@@ -27,10 +27,15 @@ pub struct Verdict {
 }
 
 /// Opens an image and asks for every key.
-pub async fn check(image: MemoryDevice, crash: CrashModel, expectation: &Expectation) -> Verdict {
+pub async fn check(
+    image: MemoryDevice,
+    crash: CrashModel,
+    expectation: &Expectation,
+    background: Background,
+) -> Verdict {
     let mut verdict = Verdict::default();
     let device: SharedDevice = Arc::new(image);
-    let store = match Store::open(device, open_options()).await {
+    let store = match Store::open(device, open_options(background)).await {
         Ok(store) => store,
         Err(error) => {
             verdict.violations.push(format!("the store does not open: {error}"));

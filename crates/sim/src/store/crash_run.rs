@@ -1,13 +1,19 @@
 //! Many workloads, the crash states of each, and every state checked.
 //!
+//! Workloads are run on threads of the store, as users have them, and so differ a little each time. Those with a planted bug run in virtual
+//! time on one thread, so that a seed and the number of a crash state repeat what was found.
+//!
 //! Owns: the account: how many distinct images, how many with live objects, what was broken. Leaves to others: what a
 //! workload does, which states there are, and what is promised.
 
 use std::collections::HashSet;
 
+use nectary_store::Background;
 use nectary_store::planted::{Bug, plant};
 
-use crate::crash::{CrashOptions, CrashStates};
+use crate::crash::{CrashOptions, CrashState, CrashStates};
+use crate::late::in_virtual_time;
+use crate::planted::{Case, Caught};
 use crate::store::crash_check::check;
 use crate::store::expectation::{Event, Expectation};
 use crate::store::workload::{self, Workload};
@@ -57,8 +63,6 @@ pub struct CrashRunOptions {
     pub workloads: u64,
     /// How many states of each, at most.
     pub states_per_workload: u64,
-    /// Whether to end at the first broken promise.
-    pub stop_at_violation: bool,
 }
 
 /// Runs workloads and checks their crash states; `progress` is told the account after each workload.
@@ -66,7 +70,7 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
     let mut report = CrashReport::default();
     let mut seen = HashSet::new();
     for seed in options.seed..options.seed + options.workloads {
-        let workload = workload::run(seed, OPERATIONS).await;
+        let workload = workload::run(seed, OPERATIONS, Background::Threads).await;
         check_states(&workload, &options, &mut seen, &mut report).await;
         report.workloads += 1;
         report.reinserted += workload.reinserted;
@@ -75,19 +79,73 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
         let is_tag_purge = |event: &&Event| matches!(event, Event::TagPurgeReturned { .. });
         report.tag_purges += workload.events.iter().filter(is_tag_purge).count() as u64;
         progress(&report);
-        if options.stop_at_violation && report.violation_count > 0 {
-            break;
-        }
     }
     report
 }
 
-/// Runs with one bug planted until a promise is broken; tells in which workload, if any.
-pub async fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<u64> {
+/// Runs workloads from the seed `options` has with one bug planted, until a crash state of one of them breaks a promise.
+pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
+    (options.seed..options.seed + options.workloads).find_map(|seed| {
+        with_planted(bug, async {
+            let workload = workload::run(seed, OPERATIONS, Background::Caller).await;
+            let states = crash_states(&workload);
+            for number in sample(states.len(), options.states_per_workload) {
+                let caught = check_planted(&workload, &states, number).await;
+                if caught.is_some() {
+                    return caught;
+                }
+            }
+            None
+        })
+    })
+}
+
+/// Runs the workload of a case with one bug planted, and looks at the one crash state; a case without one has the first.
+pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
+    with_planted(bug, async {
+        let workload = workload::run(case.seed, OPERATIONS, Background::Caller).await;
+        check_planted(&workload, &crash_states(&workload), case.state.unwrap_or(0) as usize).await
+    })
+}
+
+fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
     plant(Some(bug));
-    let report = run(CrashRunOptions { stop_at_violation: true, ..options }, |_| {}).await;
+    let result = in_virtual_time(run);
     plant(None);
-    (report.violation_count > 0).then_some(report.workloads)
+    result
+}
+
+/// Looks at one crash state alone.
+async fn check_planted(workload: &Workload, states: &[CrashState], number: usize) -> Option<Caught> {
+    let state = states.get(number)?;
+    let mut expectation = Expectation::default();
+    workload.events[..known(workload, state)].iter().for_each(|event| expectation.tell(event));
+    let verdict = check(state.device(), state.model, &expectation, Background::Caller).await;
+    let first = verdict.violations.first()?;
+    Some(Caught {
+        case: Case { seed: workload.seed, state: Some(number as u64) },
+        broken: format!("{}: {first}", state.description),
+        // Not the hash of the image, as a superblock says in which second it was made.
+        account: format!("{} events, {} states, {verdict:?}", workload.events.len(), states.len()),
+    })
+}
+
+/// All crash states of a workload, in an order that its seed decides.
+fn crash_states(workload: &Workload) -> Vec<CrashState> {
+    // States of one epoch are much alike: some of each, spread over the whole recording.
+    let options = CrashOptions { max_per_epoch: 8, seed: workload.seed, ..CrashOptions::default() };
+    CrashStates::new(workload.base.clone(), &workload.recording, options).collect()
+}
+
+/// The numbers of at most `most` of so many states, spread over all.
+fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
+    let most = count.min(most as usize);
+    (0..most).map(move |number| number * count / most)
+}
+
+/// How many of a workload's events had happened in a state.
+fn known(workload: &Workload, state: &CrashState) -> usize {
+    state.last_mark().map_or(workload.events_before, |mark| mark as usize)
 }
 
 async fn check_states(
@@ -96,22 +154,19 @@ async fn check_states(
     seen: &mut HashSet<u64>,
     report: &mut CrashReport,
 ) {
-    // States of one epoch are much alike: some of each, spread over the whole recording.
-    let crash_options = CrashOptions { max_per_epoch: 8, seed: workload.seed, ..CrashOptions::default() };
-    let states: Vec<_> = CrashStates::new(workload.base.clone(), &workload.recording, crash_options).collect();
-    let wanted = options.states_per_workload as usize;
+    let states = crash_states(workload);
     let mut expectation = Expectation::default();
     let mut told = 0;
-    for number in 0..states.len().min(wanted) {
-        let state = &states[number * states.len() / states.len().min(wanted)];
-        let known = state.last_mark().map_or(workload.events_before, |mark| mark as usize);
+    for number in sample(states.len(), options.states_per_workload) {
+        let state = &states[number];
+        let known = known(workload, state);
         if known < told {
             expectation = Expectation::default();
             told = 0;
         }
         workload.events[told..known].iter().for_each(|event| expectation.tell(event));
         told = known;
-        let verdict = check(state.device(), state.model, &expectation).await;
+        let verdict = check(state.device(), state.model, &expectation, Background::Threads).await;
         report.states += 1;
         report.demanded += u64::from(verdict.demanded);
         report.neighbours += verdict.neighbours;
@@ -124,9 +179,6 @@ async fn check_states(
             report.violation_count += 1;
             if report.violations.len() < VIOLATIONS_MAX {
                 report.violations.push(format!("workload {}, {}: {violation}", workload.seed, state.description));
-            }
-            if options.stop_at_violation {
-                return;
             }
         }
     }

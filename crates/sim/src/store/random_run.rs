@@ -18,7 +18,8 @@ use nectary_store::{
 
 use tokio::time::Instant;
 
-use crate::late::{Late, Owned, UnderWay};
+use crate::late::{Late, Owned, UnderWay, in_virtual_time};
+use crate::planted::{Case, Caught};
 use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
@@ -47,8 +48,13 @@ pub struct RunOptions {
     pub damage_per_restart: u64,
     /// The store's size in bytes.
     pub store_bytes: u64,
-    /// Whether the device's operations take time and end in any order; then in virtual time, on the caller's thread.
+    /// Whether the device's operations take time and end in any order; for virtual time.
     pub is_late: bool,
+    /// Where the store works. On the caller's thread and in virtual time a seed repeats a run; on threads it does not, as those write when
+    /// the machine lets them.
+    pub background: Background,
+    /// Whether to stop at the first difference.
+    pub stops_at_difference: bool,
     /// Whether the model expects a version that was never put, to show that the comparison can fail.
     pub plant_wrong_model: bool,
 }
@@ -138,8 +144,9 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
     let memory = Arc::new(MemoryDevice::new(options.store_bytes));
     let under_way = UnderWay::default();
     let device = device_of(&memory, &under_way, &options, 0);
-    Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
-    let store = Store::open(device, open_options(0, options.is_late)).await.expect("a new store opens");
+    let create = CreateOptions { seed: Some(options.seed), ..CreateOptions::default() };
+    Store::create(device.clone(), &create).await.expect("a store is made");
+    let store = Store::open(device, open_options(0, options.background)).await.expect("a new store opens");
     let mut run = Run {
         random: Random::new(options.seed),
         memory,
@@ -162,19 +169,65 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
             run.restart().await;
             progress(number + 1);
         }
-        if run.report.differences.len() > 20 {
+        if run.report.differences.len() > if options.stops_at_difference { 0 } else { 20 } {
             break;
         }
     }
     run.report
 }
 
-/// Runs with one bug planted; whether an answer differed.
-pub async fn run_planted(bug: Bug, options: RunOptions) -> bool {
-    plant(Some(bug));
-    let report = run(options, |_| {}).await;
+/// What is planted to show that the comparison can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// The model expects a version that was never put.
+    WrongModel,
+    /// A bug of the store.
+    Bug(Bug),
+}
+
+impl Plant {
+    /// All that a run brings to light.
+    pub fn all() -> Vec<Plant> {
+        let bugs = Bug::RUNNING.into_iter().chain(Bug::ADMISSION);
+        [Plant::WrongModel].into_iter().chain(bugs.map(Plant::Bug)).collect()
+    }
+
+    /// The name that is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Plant::WrongModel => "a model that expects a version never put",
+            Plant::Bug(bug) => bug.name(),
+        }
+    }
+}
+
+/// Runs seeds from `seed` on with something planted, until an answer differs.
+pub fn run_planted(plant: Plant, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(plant, seed))
+}
+
+/// Runs one seed with something planted.
+pub fn replay_planted(planted: Plant, seed: u64) -> Option<Caught> {
+    let options = RunOptions {
+        seed,
+        // Each way to admit, and each way to read, has several lives.
+        operations: 100_000,
+        keys: 10_000,
+        operations_per_restart: 8_000,
+        damage_per_restart: 0,
+        store_bytes: 64 << 20,
+        is_late: false,
+        background: Background::Caller,
+        stops_at_difference: true,
+        plant_wrong_model: planted == Plant::WrongModel,
+    };
+    if let Plant::Bug(bug) = planted {
+        plant(Some(bug));
+    }
+    let report = in_virtual_time(run(options, |_| {}));
     plant(None);
-    !report.differences.is_empty()
+    let broken = report.differences.first()?.clone();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 /// The page that a key is put with.
@@ -183,12 +236,11 @@ fn page_of(key: u32) -> u32 {
 }
 
 /// What a read takes, and what is admitted, changes from one restart to the next.
-fn open_options(restarts: u64, is_late: bool) -> OpenOptions {
+fn open_options(restarts: u64, background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
     let (reinsert_percent, rewrite_percent) = [(10, 20), (0, 100), (10, 100), (0, 20)][(restarts % 4) as usize];
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart][(restarts / 2 % 2) as usize];
-    let background = if is_late { Background::Caller } else { Background::Threads };
     let usual = OpenOptions { admission: admission(restarts), index_loading, background, ..OpenOptions::default() };
     OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
 }
@@ -468,7 +520,7 @@ impl Run {
             self.damage().await;
         }
         let device = device_of(&self.memory, &self.under_way, &self.options, self.report.restarts);
-        match Store::open(device, open_options(self.report.restarts, self.options.is_late)).await {
+        match Store::open(device, open_options(self.report.restarts, self.options.background)).await {
             Ok(store) => {
                 let recovered = store.sequences().written.0;
                 self.store = Some(store);

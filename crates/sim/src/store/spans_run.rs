@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, SharedDevice};
+use nectary_store::planted::{Bug, plant};
 use nectary_store::{
     Background, CreateOptions, Error, ErrorKind, Fill, FillRole, IndexLoading, KeyRef, Object, OpenOptions, SpanDevice,
     SpanStat, Spans,
@@ -16,7 +17,8 @@ use nectary_store::{
 
 use crate::disk::{Disk, DiskOptions};
 use crate::flushed::{Flushed, Images};
-use crate::late::{Late, Owned, UnderWay};
+use crate::late::{Late, Owned, UnderWay, in_virtual_time};
+use crate::planted::{Case, Caught};
 use crate::random::Random;
 use crate::store::{body, primary, variant};
 use crate::switch::{Off, Switch};
@@ -121,8 +123,8 @@ struct Run {
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {
-        // The first store has the seed that was asked for: what a difference names is run alone with `--stores 1 --seed`.
-        let seed = options.seed.wrapping_add(number.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        // The first store has the seed that was given: what a difference names is run alone with `--stores 1 --seed`.
+        let seed = seed_of(options.seed, number);
         let mut random = Random::new(seed);
         let count = 2 + random.below(3) as usize;
         let devices = (0..count).map(|span| Device {
@@ -163,6 +165,30 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
         }
     }
     report
+}
+
+/// The seed of one store of many: odd ones follow even ones, and nothing else of it is that of its neighbour.
+fn seed_of(first: u64, number: u64) -> u64 {
+    first.wrapping_add(number.wrapping_mul(0xd6e8_feb8_6659_fd93))
+}
+
+/// How one of the stores with a planted bug is run. The seed is that of [`run_planted`].
+fn planted_options(seed: u64) -> SpansOptions {
+    SpansOptions { seed, stores: 1, events: 12, keys: 120, stops_at_difference: true }
+}
+
+/// Makes stores with one bug planted, the first with this seed, until one of them shows it.
+pub fn run_planted(bug: Bug, seed: u64, stores: u64) -> Option<Caught> {
+    (0..stores).find_map(|number| replay_planted(bug, seed_of(seed, number)))
+}
+
+/// Makes the store of one seed with one bug planted.
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+    plant(Some(bug));
+    let report = in_virtual_time(run(planted_options(seed), |_| {}));
+    plant(None);
+    let broken = report.differences.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
 impl Run {
@@ -486,6 +512,7 @@ impl Run {
                 write_delay: Duration::from_millis(5),
                 index_loading: IndexLoading::Shards,
                 background: Background::Caller,
+                seed: Some(self.random.bits()),
                 ..OpenOptions::default()
             };
             match Spans::open(named, options).await {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions, PackEnd,
-    Sequence, Store,
+    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
+    PackEnd, Sequence, Store,
 };
 
 use crate::random::Random;
@@ -69,8 +69,9 @@ struct Running {
     unadmitted: u64,
 }
 
-/// How stores are opened here.
-pub fn open_options() -> OpenOptions {
+/// How stores are opened here. With work on the caller's thread, and in virtual time, a seed repeats a workload; with threads it does not,
+/// as they write when the machine lets them.
+pub fn open_options(background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(2);
     OpenOptions {
         memory_bytes: 8 << 20,
@@ -79,23 +80,20 @@ pub fn open_options() -> OpenOptions {
         cluster_bytes: 16 << 10,
         cluster_read: ClusterRead::Cluster,
         index_loading: IndexLoading::Shards,
+        background,
         ..OpenOptions::default()
     }
 }
 
 /// Runs the workload of a seed. `operations` is its length while recorded.
-pub async fn run(seed: u64, operations: u32) -> Workload {
+pub async fn run(seed: u64, operations: u32, background: Background) -> Workload {
     let mut random = Random::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
     let device: SharedDevice = memory.clone();
-    let create = CreateOptions {
-        size_bytes: STORE_BYTES,
-        segment_bytes: Some(SEGMENT_BYTES),
-        force: true,
-        ..CreateOptions::default()
-    };
+    let create =
+        CreateOptions { size_bytes: STORE_BYTES, segment_bytes: Some(SEGMENT_BYTES), force: true, seed: Some(seed) };
     if random.chance(60) {
-        leave_former_store(&device, &create, &mut random).await;
+        leave_former_store(&device, &create, background, &mut random).await;
     }
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
@@ -116,7 +114,7 @@ pub async fn run(seed: u64, operations: u32) -> Workload {
         warm_up,
         admission,
         index_loading,
-        ..open_options()
+        ..open_options(background)
     };
     let store = Store::open(device.clone(), options.clone()).await.expect("a new store opens");
     let mut running = Running {
@@ -181,9 +179,16 @@ fn admission(seed: u64) -> AdmissionOptions {
 }
 
 /// Fills the device with a store of the same layout and other bodies under the same keys.
-async fn leave_former_store(device: &SharedDevice, create: &CreateOptions, random: &mut Random) {
-    Store::create(device.clone(), create).await.expect("a store is made");
-    let store = Store::open(device.clone(), open_options()).await.expect("a new store opens");
+async fn leave_former_store(
+    device: &SharedDevice,
+    create: &CreateOptions,
+    background: Background,
+    random: &mut Random,
+) {
+    // It is another store.
+    let create = CreateOptions { seed: create.seed.map(|seed| !seed), ..create.clone() };
+    Store::create(device.clone(), &create).await.expect("a store is made");
+    let store = Store::open(device.clone(), open_options(background)).await.expect("a new store opens");
     for round in 0..6 {
         for key in 0..KEYS {
             let bytes = body(FORMER_SALT, key, round, 500 + random.below(3000) as usize);

@@ -20,7 +20,7 @@ use crate::planted::{Bug, planted};
 use crate::purge_log::{self, PurgeLog, PurgeOrder};
 use crate::purges::all_record;
 use crate::recovery::{self, Membership, SpanPurges};
-use crate::store::{Store, random_u64};
+use crate::store::{Store, random_u64s};
 
 /// What was found on a device.
 enum Found {
@@ -95,7 +95,7 @@ impl Spans {
             found.push(look(device).await?);
             specs.push(spec);
         }
-        let common = common(&specs, &found, &sizes)?;
+        let common = common(&specs, &found, &sizes, options.seed)?;
         let numbers = number(&specs, &found, count)?;
 
         let mut memberships = vec![None; count as usize];
@@ -113,7 +113,7 @@ impl Spans {
             None => return Err(unknown(&specs, &found, &numbers)),
         };
         let is_new = known.number == 0;
-        let common = if is_new { Member { set: new_set(), ..common } } else { common };
+        let common = if is_new { Member { set: new_set(options.seed), ..common } } else { common };
         let options = OpenOptions { memory_bytes: options.memory_bytes / u64::from(count), ..options };
         options.check().map_err(|error| {
             Error::new(error.kind, format!("{} (the memory of {count} spans is divided between them)", error.message))
@@ -211,9 +211,10 @@ impl Spans {
             opened.push((device, size_bytes));
         }
         let count = opened.len() as u32;
-        let common = if count == 1 { Member::SOLE } else { Member { set: new_set(), number: 0, count, weights } };
+        let common =
+            if count == 1 { Member::SOLE } else { Member { set: new_set(options.seed), number: 0, count, weights } };
         for ((device, size_bytes), number) in opened.into_iter().zip(0..) {
-            let create = CreateOptions { size_bytes, ..options.clone() };
+            let create = CreateOptions { size_bytes, seed: seed_of(options.seed, number), ..options.clone() };
             Store::create_span(device, &create, Member { number, ..common }).await?;
         }
         Ok(())
@@ -223,7 +224,7 @@ impl Spans {
     async fn open_sole(only: SpanDevice, options: OpenOptions) -> Result<Spans, Error> {
         let device = only.device?;
         if !Store::probe(&device).await? {
-            let create = CreateOptions { size_bytes: only.size_bytes, ..CreateOptions::default() };
+            let create = CreateOptions { size_bytes: only.size_bytes, seed: options.seed, ..CreateOptions::default() };
             Store::create(device.clone(), &create).await?;
         }
         Ok(Spans::from(Store::open(device, options).await?))
@@ -252,7 +253,7 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
 }
 
 /// What all spans have in common: as those say that are there, or for a store that is to be made.
-fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Error> {
+fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -> Result<Member, Error> {
     let count = specs.len() as u32;
     let mut common: Option<Member> = None;
     for (spec, found) in specs.iter().zip(found) {
@@ -283,7 +284,7 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64]) -> Result<Member, Er
             Found::Span(span) => weight_of(*size, &span.device),
         };
     }
-    Ok(Member { set: new_set(), number: 0, count, weights })
+    Ok(Member { set: new_set(seed), number: 0, count, weights })
 }
 
 /// A span's share of the keys, by its size; `size_bytes` of 0 stands for all of the device.
@@ -292,8 +293,14 @@ fn weight_of(size_bytes: u64, device: &SharedDevice) -> u32 {
     (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32
 }
 
-fn new_set() -> u128 {
-    (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1)
+fn new_set(seed: Option<u64>) -> u128 {
+    let mut random = random_u64s(seed);
+    (u128::from(random()) << 64 | u128::from(random())).max(1)
+}
+
+/// The seed of a span's identity: no two of a store have the same one.
+fn seed_of(seed: Option<u64>, number: u32) -> Option<u64> {
+    seed.map(|seed| seed.rotate_left(32) ^ u64::from(number))
 }
 
 /// Why a store is not opened of which some spans are missing.
@@ -378,7 +385,7 @@ async fn begin_anew(
     options: &OpenOptions,
     order: PurgeOrder,
 ) -> Result<Store, Error> {
-    let create = CreateOptions { size_bytes, segment_bytes, force: true, ..CreateOptions::default() };
+    let create = CreateOptions { size_bytes, segment_bytes, force: true, seed: seed_of(options.seed, member.number) };
     Store::create_span(device.clone(), &create, member).await?;
     let layout = recovery::read_superblock(&device).await?;
     // It holds nothing, so it missed nothing.

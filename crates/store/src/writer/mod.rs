@@ -156,11 +156,15 @@ pub(crate) struct Writer {
     /// At most one task, which has the log.
     purging: JoinSet<PurgesWritten>,
     purges_waiting: Vec<WaitingPurge>,
+    /// Empty lists for those that are written next.
+    purge_lists: (Vec<PurgeRecord>, Vec<Reply>),
     /// Who waits for room among purges, and since when.
     room_waiting: Vec<(Instant, Reply)>,
     /// When room is looked for again.
     room_at: Option<Instant>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// Those that the next flush answers; empty while one is under way.
+    syncs_due: Vec<Reply>,
     /// At most one flush, and the syncs that it answers.
     flushing: JoinSet<Flushed>,
     /// What stands in the segment that is overwritten next.
@@ -223,9 +227,11 @@ impl Writer {
             purge_log: Some(start.purge_log),
             purging: JoinSet::new(),
             purges_waiting: Vec::new(),
+            purge_lists: Default::default(),
             room_waiting: Vec::new(),
             room_at: None,
             syncs_waiting: Vec::new(),
+            syncs_due: Vec::new(),
             flushing: JoinSet::new(),
             tables: None,
             harvest: None,
@@ -397,11 +403,10 @@ impl Writer {
             return;
         }
         let written = self.shared.written.load(Ordering::Acquire);
-        let (due, waiting): (Vec<_>, Vec<_>) =
-            self.syncs_waiting.drain(..).partition(|(sequence, _)| *sequence <= written);
-        self.syncs_waiting = waiting;
-        if !due.is_empty() {
-            self.begin_flush(due.into_iter().map(|(_, reply)| reply).collect());
+        let due = self.syncs_waiting.extract_if(.., |(sequence, _)| *sequence <= written);
+        self.syncs_due.extend(due.map(|(_, reply)| reply));
+        if !self.syncs_due.is_empty() {
+            self.begin_flush();
         }
     }
 
@@ -411,28 +416,30 @@ impl Writer {
         }
         self.flushed_at = Instant::now();
         if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire) {
-            self.begin_flush(Vec::new());
+            self.begin_flush();
         }
     }
 
-    /// Flushes beside appends, and answers when that is done.
-    fn begin_flush(&mut self, replies: Vec<Reply>) {
+    /// Flushes beside appends, and answers the syncs that are due when that is done.
+    fn begin_flush(&mut self) {
         self.flushed_at = Instant::now();
-        let shared = Arc::clone(&self.shared);
+        let (shared, replies) = (Arc::clone(&self.shared), std::mem::take(&mut self.syncs_due));
         self.flushing.spawn(async move { Flushed { result: shared.flush().await, replies } });
     }
 
     fn flush_ended(&mut self, ended: Result<Flushed, JoinError>) {
-        let (result, replies) = match ended {
+        let (result, mut replies) = match ended {
             Ok(flushed) => (flushed.result, flushed.replies),
             Err(error) => (Err(Error::stopped(format!("the flush's task failed: {error}"))), Vec::new()),
         };
         if let Err(error) = &result {
             self.fail(error);
         }
-        for reply in replies {
+        for reply in replies.drain(..) {
             let _ = reply.send(result.clone());
         }
+        // Kept for the next flush, which then allocates no list.
+        self.syncs_due = replies;
     }
 
     async fn end_flushing(&mut self) {

@@ -28,6 +28,7 @@ const FILLS_STEP: Duration = Duration::from_millis(50);
 /// What became of some purges that share a block; it gives the log back.
 pub(super) struct PurgesWritten {
     log: PurgeLog,
+    records: Vec<PurgeRecord>,
     replies: Vec<Reply>,
     result: Result<(), Error>,
 }
@@ -61,23 +62,27 @@ impl Writer {
         }
         let Some(mut log) = self.purge_log.take() else { return Err(self.shared.stopped_error()) };
         let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
-        let (purges, replies): (Vec<_>, Vec<_>) = self.purges_waiting.drain(..count).unzip();
-        let mut records: Vec<PurgeRecord> = purges.iter().map(|(record, _)| *record).collect();
-        purges.iter().for_each(|(_, order)| log.advance(*order));
+        // The lists of the purges before: mostly it is one purge, and lists for it would be the larger part of what it allocates.
+        let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
+        for ((record, order), reply) in self.purges_waiting.drain(..count) {
+            log.advance(order);
+            records.push(record);
+            replies.push(reply);
+        }
         if planted(Bug::PurgeOfManyUnlogged) && records.len() > 8 {
             records.pop();
         }
         let shared = Arc::clone(&self.shared);
         self.purging.spawn(async move {
             let result = write_purges(&shared, &mut log, &records).await;
-            PurgesWritten { log, replies, result }
+            PurgesWritten { log, records, replies, result }
         });
         Ok(())
     }
 
     /// Takes the log back and answers the purges that were written.
     pub(super) fn purges_written(&mut self, ended: Result<PurgesWritten, JoinError>) {
-        let PurgesWritten { log, replies, result } = match ended {
+        let PurgesWritten { log, mut records, mut replies, result } = match ended {
             Ok(written) => written,
             // Who waits for it learns it from the reply that was dropped.
             Err(error) => return self.fail(&Error::stopped(format!("the purge log's task failed: {error}"))),
@@ -91,9 +96,11 @@ impl Writer {
             Err(error) => self.fail(error),
         }
         self.purge_log = Some(log);
-        for reply in replies {
+        for reply in replies.drain(..) {
             let _ = reply.send(result.clone());
         }
+        records.clear();
+        self.purge_lists = (records, replies);
     }
 
     /// Waits until no purge is being written.

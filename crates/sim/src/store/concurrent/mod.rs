@@ -15,6 +15,7 @@ use futures_util::future::{Either, join_all, select};
 use nectary_store::planted::{Bug, plant};
 
 use crate::late::in_virtual_time;
+use crate::planted::{Case, Caught};
 use history::End;
 use world::{Way, World};
 
@@ -142,14 +143,16 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
     report
 }
 
-/// Runs with one bug planted; tells the seed that finds it, and what it says, if any does.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<(u64, String)> {
+/// Runs seeds from `seed` on with one bug planted, until one finds it.
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
+}
+
+/// Runs one seed with one bug planted.
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
     plant(Some(bug));
-    let mut last = seed;
-    let report = run_many(seed, runs, |report| {
-        last = seed + report.runs - 1;
-        report.broken_count == 0
-    });
+    let report = run_many(seed, 1, |_| true);
     plant(None);
-    report.broken.into_iter().next().map(|broken| (last, broken))
+    let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
 }

@@ -296,6 +296,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         admission,
         index_loading: if random.chance(70) { IndexLoading::Shards } else { IndexLoading::BySize },
         background: Background::Caller,
+        seed: None,
     }
 }
 
