@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut plan = Plan::new(options)?;
     plan.groups[0].lanes = lanes(plan.memory_bytes, &only);
-    let again = |process: &'static str| -> Box<dyn Fn() -> Command> {
+    let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.clone();
         Box::new(move || {
             let mut command = Command::new(&program);

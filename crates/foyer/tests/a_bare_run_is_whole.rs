@@ -11,7 +11,7 @@ use nectary_bench::{Error, machine};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_nectary-foyer");
 
-fn again(process: &'static str) -> Box<dyn Fn() -> Command> {
+fn again(process: &'static str) -> Box<dyn Fn() -> Command + Sync> {
     Box::new(move || {
         let mut command = Command::new(PROGRAM);
         command.arg(process);

@@ -34,7 +34,7 @@ pub enum BenchCommand {
     nectary bench store --seed table5
   On the device that /var/cache is on, as it is, in real time:
     nectary bench store --disk bare --folder /var/cache --json bare.json", after_help = exit::HELP)]
-    Store(BenchStoreArguments),
+    Store(Box<BenchStoreArguments>),
     /// What a device gives the store, beside what it gives fio: reads at queue depth 32, and filling
     #[command(help_template = TEMPLATE, before_help = "Examples:
   The device that /var/cache is on:

@@ -8,7 +8,10 @@ fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
     let listed = scratch.run("bench --list").exits(0);
     let text = String::from_utf8_lossy(&listed.output).into_owned();
     for command in ["bench store --seed table4 --quick", "bench store --disk bare", "bench limits"] {
-        assert!(text.lines().any(|line| line.starts_with(command) && line.contains("minute") || line.contains("hour")), "{text}");
+        assert!(
+            text.lines().any(|line| line.starts_with(command) && line.contains("minute") || line.contains("hour")),
+            "{text}"
+        );
     }
 }
 
