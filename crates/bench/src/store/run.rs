@@ -439,3 +439,32 @@ impl LaneResult {
         Duration::from_secs_f64(self.total.run_s.max(0.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Options, Preset};
+    use super::*;
+
+    #[test]
+    fn each_file_system_is_tried_once_with_each_share_of_dirty_pages_and_a_look_with_none() {
+        let plan = Plan::new(Options::new(Preset::Table4)).unwrap();
+        let mut systems: Vec<&str> = plan.groups[0]
+            .lanes
+            .iter()
+            .filter_map(|lane| match lane.kind {
+                Kind::Files { system, .. } => Some(system.name()),
+                _ => None,
+            })
+            .collect();
+        systems.sort_unstable();
+        systems.dedup();
+        let swept = sweep_of(&plan).map_or(0, |group| group.lanes.len());
+        assert_eq!(swept, systems.len() * DIRTY_PERCENTS.len());
+        for options in [
+            Options { quick: true, ..Options::new(Preset::Table4) },
+            Options { dirty_percent: Some(40), ..Options::new(Preset::Table4) },
+        ] {
+            assert!(sweep_of(&Plan::new(options).unwrap()).is_none());
+        }
+    }
+}

@@ -264,13 +264,70 @@ fn void(request: &Request, position: u64) -> Error {
 mod tests {
     use super::*;
     use crate::contender::Memory;
-    use crate::disk::Timekeeping;
+    use crate::disk::{SharedClock, Timekeeping};
     use crate::workload::{Generator, Laws};
 
     fn run(wrong: Option<u32>, time: Timekeeping, threads: usize) -> Result<Piece, Error> {
         let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.001)).collect();
         let clock = DiskClock::new(time, None, Vec::new());
         Player::new(clock, threads, None).replay(&Memory::new(wrong), &requests)
+    }
+
+    /// A virtual clock with one disk, and the page that says what the disk took.
+    fn clock(name: &str) -> (std::path::PathBuf, Arc<SharedClock>, DiskClock) {
+        let path = std::env::temp_dir().join(format!("nectary-bench-{name}-{}", std::process::id()));
+        let page = Arc::new(SharedClock::create(&path).unwrap());
+        let clock = DiskClock::new(Timekeeping::Virtual, Some(page.clone()), vec![1]);
+        (path, page, clock)
+    }
+
+    #[test]
+    fn what_a_disk_does_between_two_calls_is_in_the_cost_of_the_next() {
+        let (path, page, clock) = clock("between");
+        let mut player = Player::new(clock, 1, None);
+        let mut cost = || player.measure(|| Ok(())).unwrap().1.disks[0].as_millis();
+        assert_eq!(cost(), 0);
+        // The contender's own thread writes while the harness compares a body.
+        page.set(1, Duration::from_millis(5));
+        assert_eq!((cost(), cost()), (5, 0));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    /// A contender whose daemon has the disk busy for 2 ms each time that it is called.
+    struct Daemon(Memory, Arc<SharedClock>);
+
+    impl Storage for Daemon {
+        fn get(&self, request: &Request) -> Result<Option<Found>, Error> {
+            self.0.get(request)
+        }
+        fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
+            self.0.put(request, body)
+        }
+        fn delete(&self, request: &Request) -> Result<(), Error> {
+            self.0.delete(request)
+        }
+        fn tick(&self, _now: Duration) -> Result<(), Error> {
+            self.1.set(1, self.1.get(1) + Duration::from_millis(2));
+            Ok(())
+        }
+        fn settle(&self) -> Result<(), Error> {
+            self.0.settle()
+        }
+        fn counters(&self) -> serde_json::Value {
+            self.0.counters()
+        }
+    }
+
+    #[test]
+    fn what_the_harness_does_in_the_kernels_place_is_told_apart() {
+        let (path, page, clock) = clock("daemon");
+        let requests: Vec<Request> = Generator::new(Laws::seed_trace(1, 0.0005)).collect();
+        let storage = Daemon(Memory::new(None), page);
+        let piece = Player::new(clock, 1, None).replay(&storage, &requests).unwrap();
+        let expected_s = requests.len() as f64 * 0.002;
+        assert!((expected_s..expected_s * 1.5).contains(&piece.daemon_s), "{piece:?}");
+        assert!(piece.run_s >= piece.daemon_s && piece.hit_s + piece.put_s < expected_s, "{piece:?}");
+        std::fs::remove_file(path).unwrap();
     }
 
     const TIMES: [Timekeeping; 2] = [Timekeeping::Virtual, Timekeeping::Real { speed: 2.0 }];
