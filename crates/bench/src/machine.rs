@@ -16,6 +16,13 @@ pub fn describe() -> String {
     format!("{count} x {model}, Linux {}, load {}", kernel.trim(), load.join(" "))
 }
 
+/// Memory that can be had without taking it from anybody, in bytes.
+pub fn free_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10
+}
+
 /// Checks that disks can be attached and memory limited here.
 pub fn check() -> Result<(), Error> {
     if !sys::is_root() {

@@ -29,8 +29,10 @@ use crate::{Error, machine};
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
 /// They are compared on so large a part of the workload: one in so many requests, from its beginning on.
 const SWEEP_SHARE: u64 = 4;
-/// Runs on virtual clocks that go on at the same time.
-const AT_ONCE_MAX: usize = 2;
+/// Runs on virtual clocks that go on at the same time, at most: each waits for its disks most of the time. Their disks, which are in memory,
+/// take at most one of so many parts of what is free.
+const AT_ONCE_MAX: u64 = 3;
+const FREE_SHARE: u64 = 2;
 
 /// How this program is started again for the processes of a run.
 pub struct Programs {
@@ -257,7 +259,10 @@ fn run_all(
         .collect();
     // A virtual clock does not see who else is on the machine.
     let threads = match plan.disk.time {
-        Timekeeping::Virtual => std::thread::available_parallelism().map_or(1, |count| count.get().min(AT_ONCE_MAX)),
+        Timekeeping::Virtual => {
+            let largest = plan.groups.iter().map(disks_bytes).max().unwrap_or(0).max(1);
+            (machine::free_bytes() / FREE_SHARE / largest).clamp(1, AT_ONCE_MAX)
+        }
         Timekeeping::Real { .. } => 1,
     };
     let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
@@ -283,6 +288,20 @@ fn run_all(
     let results = results.into_iter().map(|(_, _, result)| result).collect::<Result<Vec<_>, Error>>()?;
     shared.step("done".to_owned());
     Ok((results, swept))
+}
+
+/// Bytes of a contender's device.
+fn device_bytes(group: &Group, lane: &Lane) -> u64 {
+    let each = group.disk_bytes / lane.disks as u64;
+    match lane.kind {
+        Kind::Files { system, .. } => system.device_bytes(each),
+        _ => each.next_multiple_of(1 << 20),
+    }
+}
+
+/// Bytes of all devices of a group.
+fn disks_bytes(group: &Group) -> u64 {
+    group.lanes.iter().map(|lane| device_bytes(group, lane) * lane.disks as u64).sum()
 }
 
 /// Runs all contenders of a group with the seed of its laws.
@@ -332,11 +351,7 @@ fn start(
     shop: &Workshop,
     slot: usize,
 ) -> Result<Running, Error> {
-    let each = group.disk_bytes / lane.disks as u64;
-    let device_bytes = match lane.kind {
-        Kind::Files { system, .. } => system.device_bytes(each),
-        _ => each.next_multiple_of(1 << 20),
-    };
+    let device_bytes = device_bytes(group, lane);
     let slots: Vec<usize> = (slot..slot + lane.disks).collect();
     let disks = slots.iter().map(|slot| {
         let name = format!("{}-{}-{slot}", lane.name, shop.number);

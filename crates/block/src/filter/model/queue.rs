@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_millis(1);
 
 /// On a virtual clock: for how long nobody sends a request while one is served, before it ends. *Units*: real time. Longer than
 /// the kernel takes from the end of one request to sending the next one.
-const QUIET: Duration = Duration::from_micros(150);
+const QUIET: Duration = Duration::from_micros(100);
 
 /// A modelled disk.
 pub(super) struct Model {
