@@ -9,6 +9,7 @@ use nectary_attach as attach;
 use nectary_bench as bench;
 use nectary_block as block;
 use nectary_host as host;
+use nectary_proxy as proxy;
 use nectary_store as store;
 use nectary_trace as trace;
 
@@ -72,6 +73,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what runs), or use another store";
 const REMEDY_PART_BUSY: &str = "stop the other one (`nectary status` shows its process), or listen elsewhere";
+const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
@@ -95,6 +97,11 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
             block::ErrorKind::Latched => (FAILED, Some(REMEDY_LATCHED)),
             block::ErrorKind::TimedOut | block::ErrorKind::Io => (FAILED, None),
         });
+    }
+    match cause.downcast_ref::<proxy::Error>() {
+        Some(proxy::Error::AdminWithoutToken { .. }) => return Some((USAGE, None)),
+        Some(proxy::Error::AdminToken { .. }) => return Some((USAGE, Some(REMEDY_TOKEN))),
+        _ => {}
     }
     match cause.downcast_ref::<host::Error>() {
         Some(host::Error::Busy { .. }) => return Some((BUSY, Some(REMEDY_PART_BUSY))),

@@ -36,8 +36,10 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
+    // Before anything is opened or made.
+    let proxy_options = proxy_options(arguments)?;
     let store = open_or_create_store(arguments, options).await?;
-    let served = serve(arguments, &store, &shutdown).await;
+    let served = serve(arguments, proxy_options, &store, &shutdown).await;
     let closed = store.close().await.context("cannot write what was left");
     served?;
     closed?;
@@ -45,11 +47,16 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn serve(arguments: &ProxyArguments, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
+async fn serve(
+    arguments: &ProxyArguments,
+    options: ProxyOptions,
+    store: &Spans,
+    shutdown: &Shutdown,
+) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
     // First of all, since it is what keeps two proxies from sharing an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status)?;
-    let served = match Proxy::start(options(arguments), store.clone(), shutdown.clone()) {
+    let served = match Proxy::start(options, store.clone(), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
             let _ = proxy_of_status.set((proxy.addresses().to_vec(), proxy.stats()));
@@ -76,8 +83,8 @@ async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
     }
 }
 
-fn options(arguments: &ProxyArguments) -> ProxyOptions {
-    ProxyOptions {
+fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
+    Ok(ProxyOptions {
         listen: arguments.listen.clone(),
         origin: arguments.origin.clone(),
         workers: arguments.workers.map_or(0, usize::from),
@@ -86,8 +93,9 @@ fn options(arguments: &ProxyArguments) -> ProxyOptions {
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),
         strip_tags: arguments.strip_tags,
+        admin: arguments.admin.options()?,
         ..ProxyOptions::default()
-    }
+    })
 }
 
 fn start_control(
@@ -148,6 +156,9 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     };
     for address in proxy.addresses() {
         log::write(Level::Note, "proxy", format_args!("{kind} on http://{address}"));
+    }
+    for address in proxy.admin_addresses() {
+        log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));
     }
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod access_log;
+mod admin;
 mod body;
 mod error;
 #[doc(hidden)]
@@ -29,6 +30,7 @@ mod values;
 mod wire;
 mod worker;
 
+pub use admin::{AdminOptions, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use error::Error;
 pub use options::{AccessLog, ClientNet, Limits, OriginUrl, ProxyOptions};
 pub use rules::default_ttl::Rule as DefaultTtlRule;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::Uri;
 
+use crate::admin::AdminOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
 
@@ -34,6 +35,8 @@ pub struct ProxyOptions {
     pub connect_ports: Vec<u16>,
     /// Whether clients do not see `Surrogate-Key` and `Cache-Tag` of responses.
     pub strip_tags: bool,
+    /// Who may purge over HTTP; nobody by default.
+    pub admin: AdminOptions,
     /// Bounds on everything that peers decide.
     pub limits: Limits,
 }
@@ -50,6 +53,7 @@ impl Default for ProxyOptions {
             origin_ca: None,
             connect_ports: vec![443],
             strip_tags: false,
+            admin: AdminOptions::default(),
             limits: Limits::default(),
         }
     }

@@ -15,7 +15,7 @@ use crate::access_log::{LogBuffer, LogWriter};
 use crate::error::Error;
 use crate::options::ProxyOptions;
 use crate::stats::{StatsReader, WorkerStats};
-use crate::worker::Worker;
+use crate::worker::{Door, Worker};
 
 /// Connections that may wait to be accepted, a listener.
 const BACKLOG: i32 = 1024;
@@ -27,6 +27,7 @@ const NAME_LOOKUPS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
+    admin_addresses: Vec<SocketAddr>,
     stats: StatsReader,
     shutdown: Shutdown,
     workers: Vec<JoinHandle<Result<(), Error>>>,
@@ -39,11 +40,13 @@ impl Proxy {
     /// It serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the drain timeout
     /// and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
-    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::OriginCa`] name what cannot be opened; nothing is left running then.
+    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::OriginCa`] name what cannot be opened,
+    /// [`Error::AdminWithoutToken`] what must not be; nothing is left running then.
     pub fn start(options: ProxyOptions, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
         }
+        options.admin.check()?;
         if let Some(path) = &options.origin_ca {
             let failed = |what: String| Error::OriginCa { path: path.clone(), what };
             let certificates = crate::upstream::read_certificates(path).map_err(failed)?;
@@ -54,19 +57,23 @@ impl Proxy {
         let store: Spans = store.into();
         let options = Arc::new(options);
         let worker_count = options.worker_count();
-        let mut addresses = Vec::new();
-        let mut listeners: Vec<Vec<TcpListener>> = (0..worker_count).map(|_| Vec::new()).collect();
-        for &wanted in &options.listen {
-            let mut address = wanted;
+        let (mut addresses, mut admin_addresses) = (Vec::new(), Vec::new());
+        let mut listeners: Vec<Vec<(TcpListener, Door)>> = (0..worker_count).map(|_| Vec::new()).collect();
+        let clients = options.listen.iter().map(|address| (*address, Door::Clients));
+        let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
+        for (mut address, door) in clients.chain(admin) {
             // The workers share an address with each other; with anybody else it would be a mistake that nobody sees.
             bind(address, false).map_err(|source| Error::Listen { address, source })?;
             for of_worker in &mut listeners {
                 let listener = listen(address).map_err(|source| Error::Listen { address, source })?;
                 // With port 0 the first worker's listener picks the port for all.
                 address = listener.local_addr().map_err(|source| Error::Listen { address, source })?;
-                of_worker.push(listener);
+                of_worker.push((listener, door));
             }
-            addresses.push(address);
+            match door {
+                Door::Clients => addresses.push(address),
+                Door::Admin => admin_addresses.push(address),
+            }
         }
         let log = LogWriter::start(&options.access_log)?;
         let stats: Vec<_> = (0..worker_count).map(|_| Arc::new(WorkerStats::default())).collect();
@@ -85,12 +92,17 @@ impl Proxy {
                 }
             }
         }
-        Ok(Proxy { addresses, stats: StatsReader::new(stats), shutdown, workers, log })
+        Ok(Proxy { addresses, admin_addresses, stats: StatsReader::new(stats), shutdown, workers, log })
     }
 
     /// The addresses on which it listens, in the order of the options, with the ports that were picked.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The addresses for administration, in the same way.
+    pub fn admin_addresses(&self) -> &[SocketAddr] {
+        &self.admin_addresses
     }
 
     /// A reader of its counters, which outlives it.
@@ -142,7 +154,7 @@ fn serve(
     stats: Arc<WorkerStats>,
     log: Option<LogBuffer>,
     instance: u32,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Door)>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };

@@ -51,6 +51,8 @@ counters! {
     tunnels,
     /// Of these: purges that were done.
     purges,
+    /// Of these: purges that were refused because of who asked, or how; part of `own_responses`.
+    purges_refused,
     /// Keys purged because an unsafe request may have changed what they name.
     invalidations,
     /// Connections whose bytes were refused before a request could be made of them.

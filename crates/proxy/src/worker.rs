@@ -46,6 +46,15 @@ const CUT_OFF: Duration = Duration::from_secs(1);
 /// Says that connections cannot be accepted, most likely for want of descriptors.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
+/// What an address that the proxy listens on is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// Clients.
+    Clients,
+    /// Administration alone.
+    Admin,
+}
+
 /// Whose responses the proxy stores.
 pub(crate) enum Mode {
     /// Any origin that clients name.
@@ -226,11 +235,11 @@ impl Worker {
     }
 
     /// Serves until a stop is requested, then finishes what is under way, within the drain timeout.
-    pub async fn run(self: Rc<Self>, listeners: Vec<StdListener>, shutdown: Shutdown) -> std::io::Result<()> {
+    pub async fn run(self: Rc<Self>, listeners: Vec<(StdListener, Door)>, shutdown: Shutdown) -> std::io::Result<()> {
         let mut accepting = Vec::new();
-        for listener in listeners {
+        for (listener, door) in listeners {
             let listener = TcpListener::from_std(listener)?;
-            accepting.push(self.tasks.spawn_local(accept(self.clone(), listener)));
+            accepting.push(self.tasks.spawn_local(accept(self.clone(), listener, door)));
         }
         let sweeping = sweep(self.clone());
         tokio::select! {
@@ -273,10 +282,10 @@ impl Drop for Enlisted {
 }
 
 /// Accepts for ever.
-async fn accept(worker: Rc<Worker>, listener: TcpListener) {
+async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
     loop {
         match listener.accept().await {
-            Ok((stream, client)) => admit(&worker, stream, client),
+            Ok((stream, client)) => admit(&worker, stream, client, door),
             Err(error) => {
                 // Out of descriptors, most likely: those that are open must end first.
                 ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
@@ -286,7 +295,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener) {
     }
 }
 
-fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr) {
+fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     if worker.stats.connections_open() >= worker.connections_max as u64 {
         worker.stats.excess_connections.add(1);
         // A new connection has room for this; where it has not, closing says enough.
@@ -300,7 +309,7 @@ fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr) {
     let enlisted = worker.enlist(guard.clone());
     let worker = worker.clone();
     worker.clone().tasks.spawn_local(async move {
-        connection::serve(worker.clone(), guard, stream, client).await;
+        connection::serve(worker.clone(), guard, stream, client, door).await;
         worker.stats.connections_open.subtract(1);
         drop(enlisted);
     });

@@ -1,5 +1,6 @@
 //! The promises of the proxy, one file each, in one binary.
 
+mod administration;
 mod admission;
 mod clients_from_elsewhere;
 mod collapsed_misses;

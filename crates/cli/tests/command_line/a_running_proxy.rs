@@ -241,6 +241,16 @@ fn a_proxy_that_cannot_start_makes_no_store() {
         scratch.run(&format!("{line} --memory 32M {wrong}")).exits(2).says(reason);
         assert!(!scratch.file("s").exists(), "{wrong}");
     }
+    std::fs::write(scratch.file("short"), "0123456789\n").expect("written");
+    for (wrong, reason) in [
+        ("--admin-listen 0.0.0.0:0", "--admin-token-file"),
+        ("--admin-listen :0", "other machines"),
+        ("--admin-token-file ./absent", "./absent"),
+        ("--admin-token-file ./short", "16 to 1024"),
+    ] {
+        scratch.run(&format!("{line} --memory 32M {wrong}")).exits(2).says(reason).says("token");
+        assert!(!scratch.file("s").exists(), "{wrong}");
+    }
     std::fs::write(scratch.file("s"), b"the rest of a store").expect("written");
     scratch.run(&format!("{line} --memory 32M")).exits(1).says("too few for a store");
     assert_eq!(std::fs::read(scratch.file("s")).expect("there"), b"the rest of a store");

@@ -25,6 +25,8 @@ pub(crate) struct Client {
     /// Whether it may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
+    /// Whether it came to an address for administration.
+    pub is_admin: bool,
     pub guard: Rc<Guard>,
     /// The other end of a tunnel that a request has opened.
     pub tunnel: RefCell<Option<(TcpStream, Ticket)>>,

@@ -23,17 +23,18 @@ use crate::body::ReplyBody;
 use crate::options::is_loopback;
 use crate::wire::guard::Guard;
 use crate::wire::stream::{GuardedStream, SharedStream};
-use crate::worker::{Mode, Worker};
+use crate::worker::{Door, Mode, Worker};
 
 /// The most that hyper buffers of one connection, each way.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
-pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStream, address: SocketAddr) {
+pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStream, address: SocketAddr, door: Door) {
     let client = Rc::new(Client {
         address,
         is_admitted: worker.options.admits(address.ip()),
         is_loopback: is_loopback(address.ip()),
+        is_admin: door == Door::Admin,
         guard: guard.clone(),
         tunnel: Default::default(),
     });
@@ -43,7 +44,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     let mut connection = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
         .serve_connection(TokioIo::new(stream.clone()), front);
-    let is_direct = matches!(worker.mode, Mode::Reverse { .. });
+    let is_direct = !client.is_admin && matches!(worker.mode, Mode::Reverse { .. });
     let mut is_draining = false;
     let finished = poll_fn(|context| {
         guard.register(context);
@@ -145,7 +146,9 @@ impl Service<Request<Incoming>> for Front {
         self.worker.stats.requests.add(1);
         self.client.guard.begin(false);
         let (started, at_ms) = self.worker.now();
-        if let Some(response) = hit::resident(&self.worker, &self.client, &mut request, started, at_ms) {
+        if !self.client.is_admin
+            && let Some(response) = hit::resident(&self.worker, &self.client, &mut request, started, at_ms)
+        {
             return Answer::Ready(Some(response));
         }
         Answer::Pending(Box::pin(route::route(self.worker.clone(), self.client.clone(), request, started, at_ms)))

@@ -2,8 +2,9 @@
 //!
 //! Owns: the way of a request through the proxy. `connection` puts hyper on a client's stream; `direct` and `hit` answer at once
 //! what is fresh in memory; `route` sends everything else where it belongs: `cached` (look up, join or begin a fetch), `fetch` (the
-//! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge`; `reply` makes responses, `locality` hints.
+//! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge` (which `admin` guards); `reply` makes responses, `locality` hints.
 
+mod admin;
 mod asked;
 mod cached;
 pub(crate) mod connection;

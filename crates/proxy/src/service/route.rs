@@ -12,7 +12,7 @@ use hyper::body::{Body, Incoming};
 
 use super::asked::{Asked, Client, Features, push_request_key};
 use super::reply::own;
-use super::{cached, pass, purge, tunnel};
+use super::{admin, cached, pass, purge, tunnel};
 use crate::body::ReplyBody;
 use crate::rules::cache_status::Forward;
 use crate::rules::list::members_of;
@@ -49,11 +49,17 @@ pub(super) async fn route(
     if let Some(refusal) = refuse(&asked, &body) {
         return refusal;
     }
+    if asked.method.as_str() == "PURGE" {
+        return match admin::refuse_purge(&asked) {
+            Some(refusal) => refusal,
+            None => purge::purge(asked, has_key).await,
+        };
+    }
+    if asked.client.is_admin {
+        return admin::refuse_other(&asked);
+    }
     if asked.method == Method::CONNECT {
         return tunnel::open(asked).await;
-    }
-    if asked.method.as_str() == "PURGE" {
-        return purge::purge(asked, has_key).await;
     }
     if !has_key {
         let text = match asked.worker.mode {
@@ -88,8 +94,8 @@ fn refuse(asked: &Asked, body: &Incoming) -> Option<Response<ReplyBody>> {
     if body.size_hint().lower() > limits.request_body_bytes_max {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The request's body is too large.");
     }
-    let is_purge = asked.method.as_str() == "PURGE";
-    if matches!(asked.worker.mode, Mode::Forward) && !asked.client.is_admitted && !is_purge {
+    let is_for_admin = asked.client.is_admin || asked.method.as_str() == "PURGE";
+    if matches!(asked.worker.mode, Mode::Forward) && !asked.client.is_admitted && !is_for_admin {
         let text = "This proxy does not serve your address. Its operator can allow it.";
         return refusal(StatusCode::FORBIDDEN, "client-not-admitted", text);
     }
