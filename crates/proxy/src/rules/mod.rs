@@ -10,6 +10,7 @@ pub mod conditional;
 pub mod default_ttl;
 pub mod freshness;
 pub mod hop;
+pub mod host;
 pub mod invalidate;
 pub mod key;
 pub mod list;

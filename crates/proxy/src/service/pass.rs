@@ -36,7 +36,7 @@ pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> 
     };
     let body = match body {
         Some(body) if !body.is_end_stream() => {
-            RequestBody::Client(body, asked.worker.options.limits.request_body_bytes_max)
+            RequestBody::of_client(body, asked.worker.options.limits.request_body_bytes_max, &asked.client.guard)
         }
         _ => RequestBody::Empty,
     };

@@ -19,7 +19,7 @@ use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
 use crate::rules::range::{Wanted, wanted};
 use crate::stored::response::StoredResponse;
-use crate::upstream::FetchError;
+use crate::upstream::{BodyFault, FetchError};
 use crate::worker::Worker;
 
 /// The header's name.
@@ -255,13 +255,24 @@ pub(crate) fn own_with(
     finish(&asked.client, status, headers, content, None)
 }
 
-/// What a client gets where an origin failed.
+/// What a client gets where there is no response: the origin failed, or the client did.
 pub(crate) fn failed(asked: &Asked, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
+        FetchError::Client(fault) => return at_fault(asked, *fault),
         FetchError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };
     own_with(asked, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
+}
+
+/// What a client gets for a bad body of its request, and the end of the connection.
+fn at_fault(asked: &Asked, fault: BodyFault) -> Response<ReplyBody> {
+    asked.client.is_at_fault.set(true);
+    let (status, detail) = match fault {
+        BodyFault::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+        BodyFault::Framing(_) | BodyFault::EndedEarly => (StatusCode::BAD_REQUEST, "bad-body"),
+    };
+    own(asked, status, detail, &format!("The request is refused: {fault}."), true)
 }
 
 fn text_value(text: String) -> HeaderValue {

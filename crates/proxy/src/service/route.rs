@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::header::{MAX_FORWARDS, VIA};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
 use super::asked::{Asked, Client, Features, push_request_key};
@@ -85,8 +85,10 @@ pub(super) async fn route(
 fn refuse(asked: &Asked, body: &Incoming) -> Option<Response<ReplyBody>> {
     let limits = &asked.worker.options.limits;
     let refusal = |status, detail, text: &str| Some(own(asked, status, detail, text, true));
-    if asked.features.host_count > 1 || (asked.features.host_count == 0 && asked.version != Version::HTTP_10) {
-        return refusal(StatusCode::BAD_REQUEST, "host", "A request must have exactly one Host header.");
+    if !asked.features.has_host(asked.version) {
+        let text =
+            "A request must have exactly one Host header, with a host and perhaps a port, as `example.org:8080`.";
+        return refusal(StatusCode::BAD_REQUEST, "host", text);
     }
     if asked.key.len() > limits.url_bytes_max {
         return refusal(StatusCode::URI_TOO_LONG, "url-too-long", "The URL is too long.");

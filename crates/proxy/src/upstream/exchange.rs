@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::connect::connect;
-use super::{Destination, Idle, RequestBody, RequestHead};
+use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
 use crate::wire::framing::Violation;
 use crate::worker::Worker;
@@ -22,6 +22,9 @@ pub(crate) enum FetchError {
     /// It took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
+    /// The client's request has no good body, so the origin could not answer it.
+    #[error("{0}")]
+    Client(BodyFault),
     /// What the origin sent is ambiguous or none of HTTP.
     #[error("the origin's response is refused: {0}")]
     Refused(Violation),
@@ -92,8 +95,9 @@ pub(crate) async fn exchange(
                 continue;
             }
             match send(worker, to, kept, head.clone(), RequestBody::Empty).await {
-                // A kept connection that broke had probably ended before the request was sent.
-                Err(FetchError::Broken(_)) => break,
+                // A kept connection that broke had probably ended before the request was sent; bytes that came before it
+                // are no response to it.
+                Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
                 result => return result,
             }
         }
@@ -112,12 +116,16 @@ async fn send(
     worker.stats.origin_requests.add(1);
     connection.guard.begin(head.method == Method::HEAD);
     let is_reusable = body.is_empty();
+    let fault = body.fault();
     let response = connection.sender.send_request(head.with_body(body));
     let lease = Lease { worker: worker.clone(), to: to.clone(), connection: Some(connection), is_reusable };
     let result = response.await;
     match result {
         Ok(response) => Ok((response, lease)),
-        Err(error) => Err(lease.explain(&error)),
+        Err(error) => match fault.and_then(|fault| fault.get()) {
+            Some(fault) => Err(FetchError::Client(fault)),
+            None => Err(lease.explain(&error)),
+        },
     }
 }
 

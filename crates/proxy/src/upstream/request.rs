@@ -1,6 +1,8 @@
 //! What is sent to an origin.
 
+use std::cell::Cell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -13,6 +15,8 @@ use hyper::body::Incoming;
 use crate::body::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
 use crate::rules::hop::remove_hop_by_hop;
+use crate::wire::framing::Violation;
+use crate::wire::guard::Guard;
 
 /// Headers by which origins choose what to send although no key and no `Vary` has them: a client that may set them
 /// decides what others get from the store. They are not sent with requests that could be stored.
@@ -104,11 +108,48 @@ fn origin_form(uri: &Uri) -> PathAndQuery {
 pub(crate) enum RequestBody {
     /// None.
     Empty,
-    /// A client's, with how many bytes it may still have.
-    Client(Incoming, u64),
+    /// A client's.
+    Client(ClientBody),
+}
+
+/// The body of a client's request.
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    /// How many bytes it may still have.
+    left: u64,
+    guard: Rc<Guard>,
+    fault: Rc<Cell<Option<BodyFault>>>,
+}
+
+/// What a client did wrong with the body of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BodyFault {
+    /// Its framing is wrong.
+    #[error("the framing of its body is wrong: {0}")]
+    Framing(Violation),
+    /// The connection ended before it did.
+    #[error("its body ended early")]
+    EndedEarly,
+    /// It is longer than bodies may be.
+    #[error("its body is too large")]
+    TooLarge,
 }
 
 impl RequestBody {
+    /// The body of a request that came on the connection of `guard`.
+    pub fn of_client(incoming: Incoming, bytes_max: u64, guard: &Rc<Guard>) -> RequestBody {
+        let fault = Rc::default();
+        RequestBody::Client(ClientBody { incoming, left: bytes_max, guard: guard.clone(), fault })
+    }
+
+    /// Where it will be said what the client did wrong.
+    pub fn fault(&self) -> Option<Rc<Cell<Option<BodyFault>>>> {
+        match self {
+            RequestBody::Empty => None,
+            RequestBody::Client(body) => Some(body.fault.clone()),
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         matches!(self, RequestBody::Empty)
@@ -123,34 +164,34 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let RequestBody::Client(incoming, left) = &mut *self else { return Poll::Ready(None) };
-        loop {
-            let frame = match std::task::ready!(Pin::new(&mut *incoming).poll_frame(context)) {
+        let RequestBody::Client(body) = &mut *self else { return Poll::Ready(None) };
+        let fault = loop {
+            let frame = match std::task::ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError(error.to_string())))),
+                Some(Err(_)) => break body.guard.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => return Poll::Ready(None),
             };
             // Trailers go no further.
             let Ok(data) = frame.into_data() else { continue };
-            *left = match left.checked_sub(data.len() as u64) {
-                Some(left) => left,
-                None => return Poll::Ready(Some(Err(BodyError("the request's body is too large".into())))),
-            };
+            let Some(left) = body.left.checked_sub(data.len() as u64) else { break BodyFault::TooLarge };
+            body.left = left;
             return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
+        };
+        body.fault.set(Some(fault));
+        Poll::Ready(Some(Err(BodyError(fault.to_string()))))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
-            RequestBody::Client(incoming, _) => incoming.is_end_stream(),
+            RequestBody::Client(body) => body.incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
-            RequestBody::Client(incoming, _) => incoming.size_hint(),
+            RequestBody::Client(body) => body.incoming.size_hint(),
         }
     }
 }

@@ -6,7 +6,8 @@
 //! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
 //! - transfer codings other than `chunked` alone, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of one;
-//! - bytes behind a response that nobody asked for, and a `101` (nothing here asks for an upgrade).
+//! - bytes behind a response that nobody asked for, and a `101` (nothing here asks for an upgrade);
+//! - versions other than 1.x; a later minor version is noted, for its message is to be read as one of 1.1.
 //!
 //! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never gets
 //! a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's limit.
@@ -31,16 +32,24 @@ pub enum Violation {
     BothLengths,
     /// A `Content-Length` that is no number, or several that differ.
     ContentLength,
-    /// A transfer coding other than `chunked`, several, or one in HTTP/1.0.
+    /// `chunked` twice or not last, no coding at all, or one in HTTP/1.0.
     TransferCoding,
+    /// A transfer coding other than `chunked`.
+    UnknownCoding,
     /// A space between a framing header's name and its colon.
     SpaceBeforeColon,
+    /// A request's target alone is longer than a head may be.
+    TargetTooLong,
     /// The head, a chunk's extensions or the trailers are too long.
     TooLong,
+    /// A major version other than 1.
+    Version,
     /// A chunk whose size line or end is wrong.
     Chunk,
     /// A status line that cannot be read.
     StatusLine,
+    /// A `101`: nothing here asks for another protocol.
+    Switching,
     /// Bytes that nobody asked for.
     Unexpected,
 }
@@ -52,11 +61,15 @@ impl fmt::Display for Violation {
             Violation::FoldedLine => "a folded header line",
             Violation::BothLengths => "both Content-Length and Transfer-Encoding",
             Violation::ContentLength => "an invalid or ambiguous Content-Length",
-            Violation::TransferCoding => "an unsupported Transfer-Encoding",
+            Violation::TransferCoding => "an invalid Transfer-Encoding",
+            Violation::UnknownCoding => "a Transfer-Encoding other than chunked",
             Violation::SpaceBeforeColon => "a space before a colon",
+            Violation::TargetTooLong => "the target is too long",
             Violation::TooLong => "the head or trailers are too long",
             Violation::Chunk => "bad chunked framing",
+            Violation::Version => "an HTTP version other than 1.0 and 1.1",
             Violation::StatusLine => "a bad status line",
+            Violation::Switching => "a switch to another protocol",
             Violation::Unexpected => "bytes that were not asked for",
         })
     }
@@ -130,6 +143,10 @@ pub struct Framing {
     awaited: bool,
     bodiless: bool,
     refused_in_head: bool,
+    /// Where in the bytes accepted last a `1` is to be read for a later minor version.
+    later_minors: Vec<usize>,
+    /// Where in these bytes the step under way began.
+    step_start: usize,
 }
 
 impl Framing {
@@ -146,6 +163,8 @@ impl Framing {
             awaited: true,
             bodiless: false,
             refused_in_head: false,
+            later_minors: Vec::new(),
+            step_start: 0,
         }
     }
 
@@ -176,10 +195,18 @@ impl Framing {
         self.refused_in_head
     }
 
+    /// Where in the bytes accepted last a `1` is to be read: the last digits of versions later than 1.1, which are read as
+    /// that. *Source*: RFC 9110, 2.5.
+    pub fn later_minors(&self) -> &[usize] {
+        &self.later_minors
+    }
+
     /// Reads what came. *Errors*: why, and how many of the bytes may still be passed on.
     pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
+        self.later_minors.clear();
         let mut at = 0;
         while at < bytes.len() {
+            self.step_start = at;
             match self.step(&bytes[at..]) {
                 Ok(taken) => at += taken,
                 Err((taken, violation)) => {
@@ -272,18 +299,26 @@ impl Framing {
         let end = memchr::memchr(b'\n', bytes);
         let taken = end.map_or(bytes.len(), |end| end + 1);
         if self.head_bytes + taken > limit {
-            return Err((limit - self.head_bytes, Violation::TooLong));
+            let accepted = &bytes[..limit - self.head_bytes];
+            return Err((accepted.len(), self.too_long(accepted)));
         }
         self.head_bytes += taken;
         let Some(end) = end else {
             self.partial.extend_from_slice(bytes);
-            return Ok(taken);
+            let line = std::mem::take(&mut self.partial);
+            self.note_later_minor(&line, taken);
+            let is_other = self.state == State::Between && self.is_other_version(&line);
+            self.partial = line;
+            // At once: a parser would refuse it for another reason.
+            return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
+            self.note_later_minor(&bytes[..end], end);
             self.line(&bytes[..end])
         } else {
             let mut line = std::mem::take(&mut self.partial);
             line.extend_from_slice(&bytes[..end]);
+            self.note_later_minor(&line, end);
             let result = self.line(&line);
             line.clear();
             self.partial = line;
@@ -294,7 +329,27 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            Err(violation) => Err((end, violation)),
+            // The parser gets nothing of a line that is refused, as far as that has not come before.
+            Err(violation) => Err((0, violation)),
+        }
+    }
+
+    /// What is too long where a line of `accepted` and more has no room.
+    fn too_long(&self, accepted: &[u8]) -> Violation {
+        let is_target = self.state == State::Between && !self.is_response;
+        let has_target = self.partial.contains(&b' ') || accepted.contains(&b' ');
+        if is_target && has_target { Violation::TargetTooLong } else { Violation::TooLong }
+    }
+
+    /// Notes a later minor version in a start line as far as it came, of which the last `came` bytes are new.
+    fn note_later_minor(&mut self, line: &[u8], came: usize) {
+        if self.state != State::Between {
+            return;
+        }
+        let at = if self.is_response { later_minor_of_response(line) } else { later_minor_of_request(line) };
+        let known_bytes = line.len() - came;
+        if let Some(at) = at.filter(|at| *at >= known_bytes) {
+            self.later_minors.push(self.step_start + at - known_bytes);
         }
     }
 
@@ -327,6 +382,9 @@ impl Framing {
 
     fn start_line(&mut self, text: &[u8]) -> Result<State, Violation> {
         self.head = Head::default();
+        if self.is_other_version(text) {
+            return Err(Violation::Version);
+        }
         if self.is_response {
             self.head.http_10 = text.starts_with(b"HTTP/1.0");
             self.head.status = text
@@ -339,6 +397,13 @@ impl Framing {
             self.head.connect = text.starts_with(b"CONNECT ");
         }
         Ok(State::Headers)
+    }
+
+    /// Whether a start line, as far as it came, is of another major version than 1.
+    fn is_other_version(&self, line: &[u8]) -> bool {
+        let word = if self.is_response { Some(line) } else { line.split(|byte| *byte == b' ').nth(2) };
+        let major = word.and_then(|word| word.strip_prefix(b"HTTP/")).and_then(|version| version.first());
+        major.is_some_and(|major| major.is_ascii_digit() && *major != b'1')
     }
 
     fn header_line(&mut self, text: &[u8]) -> Result<(), Violation> {
@@ -354,8 +419,11 @@ impl Framing {
             }
             b't' => {
                 if let Some(value) = value_of(text, b"transfer-encoding")? {
-                    if self.head.chunked || self.head.http_10 || !value.eq_ignore_ascii_case(b"chunked") {
+                    if self.head.chunked || self.head.http_10 {
                         return Err(Violation::TransferCoding);
+                    }
+                    if !value.eq_ignore_ascii_case(b"chunked") {
+                        return Err(wrong_coding(value));
                     }
                     self.head.chunked = true;
                 }
@@ -379,7 +447,7 @@ impl Framing {
             });
         }
         match head.status {
-            101 => return Err(Violation::Unexpected),
+            101 => return Err(Violation::Switching),
             100..=199 => {
                 self.head_bytes = 0;
                 return Ok(State::Between);
@@ -393,6 +461,27 @@ impl Framing {
             _ => State::Opaque,
         })
     }
+}
+
+/// Where a request's start line, as far as it came, has the minor of a version later than 1.1.
+fn later_minor_of_request(line: &[u8]) -> Option<usize> {
+    match line.strip_suffix(b"\r").unwrap_or(line) {
+        [start @ .., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Some(start.len() + 8),
+        _ => None,
+    }
+}
+
+/// The same of a response's.
+fn later_minor_of_response(line: &[u8]) -> Option<usize> {
+    matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
+}
+
+/// What is wrong with codings that are not `chunked` alone.
+fn wrong_coding(value: &[u8]) -> Violation {
+    let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let last = codings.next_back().unwrap_or_default();
+    let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+    if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
 }
 
 /// The trimmed value of a header line if it has the (lower-case) name.

@@ -84,6 +84,8 @@ pub struct Guard {
     read_since: Cell<Option<u32>>,
     write_since: Cell<Option<u32>>,
     active: Cell<u32>,
+    /// To an origin: whether nothing of the request under way has been sent, so that nothing can answer it.
+    unsent: Cell<bool>,
     violation: Cell<Option<Violation>>,
     killed: Cell<bool>,
     draining: Cell<bool>,
@@ -109,6 +111,7 @@ impl Guard {
             read_since: Cell::new(None),
             write_since: Cell::new(None),
             active,
+            unsent: Cell::new(false),
             violation: Cell::new(None),
             killed: Cell::new(false),
             draining: Cell::new(false),
@@ -122,6 +125,7 @@ impl Guard {
         self.unflushed.set(true);
         self.active.set(self.clock.tick());
         if self.side == Side::Origin {
+            self.unsent.set(true);
             self.framing.borrow_mut().await_response(to_head);
             self.read_since.set(Some(self.clock.tick()));
         }
@@ -159,6 +163,11 @@ impl Guard {
             && !self.draining.get()
             && !self.killed.get()
             && self.framing.borrow().phase() == Phase::Between
+    }
+
+    /// Whether a request's head was refused, and nothing before it is still to be answered or sent.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused_in_head() && self.is_settled() && !self.unflushed.get()
     }
 
     /// Whose connection it is.
@@ -225,7 +234,9 @@ impl Guard {
         match (self.side, phase) {
             (_, Phase::Head) => past(&self.head_since, limits.head),
             (_, Phase::Body) => past(&self.read_since, limits.body),
-            (_, Phase::Refused) => quiet(limits.linger),
+            // What came before it is still to be answered.
+            (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
+            (Side::Origin, Phase::Refused) => quiet(limits.linger),
             (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
             (Side::Origin, Phase::Opaque) => past(&self.read_since, limits.body),
             (Side::Client, Phase::Between) => !self.is_busy() && quiet(limits.idle),
@@ -240,13 +251,15 @@ impl Guard {
         }
     }
 
-    /// Notes bytes that came. *Errors*: as [`Framing::accept`].
-    pub(super) fn on_read(&self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
+    /// Notes bytes that came, and makes later minor versions in them 1.1. *Errors*: as [`Framing::accept`].
+    pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
         let tick = self.clock.tick();
         self.read_since.set(None);
         self.active.set(tick);
         let mut framing = self.framing.borrow_mut();
-        let result = framing.accept(bytes);
+        // A response before its request is that to another one, or nobody's.
+        let result = if self.unsent.get() { Err((0, Violation::Unexpected)) } else { framing.accept(bytes) };
+        framing.later_minors().iter().for_each(|at| bytes[*at] = b'1');
         match framing.phase() {
             Phase::Head if self.head_since.get().is_none() => self.head_since.set(Some(tick)),
             Phase::Head => {}
@@ -266,6 +279,7 @@ impl Guard {
 
     pub(super) fn on_written(&self) {
         let tick = self.clock.tick();
+        self.unsent.set(false);
         self.write_since.set(None);
         self.active.set(tick);
         if self.read_since.get().is_some() {

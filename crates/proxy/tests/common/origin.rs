@@ -97,6 +97,7 @@ struct State {
     got: Vec<Got>,
     gates: HashMap<&'static str, Arc<Semaphore>>,
     connections: usize,
+    ended: usize,
 }
 
 impl State {
@@ -165,6 +166,13 @@ impl Origin {
         self.state.lock().expect("state").connections
     }
 
+    /// Waits until so many connections have ended.
+    pub async fn wait_for_ends(&self, count: usize) {
+        while self.state.lock().expect("state").ended < count {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+
     /// Waits until so many requests have come.
     pub async fn wait_for(&self, count: usize) {
         while self.count() < count {
@@ -177,7 +185,11 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         state.lock().expect("state").connections += 1;
-        connections.spawn(serve(stream, state.clone()));
+        let state = state.clone();
+        connections.spawn(async move {
+            serve(stream, state.clone()).await;
+            state.lock().expect("state").ended += 1;
+        });
     }
 }
 
