@@ -69,6 +69,8 @@ counters! {
     origin_connections,
     /// Requests sent to origins.
     origin_requests,
+    /// Informational responses (1xx) that came from origins before final ones.
+    informational,
     /// Responses whose fetch or storing failed after it had begun, so that nothing of them was kept.
     failed_fills,
     /// Body bytes sent to clients.

@@ -10,6 +10,7 @@ mod conditional_and_range;
 mod forward_and_reverse;
 mod framing_refused;
 mod https_origin;
+mod informational;
 mod limits;
 mod locality;
 mod log_of_requests;

@@ -188,16 +188,6 @@ async fn a_kept_connection_that_died_costs_no_request() {
 }
 
 #[tokio::test]
-async fn informational_responses_are_not_the_answer() {
-    let origin = Origin::start().await;
-    let early = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
-    origin.on("/a", Script::raw(early));
-    let proxy = TestProxy::forward().await;
-    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "ok");
-    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
-}
-
-#[tokio::test]
 async fn a_client_without_lengths_sees_a_cut_off_body_as_a_reset() {
     use tokio::io::AsyncReadExt;
     let origin = Origin::start().await;

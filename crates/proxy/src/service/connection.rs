@@ -69,6 +69,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         }
         // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
         let polled = connection.poll_without_shutdown(context);
+        if polled.is_pending() {
+            stream.announce(context);
+        }
         if polled.is_pending() && guard.is_draining() && !is_draining && guard.is_written() {
             // The rest of an answer has just been written: now it can end.
             context.waker().wake_by_ref();
@@ -179,7 +182,12 @@ impl Service<Request<Incoming>> for Front {
         {
             return Answer::Ready(Some(response));
         }
-        Answer::Pending(Box::pin(route::route(self.worker.clone(), self.client.clone(), request, started, at_ms)))
+        let (worker, client) = (self.worker.clone(), self.client.clone());
+        Answer::Pending(Box::pin(async move {
+            let response = route::route(worker, client.clone(), request, started, at_ms).await;
+            client.guard.answered();
+            response
+        }))
     }
 }
 

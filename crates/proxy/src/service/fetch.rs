@@ -14,6 +14,7 @@ use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
 
 use super::asked::Asked;
+use super::herald::Herald;
 use crate::rules::age::Times;
 use crate::rules::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::rules::conditional::{set_validation, validates};
@@ -28,6 +29,7 @@ use crate::rules::vary::{Vary, push_variant};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
 use crate::upstream::{Destination, FetchError, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
+use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
 
 /// What is fetched.
@@ -42,6 +44,7 @@ pub(super) struct Plan {
     stale: Option<Object>,
     to: Option<Destination>,
     head: RequestHead,
+    herald: Herald,
 }
 
 /// What the one who began the fetch is told.
@@ -101,6 +104,7 @@ impl Plan {
             stale,
             to,
             head,
+            herald: asked.herald(),
         }
     }
 
@@ -126,7 +130,8 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     let mut validates_stale = stale.as_ref().is_some_and(|stale| set_validation(&mut head.headers, stale));
     loop {
         let request_ms = worker.now_ms();
-        let (response, lease) = match exchange(&worker, &to, head, RequestBody::Empty).await {
+        let hear = |response: &Informational| plan.herald.announce(response);
+        let (response, lease) = match exchange(&worker, &to, head, RequestBody::Empty, &hear).await {
             Ok(got) => got,
             Err(error) => {
                 worker.stats.failed_fills.add(1);

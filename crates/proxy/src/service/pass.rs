@@ -40,7 +40,8 @@ pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> 
         }
         _ => RequestBody::Empty,
     };
-    match exchange(&asked.worker, &to, head, body).await {
+    let herald = asked.herald();
+    match exchange(&asked.worker, &to, head, body, &|response| herald.announce(response)).await {
         Ok((response, lease)) => {
             invalidate(&asked, &response).await;
             forward(asked, response, lease, why)

@@ -1,5 +1,7 @@
 //! One request to an origin and its response.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::stream::unfold;
@@ -11,6 +13,7 @@ use super::connect::connect;
 use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
 use crate::wire::framing::Violation;
+use crate::wire::informational::Informational;
 use crate::worker::Worker;
 
 /// Why there is no response.
@@ -81,12 +84,16 @@ impl Drop for Lease {
     }
 }
 
-/// Sends a request and waits for the response's head.
+/// Whoever is told of informational responses.
+pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
+
+/// Sends a request and waits for the head of the final response; `hear` is told of those before.
 pub(crate) async fn exchange(
     worker: &Rc<Worker>,
     to: &Destination,
     head: RequestHead,
     body: RequestBody,
+    hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
     if may_repeat {
@@ -94,7 +101,7 @@ pub(crate) async fn exchange(
             if kept.sender.ready().await.is_err() {
                 continue;
             }
-            match send(worker, to, kept, head.clone(), RequestBody::Empty).await {
+            match send(worker, to, kept, head.clone(), RequestBody::Empty, hear).await {
                 // A kept connection that broke had probably ended before the request was sent; bytes that came before it
                 // are no response to it.
                 Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
@@ -103,7 +110,7 @@ pub(crate) async fn exchange(
         }
     }
     let fresh = connect(worker, to).await?;
-    send(worker, to, fresh, head, body).await
+    send(worker, to, fresh, head, body, hear).await
 }
 
 async fn send(
@@ -112,14 +119,21 @@ async fn send(
     mut connection: Idle,
     head: RequestHead,
     body: RequestBody,
+    hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     worker.stats.origin_requests.add(1);
     connection.guard.begin(head.method == Method::HEAD);
     let is_reusable = body.is_empty();
     let fault = body.fault();
-    let response = connection.sender.send_request(head.with_body(body));
+    let mut response = pin!(connection.sender.send_request(head.with_body(body)));
+    let guard = connection.guard.clone();
     let lease = Lease { worker: worker.clone(), to: to.clone(), connection: Some(connection), is_reusable };
-    let result = response.await;
+    let result = poll_fn(|context| {
+        let polled = response.as_mut().poll(context);
+        guard.poll_informational(context).iter().for_each(hear);
+        polled
+    })
+    .await;
     match result {
         Ok(response) => Ok((response, lease)),
         Err(error) => match fault.and_then(|fault| fault.get()) {

@@ -16,6 +16,8 @@
 
 use std::fmt;
 
+use super::informational::{INFORMATIONAL_MAX, Informational};
+
 /// The most bytes of one chunk's extensions.
 const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
 /// The most bytes of a body's trailers.
@@ -50,6 +52,8 @@ pub enum Violation {
     StatusLine,
     /// A `101`: nothing here asks for another protocol.
     Switching,
+    /// More informational responses than may come before a final one.
+    TooManyInformational,
     /// Bytes that nobody asked for.
     Unexpected,
 }
@@ -70,6 +74,7 @@ impl fmt::Display for Violation {
             Violation::Version => "an HTTP version other than 1.0 and 1.1",
             Violation::StatusLine => "a bad status line",
             Violation::Switching => "a switch to another protocol",
+            Violation::TooManyInformational => "too many informational responses",
             Violation::Unexpected => "bytes that were not asked for",
         })
     }
@@ -142,6 +147,10 @@ pub struct Framing {
     /// For responses: whether one is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
+    /// Informational responses to the request, the one that is being read, and those that nobody has taken yet.
+    informational_count: u32,
+    informational_now: Option<Informational>,
+    informational: Vec<Informational>,
     refused_in_head: bool,
     /// Where in the bytes accepted last a `1` is to be read for a later minor version.
     later_minors: Vec<usize>,
@@ -162,6 +171,9 @@ impl Framing {
             is_response: false,
             awaited: true,
             bodiless: false,
+            informational_count: 0,
+            informational_now: None,
+            informational: Vec::new(),
             refused_in_head: false,
             later_minors: Vec::new(),
             step_start: 0,
@@ -177,6 +189,22 @@ impl Framing {
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;
+        self.informational_count = 0;
+    }
+
+    /// Whether the head of a final response is still to come, or the rest of it.
+    pub fn is_head_awaited(&self) -> bool {
+        self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
+    }
+
+    /// Whether informational responses have come that nobody has taken.
+    pub fn has_informational(&self) -> bool {
+        !self.informational.is_empty()
+    }
+
+    /// Takes the informational responses that have come.
+    pub fn take_informational(&mut self) -> Vec<Informational> {
+        std::mem::take(&mut self.informational)
     }
 
     /// Where the reader is.
@@ -374,6 +402,9 @@ impl Framing {
             _ if text[0] == b' ' || text[0] == b'\t' => Err(Violation::FoldedLine),
             State::Trailers => Ok(State::Trailers),
             _ => {
+                if let Some(now) = &mut self.informational_now {
+                    now.lines.push(text.to_vec());
+                }
                 self.header_line(text)?;
                 Ok(State::Headers)
             }
@@ -392,6 +423,9 @@ impl Framing {
                 .filter(|digits| digits.iter().all(u8::is_ascii_digit))
                 .map(|digits| digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
                 .ok_or(Violation::StatusLine)?;
+            let is_informational = (100..=199).contains(&self.head.status);
+            self.informational_now =
+                is_informational.then(|| Informational { status: self.head.status, lines: Vec::new() });
         } else {
             self.head.http_10 = text.ends_with(b"HTTP/1.0");
             self.head.connect = text.starts_with(b"CONNECT ");
@@ -449,7 +483,11 @@ impl Framing {
         match head.status {
             101 => return Err(Violation::Switching),
             100..=199 => {
-                self.head_bytes = 0;
+                self.informational_count += 1;
+                if self.informational_count > INFORMATIONAL_MAX {
+                    return Err(Violation::TooManyInformational);
+                }
+                self.informational.extend(self.informational_now.take());
                 return Ok(State::Between);
             }
             _ => {}

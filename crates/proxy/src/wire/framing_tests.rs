@@ -139,6 +139,33 @@ fn a_target_that_no_head_has_room_for_is_told_from_a_head_that_is_too_long() {
 }
 
 #[test]
+fn informational_responses_are_kept_and_bounded_in_number_and_bytes() {
+    let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    let last = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    let of = |count: u32, length: usize| {
+        let long = format!("HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n", "x".repeat(length));
+        format!("{}{long}{last}", hint.repeat(count as usize - 1))
+    };
+    let make = || Framing { head_bytes_max: 10_000, ..Framing::awaiting() };
+    check(make, of(INFORMATIONAL_MAX, 1).as_bytes(), Ok(Phase::Between));
+    check(make, of(INFORMATIONAL_MAX + 1, 1).as_bytes(), Err(Violation::TooManyInformational));
+    let room = 10_000 - of(1, 0).len();
+    check(make, of(1, room).as_bytes(), Ok(Phase::Between));
+    check(make, of(1, room + 1).as_bytes(), Err(Violation::TooLong));
+    for piece in [1, 7, 1000] {
+        let mut framing = make();
+        let mut found = Vec::new();
+        for chunk in of(2, 3).as_bytes().chunks(piece) {
+            framing.accept(chunk).expect("fine");
+            found.extend(framing.take_informational());
+        }
+        let expected = ["Link: </a>", "Link: xxx"]
+            .map(|line| Informational { status: 103, lines: vec![line.as_bytes().to_vec()] });
+        assert_eq!((found.as_slice(), framing.is_head_awaited()), (&expected[..], false), "in pieces of {piece}");
+    }
+}
+
+#[test]
 fn later_minor_versions_are_noted_where_they_are_however_they_arrive() {
     let requests = "GET / HTTP/1.2\r\nA: HTTP/1.2\r\n\r\nGET /HTTP/1.2 HTTP/1.1\r\n\r\nGET / HTTP/1.9\r\n\r\n";
     let responses = "HTTP/1.2 200 HTTP/1.2\r\nA: b\r\nContent-Length: 0\r\n\r\n";

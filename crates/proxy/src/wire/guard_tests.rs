@@ -131,3 +131,37 @@ fn what_comes_before_its_request_was_sent_is_no_response_to_it() {
     assert_eq!(guard.on_read(&mut extra), Err((0, Violation::Unexpected)));
     assert_eq!(guard.violation(), Some(Violation::Unexpected));
 }
+
+#[test]
+fn informational_responses_put_no_deadline_off() {
+    let (guard, clock) = guard(Side::Origin);
+    send(&guard);
+    let ticks = (0..100).find(|_| {
+        let overdue = guard.is_overdue();
+        read(&guard, b"HTTP/1.1 102 Processing\r\n\r\n".get(..).filter(|_| clock.tick() % 2 == 0).unwrap_or(b""));
+        clock.advance();
+        overdue
+    });
+    assert_eq!(ticks, Some(6));
+}
+
+#[test]
+fn what_is_announced_goes_out_before_an_answer_or_not_at_all() {
+    let (guard, _) = guard(Side::Client);
+    guard.begin(false);
+    guard.announce(b"a");
+    guard.announce(b"b");
+    assert_eq!(guard.take_announced(), Some(b"ab".to_vec()));
+    assert_eq!(guard.take_announced(), None);
+    guard.on_parser_writes();
+    guard.announce(b"c");
+    assert_eq!(guard.take_announced(), None, "the rest of the answer before is being written");
+    guard.on_flushed();
+    guard.answered();
+    assert_eq!(guard.take_announced(), Some(b"c".to_vec()), "first of all that is written next");
+    guard.on_parser_writes();
+    guard.announce(b"d");
+    guard.answered();
+    guard.on_flushed();
+    assert_eq!(guard.take_announced(), None, "it would be in the middle of the answer");
+}

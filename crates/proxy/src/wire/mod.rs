@@ -2,4 +2,5 @@
 
 pub mod framing;
 pub mod guard;
+pub mod informational;
 pub mod stream;

@@ -126,6 +126,9 @@ struct Front<S> {
     is_awaited: bool,
     /// What was read and not answered by the shortcut: hyper's next bytes.
     came: Vec<u8>,
+    /// Informational responses on their way out, and how much of them has gone.
+    announced: Vec<u8>,
+    announced_sent: usize,
     /// A response of the shortcut on its way out.
     head: Vec<u8>,
     body: Bytes,
@@ -147,6 +150,8 @@ impl<S> SharedStream<S> {
             stream,
             is_awaited: true,
             came: Vec::new(),
+            announced: Vec::new(),
+            announced_sent: 0,
             head: Vec::new(),
             body: Bytes::new(),
             sent: 0,
@@ -157,6 +162,14 @@ impl<S> SharedStream<S> {
     /// The stream alone; `None` while somebody else has a share of it.
     pub fn into_inner(self) -> Option<GuardedStream<S>> {
         Rc::into_inner(self.0).map(|front| front.into_inner().stream)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> SharedStream<S> {
+    /// Writes the informational responses that are there, as far as they can go out now. An error comes again where the
+    /// answer behind them is written.
+    pub fn announce(&self, context: &mut Context<'_>) {
+        _ = self.0.borrow_mut().poll_announced(context);
     }
 }
 
@@ -208,6 +221,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Front<S> {
+    /// Writes what was announced, where the next byte begins a response; pending where the client does not take it.
+    fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.announced.is_empty() {
+                match self.stream.guard.take_announced() {
+                    Some(announced) => self.announced = announced,
+                    None => return Poll::Ready(Ok(())),
+                }
+            }
+            let left = &self.announced[self.announced_sent..];
+            match std::task::ready!(Pin::new(&mut self.stream).poll_write(context, left))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.announced_sent += count,
+            }
+            if self.announced_sent == self.announced.len() {
+                self.announced = Vec::new();
+                self.announced_sent = 0;
+            }
+        }
+    }
+
     /// Writes what the shortcut has answered; nothing else is read or written before it is out.
     fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.head.is_empty() {
@@ -259,7 +293,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SharedStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_write(context, bytes)
+        let front = &mut *self.0.borrow_mut();
+        std::task::ready!(front.poll_announced(context))?;
+        front.stream.guard.on_parser_writes();
+        Pin::new(&mut front.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -267,7 +304,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_write_vectored(context, slices)
+        let front = &mut *self.0.borrow_mut();
+        std::task::ready!(front.poll_announced(context))?;
+        front.stream.guard.on_parser_writes();
+        Pin::new(&mut front.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

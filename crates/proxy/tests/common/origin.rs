@@ -19,6 +19,8 @@ pub struct Script {
 #[derive(Clone, Debug)]
 enum Step {
     Send(Vec<u8>),
+    /// The same bytes again and again, as long as they are taken.
+    Repeat(Vec<u8>),
     /// Waits until the test releases a gate.
     Wait(&'static str),
     /// Never goes on.
@@ -57,6 +59,12 @@ impl Script {
     /// A wait for the gate of that name.
     pub fn wait(mut self, gate: &'static str) -> Script {
         self.steps.push(Step::Wait(gate));
+        self
+    }
+
+    /// The same bytes for ever.
+    pub fn endless(mut self, bytes: &[u8]) -> Script {
+        self.steps.push(Step::Repeat(bytes.to_vec()));
         self
     }
 
@@ -213,6 +221,11 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                         return;
                     }
                 }
+                Step::Repeat(bytes) => loop {
+                    if stream.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                },
                 Step::Wait(gate) => {
                     let gate = state.lock().expect("state").gate(gate);
                     gate.acquire().await.expect("open for ever").forget();
