@@ -315,6 +315,13 @@ pub struct ProxyArguments {
     /// Keep Surrogate-Key and Cache-Tag of responses from clients
     #[arg(long)]
     pub strip_tags: bool,
+    /// A proxy in front of this one, as 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers are passed on;
+    /// from others they are removed; may be given again
+    #[arg(long, value_name = "NET")]
+    pub trust_forwarded: Vec<ClientNet>,
+    /// Do not tell the origin who asked, in Forwarded, X-Forwarded-For and X-Forwarded-Proto
+    #[arg(long)]
+    pub no_forwarded: bool,
     #[command(flatten)]
     pub admin: AdminArguments,
     /// Device of the store, made where it is absent: a path, `disk:/dev/sdb`, `memory:2G`
@@ -423,6 +430,7 @@ mod tests {
             "nectary proxy --listen :80 --store ./a --io fast",
             "nectary proxy --listen :80 --store ./a --admit sometimes",
             "nectary proxy --listen :80 --store ./a --write-budget 50G",
+            "nectary proxy --listen :80 --store ./a --trust-forwarded everybody",
             "nectary store",
             "nectary store get ./a",
             "nectary store purge ./a",

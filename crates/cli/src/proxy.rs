@@ -10,7 +10,7 @@ use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status, allocator};
-use nectary_proxy::{Proxy, ProxyOptions};
+use nectary_proxy::{ForwardedOptions, Proxy, ProxyOptions};
 use nectary_store::{OpenOptions, Spans};
 
 use crate::arguments::ProxyArguments;
@@ -93,6 +93,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),
         strip_tags: arguments.strip_tags,
+        forwarded: ForwardedOptions { trusted: arguments.trust_forwarded.clone(), is_silent: arguments.no_forwarded },
         admin: arguments.admin.options()?,
         ..ProxyOptions::default()
     })

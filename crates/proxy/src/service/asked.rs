@@ -26,6 +26,8 @@ pub(crate) struct Client {
     /// Whether it may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
+    /// Whether it is believed what it says of how its requests came to it.
+    pub is_trusted: bool,
     /// Whether it came to an address for administration.
     pub is_admin: bool,
     pub guard: Rc<Guard>,

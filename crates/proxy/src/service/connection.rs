@@ -39,6 +39,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         address,
         is_admitted: worker.options.admits(address.ip()),
         is_loopback: is_loopback(address.ip()),
+        is_trusted: worker.options.forwarded.trusts(address.ip()),
         is_admin: door == Door::Admin,
         guard: guard.clone(),
         is_at_fault: Default::default(),

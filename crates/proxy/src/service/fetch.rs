@@ -28,7 +28,7 @@ use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
-use crate::upstream::{Destination, FetchError, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
+use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
 use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
 
@@ -68,23 +68,23 @@ impl Asked {
 
     /// Where this request goes, and its head for there.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
-        let client = self.client.address.ip();
-        let (origin, authority, forwarded_for) = match &self.worker.mode {
-            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone(), Some(client)),
+        // Only a reverse proxy speaks for its origin; nobody else needs to know who asks.
+        let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
+        let forwarding = Forwarding {
+            peer: self.client.address.ip(),
+            is_trusted: self.client.is_trusted,
+            is_told: is_reverse && !self.worker.options.forwarded.is_silent,
+        };
+        let (origin, authority) = match &self.worker.mode {
+            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone()),
             Mode::Forward => {
                 let origin = Origin::of(&self.uri);
                 let authority = origin.as_ref().map(Origin::authority).unwrap_or_default();
-                (origin, authority, None)
+                (origin, authority)
             }
         };
-        let head = RequestHead::new(
-            self.method.clone(),
-            &self.uri,
-            &self.headers,
-            &authority,
-            &self.worker.via,
-            forwarded_for,
-        );
+        let head =
+            RequestHead::new(self.method.clone(), &self.uri, &self.headers, &authority, &self.worker.via, &forwarding);
         let reach = self.reach();
         (origin.map(|origin| Destination { origin, reach }), head)
     }

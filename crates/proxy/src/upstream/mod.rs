@@ -6,11 +6,13 @@
 
 mod connect;
 mod exchange;
+mod forwarding;
 mod request;
 mod socket;
 
 pub(crate) use connect::{connect_tcp, read_certificates};
 pub(crate) use exchange::{FetchError, Lease, exchange, pieces};
+pub(crate) use forwarding::Forwarding;
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 
 use std::cell::{OnceCell, RefCell};
