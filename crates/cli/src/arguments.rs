@@ -360,6 +360,10 @@ pub struct ProxyArguments {
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
     #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
     pub default_ttl: Vec<Rule>,
+    /// Store responses with Set-Cookie as if they had none; otherwise they are stored where they are `public`, or without the
+    /// cookie where they say `no-cache="set-cookie"`
+    #[arg(long)]
+    pub store_set_cookie: bool,
     /// Where to log requests: a file, - for the standard output, or none
     #[arg(long, value_name = "PATH", value_parser = parse_access_log, default_value = "none")]
     pub access_log: AccessLog,

@@ -35,6 +35,8 @@ pub struct ProxyOptions {
     pub connect_ports: Vec<u16>,
     /// Whether clients do not see `Surrogate-Key` and `Cache-Tag` of responses.
     pub strip_tags: bool,
+    /// Whether responses with `Set-Cookie` are stored as if they had none.
+    pub store_set_cookie: bool,
     /// What is believed, and told, of how requests came.
     pub forwarded: ForwardedOptions,
     /// Who may purge over HTTP; nobody by default.
@@ -55,6 +57,7 @@ impl Default for ProxyOptions {
             origin_ca: None,
             connect_ports: vec![443],
             strip_tags: false,
+            store_set_cookie: false,
             forwarded: ForwardedOptions::default(),
             admin: AdminOptions::default(),
             limits: Limits::default(),

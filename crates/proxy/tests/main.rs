@@ -7,6 +7,7 @@ mod clients_from_elsewhere;
 mod collapsed_misses;
 mod common;
 mod conditional_and_range;
+mod cookies;
 mod forward_and_reverse;
 mod forwarding;
 mod framing_refused;

@@ -7,6 +7,7 @@ pub mod age;
 pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
+pub mod cookies;
 pub mod default_ttl;
 pub mod freshness;
 pub mod hop;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use futures_util::StreamExt;
 use http::header::{TRANSFER_ENCODING, VIA};
-use http::{HeaderMap, HeaderName, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
@@ -18,6 +18,7 @@ use super::herald::Herald;
 use crate::rules::age::Times;
 use crate::rules::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::rules::conditional::{set_validation, validates};
+use crate::rules::cookies::{self, Cookies};
 use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::origin_of;
@@ -49,10 +50,10 @@ pub(super) struct Plan {
 
 /// What the one who began the fetch is told.
 pub(super) enum Told {
-    /// The response with this status is being stored: read along.
-    Streaming(u16),
-    /// The stored response still holds.
-    Refreshed(Object),
+    /// The response with this status is being stored: read along. The cookies are for the asker alone.
+    Streaming(u16, Vec<HeaderValue>),
+    /// The stored response still holds; the cookies likewise.
+    Refreshed(Object, Vec<HeaderValue>),
     /// The response is not stored: it is for the asker alone.
     Direct(Response<Incoming>, Lease),
     /// There is no response.
@@ -150,13 +151,19 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
                 // It gets the tags of the 304, and keeps those that it has.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
-                let mut headers = merged(stored, &parts.headers);
+                let mut fresh = parts.headers.clone();
+                let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
+                    Vec::new()
+                } else {
+                    cookies::take(&mut fresh)
+                };
+                let mut headers = merged(stored, &fresh);
                 if worker.options.strip_tags {
                     strip(&mut headers);
                 }
                 // Its place in the store is the one of these names.
                 if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
-                    refresh(&plan, fill, object, &headers, times, tell).await;
+                    refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
                 }
             }
@@ -199,7 +206,7 @@ async fn refresh(
     object: &Object,
     headers: &HeaderMap,
     times: Times,
-    tell: oneshot::Sender<Told>,
+    (tell, cookies): (oneshot::Sender<Told>, Vec<HeaderValue>),
 ) {
     let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.worker.default_ttl)) {
         Found::Response(stored) => stored.head.status,
@@ -210,11 +217,11 @@ async fn refresh(
         None => Err(()),
     };
     let told = match result {
-        Ok(object) => Told::Refreshed(object),
+        Ok(object) => Told::Refreshed(object, cookies),
         Err(()) => {
             plan.worker.stats.failed_fills.add(1);
             // The origin has just confirmed it, so what is there may be served although the store cannot note that.
-            Told::Refreshed(object.clone())
+            Told::Refreshed(object.clone(), cookies)
         }
     };
     _ = tell.send(told);
@@ -246,6 +253,7 @@ async fn fetch_body(
     if worker.options.strip_tags {
         strip(&mut headers);
     }
+    let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
     let metadata = (is_tagged && verdict.is_storable() && !is_close_delimited)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
@@ -269,7 +277,7 @@ async fn fetch_body(
         return;
     }
     // Whether somebody still waits for it makes no difference.
-    _ = tell.send(Told::Streaming(status.as_u16()));
+    _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
     let mut pieces = pieces(response.into_body(), lease);
     while let Some(piece) = pieces.next().await {
         let written = match piece {
@@ -300,10 +308,19 @@ fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
 }
 
+/// Whether cookies are stored with the response that has these headers.
+fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
+    let directives = ResponseDirectives::parse(headers);
+    cookies::cookies(headers, &directives, worker.options.store_set_cookie) == Cookies::Kept
+}
+
 fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {
     let directives = ResponseDirectives::parse(response.headers());
     let default_ttl_s = plan.worker.default_ttl.for_key(&plan.key);
     let (status, headers) = (response.status(), response.headers());
     let freshness = lifetime(status, headers, &directives, default_ttl_s, times.response_ms);
+    if cookies::cookies(headers, &directives, plan.worker.options.store_set_cookie) == Cookies::Forbidding {
+        return Storability::SetCookie;
+    }
     storability(&Method::GET, &plan.headers, &plan.directives, status, headers, &directives, freshness)
 }

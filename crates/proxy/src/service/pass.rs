@@ -18,6 +18,7 @@ use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
 use crate::rules::cache_control::ResponseDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::cookies::{Cookies, cookies};
 use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
@@ -87,6 +88,9 @@ fn forget_if_storable(asked: &Asked, response: &Response<Incoming>) {
     let default_ttl_s = asked.worker.default_ttl.for_key(&asked.key);
     let freshness = lifetime(status, headers, &directives, default_ttl_s, asked.at_ms);
     let request = &asked.directives;
+    if cookies(headers, &directives, asked.worker.options.store_set_cookie) == Cookies::Forbidding {
+        return;
+    }
     if storability(&asked.method, &asked.headers, request, status, headers, &directives, freshness).is_storable() {
         asked.worker.memo.borrow_mut().remove(&asked.key);
     }
