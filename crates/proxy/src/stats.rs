@@ -43,6 +43,8 @@ counters! {
     revalidated,
     /// Of these: passed on from the origin and not stored.
     passed,
+    /// Of these, passed on and not stored because their body is longer than the store takes; part of `passed`.
+    too_large,
     /// Of these: refused or answered by the proxy itself.
     own_responses,
     /// Of these: failed at the origin (502, 504).

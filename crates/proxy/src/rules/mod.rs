@@ -15,6 +15,7 @@ pub mod host;
 pub mod invalidate;
 pub mod key;
 pub mod list;
+pub mod multipart;
 pub mod range;
 pub mod serve;
 pub mod storable;

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::asked::Asked;
 use super::fetch::{self, Plan, Told};
 use super::locality;
-use super::pass;
+use super::pass::{self, Size};
 use super::reply::{Source, failed, from_stored, own};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
@@ -143,7 +143,8 @@ async fn lead(asked: Asked, why: Forward, reader: FillReader, told: oneshot::Rec
             let response = answer(asked, object, age_s, forwarded(Some(304), stored), Outcome::Revalidated);
             with_cookies(response, cookies)
         }
-        Ok(Told::Direct(response, lease)) => pass::forward(asked, response, lease, why),
+        Ok(Told::Direct(response, lease)) => pass::forward(asked, response, lease, why, Size::Any),
+        Ok(Told::TooLarge(response, lease)) => pass::forward(asked, response, lease, why, Size::TooLarge),
         Ok(Told::Failed(error)) => failed(&asked, &error, forwarded(None, false)),
         Err(_) => failed(&asked, &broken(), forwarded(None, false)),
     }

@@ -56,6 +56,8 @@ pub(super) enum Told {
     Refreshed(Object, Vec<HeaderValue>),
     /// The response is not stored: it is for the asker alone.
     Direct(Response<Incoming>, Lease),
+    /// The response could be stored, but is too long for the store: for the asker alone.
+    TooLarge(Response<Incoming>, Lease),
     /// There is no response.
     Failed(FetchError),
 }
@@ -271,9 +273,11 @@ async fn fetch_body(
         // So that what clients are told of it is true.
         fill.wait_for_room(&variant, &metadata, bytes).await;
     }
+    let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
         drop(fill);
-        _ = tell.send(Told::Direct(response, lease));
+        let told = if is_too_large { Told::TooLarge(response, lease) } else { Told::Direct(response, lease) };
+        _ = tell.send(told);
         return;
     }
     // Whether somebody still waits for it makes no difference.

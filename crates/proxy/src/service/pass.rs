@@ -45,14 +45,29 @@ pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> 
     match exchange(&asked.worker, &to, head, body, &|response| herald.announce(response)).await {
         Ok((response, lease)) => {
             invalidate(&asked, &response).await;
-            forward(asked, response, lease, why)
+            forward(asked, response, lease, why, Size::Any)
         }
         Err(error) => failed(&asked, &error, unanswered),
     }
 }
 
+/// Whether its size is why a response is not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// It is not.
+    Any,
+    /// It is longer than the store takes.
+    TooLarge,
+}
+
 /// Passes back a response that is not stored.
-pub(super) fn forward(asked: Asked, response: Response<Incoming>, lease: Lease, why: Forward) -> Response<ReplyBody> {
+pub(super) fn forward(
+    asked: Asked,
+    response: Response<Incoming>,
+    lease: Lease,
+    why: Forward,
+    size: Size,
+) -> Response<ReplyBody> {
     forget_if_storable(&asked, &response);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
@@ -60,11 +75,15 @@ pub(super) fn forward(asked: Asked, response: Response<Incoming>, lease: Lease, 
         strip(&mut parts.headers);
     }
     parts.headers.append(VIA, asked.worker.via.clone());
-    let status = Some(parts.status.as_u16());
-    let cache_status = CacheStatus::Forwarded { why, status, stored: false, collapsed: false };
+    let status = parts.status.as_u16();
+    let cache_status = match size {
+        Size::Any => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
+        Size::TooLarge => CacheStatus::TooLarge { why, status },
+    };
     parts.headers.append(CACHE_STATUS, cache_status.value());
     let length = body.size_hint().exact();
     let outcome = match why {
+        _ if size == Size::TooLarge => Outcome::TooLarge,
         Forward::Method | Forward::Bypass => Outcome::Bypass,
         _ => Outcome::Pass,
     };

@@ -1,6 +1,6 @@
 //! Responses to clients.
 //!
-//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, a part,
+//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in parts,
 //! `304` or `416`; `Age`, `Cache-Status`, and what is logged.
 
 use std::ops::Range;
@@ -17,6 +17,7 @@ use crate::access_log::{Line, Outcome};
 use crate::body::{Content, ReplyBody, Ticket};
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
+use crate::rules::multipart::Multipart;
 use crate::rules::range::{Wanted, wanted};
 use crate::stored::response::StoredResponse;
 use crate::upstream::{BodyFault, FetchError};
@@ -97,7 +98,7 @@ pub(crate) fn from_stored(
     let body_bytes = source.body_bytes();
     let features = question.features;
     let mut status = stored.head.status;
-    let mut range = None;
+    let (mut range, mut parts) = (None, None);
     if features.is_conditional
         && is_not_modified(question.method, &headers, status, &stored.headers(), stored.stored.response_ms)
     {
@@ -114,13 +115,24 @@ pub(crate) fn from_stored(
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
+            // A fetch under way is read from the front, and only once.
+            Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
+                status = StatusCode::PARTIAL_CONTENT;
+                parts = Some(Multipart::new(&several, stored.headers().get(CONTENT_TYPE), size));
+            }
+            Wanted::Parts(_) => {}
             Wanted::Unsatisfiable => status = StatusCode::RANGE_NOT_SATISFIABLE,
         }
     }
     let has_body = question.method != Method::HEAD
         && status != StatusCode::NOT_MODIFIED
         && status != StatusCode::RANGE_NOT_SATISFIABLE;
-    let content = if has_body { source.content(range.clone()) } else { Content::Empty };
+    let multipart_type = parts.as_ref().map(|parts| parts.content_type.clone());
+    let content = match (&source, parts) {
+        _ if !has_body => Content::Empty,
+        (Source::Object(object), Some(parts)) => Content::of_parts(object, parts),
+        _ => source.content(range.clone()),
+    };
     let ticket = log(question, &headers, status, &content, outcome, body_bytes);
 
     headers.clear();
@@ -137,6 +149,9 @@ pub(crate) fn from_stored(
     }
     if let (Some(range), Some(size)) = (&range, body_bytes) {
         headers.insert(CONTENT_RANGE, text_value(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
+    }
+    if let Some(multipart_type) = multipart_type {
+        headers.insert(CONTENT_TYPE, multipart_type);
     }
     if status == StatusCode::RANGE_NOT_SATISFIABLE {
         headers.insert(CONTENT_RANGE, text_value(format!("bytes */{}", body_bytes.unwrap_or(0))));
