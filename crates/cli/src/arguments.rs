@@ -360,6 +360,9 @@ pub struct ProxyArguments {
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
     #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
     pub default_ttl: Vec<Rule>,
+    /// Ignore no-cache, max-age and min-fresh of requests (and Pragma): package clients send them with every request
+    #[arg(long)]
+    pub ignore_request_cache_control: bool,
     /// Store responses with Set-Cookie as if they had none; otherwise they are stored where they are `public`, or without the
     /// cookie where they say `no-cache="set-cookie"`
     #[arg(long)]

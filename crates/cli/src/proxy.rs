@@ -93,6 +93,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),
         strip_tags: arguments.strip_tags,
+        ignore_request_cache_control: arguments.ignore_request_cache_control,
         store_set_cookie: arguments.store_set_cookie,
         forwarded: ForwardedOptions { trusted: arguments.trust_forwarded.clone(), is_silent: arguments.no_forwarded },
         admin: arguments.admin.options()?,

@@ -35,6 +35,8 @@ pub struct ProxyOptions {
     pub connect_ports: Vec<u16>,
     /// Whether clients do not see `Surrogate-Key` and `Cache-Tag` of responses.
     pub strip_tags: bool,
+    /// Whether requests cannot demand a fresher response than its lifetime gives.
+    pub ignore_request_cache_control: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub store_set_cookie: bool,
     /// What is believed, and told, of how requests came.
@@ -57,6 +59,7 @@ impl Default for ProxyOptions {
             origin_ca: None,
             connect_ports: vec![443],
             strip_tags: false,
+            ignore_request_cache_control: false,
             store_set_cookie: false,
             forwarded: ForwardedOptions::default(),
             admin: AdminOptions::default(),

@@ -88,6 +88,12 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
+    /// Without what only demands a fresher response than the origin's lifetime gives: `no-cache`, `max-age`, `min-fresh` and
+    /// `Pragma`. That nothing is to be stored, or fetched, holds.
+    pub fn without_demands(self) -> RequestDirectives {
+        RequestDirectives { no_cache: false, max_age: None, min_fresh: None, ..self }
+    }
+
     /// Reads a request's headers.
     pub fn parse(headers: &HeaderMap) -> RequestDirectives {
         let mut found = RequestDirectives::default();
@@ -225,6 +231,15 @@ mod tests {
             (&[("cache-control", "min-fresh=9")], |d| d.min_fresh == Some(9)),
             (&[("cache-control", "max-age=x")], |d| d.max_age == Some(0)),
             (&[("cache-control", "only-if-cached, no-store")], |d| d.only_if_cached && d.no_store),
+            (&[("cache-control", "no-cache, max-age=0, min-fresh=5, max-stale=7, no-store, only-if-cached")], |d| {
+                let rest = RequestDirectives {
+                    no_store: true,
+                    only_if_cached: true,
+                    max_stale: Some(7),
+                    ..Default::default()
+                };
+                d.without_demands() == rest
+            }),
         ];
         for (lines, holds) in table {
             let found = RequestDirectives::parse(&headers(lines));

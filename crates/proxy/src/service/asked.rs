@@ -137,8 +137,12 @@ impl Features {
         }
     }
 
-    /// The directives of the headers in which these were found.
-    pub fn directives(&self, headers: &HeaderMap) -> RequestDirectives {
-        if self.has_directives { RequestDirectives::parse(headers) } else { RequestDirectives::default() }
+    /// The directives of the headers in which these were found, as far as the operator lets them count.
+    pub fn directives(&self, worker: &Worker, headers: &HeaderMap) -> RequestDirectives {
+        if !self.has_directives {
+            return RequestDirectives::default();
+        }
+        let found = RequestDirectives::parse(headers);
+        if worker.options.ignore_request_cache_control { found.without_demands() } else { found }
     }
 }

@@ -59,7 +59,9 @@ pub(super) fn resident(
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
         return None;
     };
-    let Verdict::Serve { age_s, ttl_s } = decide(&stored.stored, &features.directives(request.headers()), at_ms) else {
+    let Verdict::Serve { age_s, ttl_s } =
+        decide(&stored.stored, &features.directives(worker, request.headers()), at_ms)
+    else {
         return None;
     };
     // A body in fragments may have lost some; the long way checks that.

@@ -34,7 +34,7 @@ pub(super) async fn route(
     }
     let features = Features::of(&parts.headers);
     let asked = Asked {
-        directives: features.directives(&parts.headers),
+        directives: features.directives(&worker, &parts.headers),
         worker,
         client,
         method: parts.method,
