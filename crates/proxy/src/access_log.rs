@@ -336,7 +336,7 @@ mod tests {
             log.push(&line(&long, None));
         }
         assert!(log.lines.len() < KEPT_BYTES_MAX + (2 << 20));
-        let reader = crate::stats::StatsReader::new(vec![stats]);
+        let reader = crate::stats::StatsReader::new(vec![stats], Arc::default());
         assert!(reader.snapshot().log_lines_lost > 10);
         drop(receiver);
         let lost = reader.snapshot().log_lines_lost;

@@ -65,11 +65,11 @@ impl Content {
         let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);
         let pieces = unfold(state, async |(object, mut sections, mut under_way)| {
             loop {
-                if let Some(reader) = &mut under_way {
-                    if let Some(piece) = reader.next().await {
-                        let piece = piece.map_err(|error| BodyError(error.to_string()));
-                        return Some((piece, (object, sections, under_way)));
-                    }
+                if let Some(reader) = &mut under_way
+                    && let Some(piece) = reader.next().await
+                {
+                    let piece = piece.map_err(|error| BodyError(error.to_string()));
+                    return Some((piece, (object, sections, under_way)));
                 }
                 match sections.next()? {
                     Section::Text(text) => return Some((Ok(text), (object, sections, None))),

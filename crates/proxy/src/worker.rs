@@ -28,7 +28,7 @@ use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
 use crate::service::connection;
-use crate::stats::WorkerStats;
+use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
 use crate::values::Values;
 use crate::wire::guard::{Clock, Deadlines, Guard, Side, TICK};
@@ -77,6 +77,8 @@ pub(crate) struct Worker {
     pub default_ttl: DefaultTtl,
     pub store: Spans,
     pub stats: Arc<WorkerStats>,
+    /// Whether the origin of a reverse proxy takes connections, as all workers see it.
+    pub origin: Arc<OriginState>,
     pub upstream: Upstream,
     pub memo: RefCell<Memo>,
     pub values: RefCell<Values>,
@@ -114,6 +116,7 @@ impl Worker {
         options: Arc<ProxyOptions>,
         store: Spans,
         stats: Arc<WorkerStats>,
+        origin: Arc<OriginState>,
         log: Option<LogBuffer>,
         instance: u32,
     ) -> Rc<Worker> {
@@ -148,6 +151,7 @@ impl Worker {
             mode,
             store,
             stats,
+            origin,
             upstream: Upstream::default(),
             memo: RefCell::new(Memo::new()),
             values: RefCell::new(Values::new()),

@@ -14,7 +14,7 @@ use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;
-use crate::worker::Worker;
+use crate::worker::{Mode, Worker};
 
 /// Why there is no response.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -109,7 +109,11 @@ pub(crate) async fn exchange(
             }
         }
     }
-    let fresh = connect(worker, to).await?;
+    let fresh = connect(worker, to).await;
+    if matches!(worker.mode, Mode::Reverse { .. }) {
+        worker.origin.note(fresh.as_ref().err());
+    }
+    let fresh = fresh?;
     send(worker, to, fresh, head, body, hear).await
 }
 
