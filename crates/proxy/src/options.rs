@@ -93,7 +93,7 @@ pub fn is_loopback(address: IpAddr) -> bool {
 pub struct ForwardedOptions {
     /// The proxies in front of this one, which are believed; from anybody else such headers are removed.
     pub trusted: Vec<ClientNet>,
-    /// Whether a reverse proxy tells its origin nothing of its own.
+    /// Whether a reverse proxy tells its origin nothing about its clients.
     pub is_silent: bool,
 }
 

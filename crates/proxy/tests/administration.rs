@@ -66,7 +66,7 @@ async fn a_purge_that_another_proxy_relays_is_refused_unless_the_operator_allows
     assert!(is_hit(&refusing, &origin).await);
     let allowing = holding(&origin, AdminOptions { token: Some(token()), relayed: true, ..listener() }).await;
     for relay in relays {
-        assert_eq!(purge(allowing.address, &origin, &[relay]).await.status, 401, "the token is asked for all the same");
+        assert_eq!(purge(allowing.address, &origin, &[relay]).await.status, 401, "the token is needed all the same");
         assert_eq!(purge(allowing.address, &origin, &[AUTHORIZATION, relay]).await.status, 200, "{relay}");
         assert!(!is_hit(&allowing, &origin).await && is_hit(&allowing, &origin).await);
     }

@@ -16,7 +16,7 @@ const RELAYED: [&str; 6] =
 /// What is served on addresses that are not for administration.
 const SERVED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
 
-/// Refuses a purge that may not be asked for so.
+/// Refuses a purge that this client may not request, or not in this way.
 pub(super) fn refuse_purge(asked: &Asked) -> Option<Response<ReplyBody>> {
     let refusal = refusal_of_purge(asked);
     if refusal.is_some() {

@@ -84,7 +84,7 @@ impl Drop for Lease {
     }
 }
 
-/// Whoever is told of informational responses.
+/// What is called for each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
 /// Sends a request and waits for the head of the final response; `hear` is told of those before.

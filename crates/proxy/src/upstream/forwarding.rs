@@ -38,7 +38,7 @@ impl Forwarding {
             return;
         }
         let peer = self.peer.to_canonical();
-        // What a trusted peer has begun is gone on with; a second list that lacks its part would tell another way.
+        // The list that a trusted peer sent is extended; another one, without the peer's part, would contradict it.
         let (has_one, has_other) = (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR));
         if has_one || !has_other {
             let mut own = match peer {

@@ -153,7 +153,7 @@ impl Guard {
         }
     }
 
-    /// To an origin: the informational responses that have come; whoever asks is woken when more have.
+    /// To an origin: the informational responses that have come. The caller is woken when more have.
     pub fn poll_informational(&self, context: &Context<'_>) -> Vec<Informational> {
         let mut listener = self.listener.borrow_mut();
         if !listener.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {

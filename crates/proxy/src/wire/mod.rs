@@ -4,3 +4,4 @@ pub mod framing;
 pub mod guard;
 pub mod informational;
 pub mod stream;
+mod violation;
