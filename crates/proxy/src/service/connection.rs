@@ -62,7 +62,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
             && !guard.is_draining()
             && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
         {
-            return if stream.is_refused() { Poll::Ready(Ended::Refused) } else { Poll::Pending };
+            return if guard.violation().is_some() && stream.is_refused() {
+                Poll::Ready(Ended::Refused)
+            } else {
+                Poll::Pending
+            };
         }
         if guard.is_draining() && !is_draining && guard.is_written() {
             is_draining = true;
@@ -70,14 +74,14 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         }
         // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
         let polled = connection.poll_without_shutdown(context);
-        if polled.is_pending() {
+        if polled.is_pending() && guard.has_announced() {
             stream.announce(context);
         }
         if polled.is_pending() && guard.is_draining() && !is_draining && guard.is_written() {
             // The rest of an answer has just been written: now it can end.
             context.waker().wake_by_ref();
         }
-        if polled.is_pending() && stream.is_refused() {
+        if polled.is_pending() && guard.violation().is_some() && stream.is_refused() {
             return Poll::Ready(Ended::Refused);
         }
         if polled.is_pending() && is_draining && guard.is_settled() {

@@ -118,7 +118,7 @@ pub(crate) fn from_stored(
             // A fetch under way is read from the front, and only once.
             Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
                 status = StatusCode::PARTIAL_CONTENT;
-                parts = Some(Multipart::new(&several, stored.headers().get(CONTENT_TYPE), size));
+                parts = Some(multipart(&several, stored, size));
             }
             Wanted::Parts(_) => {}
             Wanted::Unsatisfiable => status = StatusCode::RANGE_NOT_SATISFIABLE,
@@ -127,10 +127,13 @@ pub(crate) fn from_stored(
     let has_body = question.method != Method::HEAD
         && status != StatusCode::NOT_MODIFIED
         && status != StatusCode::RANGE_NOT_SATISFIABLE;
-    let multipart_type = parts.as_ref().map(|parts| parts.content_type.clone());
+    let mut multipart_type = None;
     let content = match (&source, parts) {
         _ if !has_body => Content::Empty,
-        (Source::Object(object), Some(parts)) => Content::of_parts(object, parts),
+        (Source::Object(object), Some(parts)) => {
+            multipart_type = Some(parts.content_type.clone());
+            Content::of_parts(object, *parts)
+        }
         _ => source.content(range.clone()),
     };
     let ticket = log(question, &headers, status, &content, outcome, body_bytes);
@@ -161,6 +164,12 @@ pub(crate) fn from_stored(
     headers.insert(AGE, question.worker.values.borrow_mut().age(age_s));
     headers.append(CACHE_STATUS, cache_status);
     finish(question.client, status, headers, content, ticket)
+}
+
+/// Several parts of a stored response; rare, and out of the way of all others.
+#[cold]
+fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> Box<Multipart> {
+    Box::new(Multipart::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
 }
 
 /// Logs a response that is as good as sent, or makes the ticket that will.

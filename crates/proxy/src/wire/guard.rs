@@ -93,6 +93,7 @@ pub struct Guard {
     /// Of a client: informational responses that are to be written, and whether they can be: all that the parser had to
     /// write is written, so that what it writes next begins a response.
     announced: RefCell<Vec<u8>>,
+    has_announced: Cell<bool>,
     is_at_start: Cell<bool>,
     violation: Cell<Option<Violation>>,
     killed: Cell<bool>,
@@ -123,6 +124,7 @@ impl Guard {
             answer_since: Cell::new(None),
             listener: RefCell::new(None),
             announced: RefCell::new(Vec::new()),
+            has_announced: Cell::new(false),
             is_at_start: Cell::new(true),
             violation: Cell::new(None),
             killed: Cell::new(false),
@@ -165,6 +167,7 @@ impl Guard {
     /// To a client: an informational response that goes out before the answer under way.
     pub fn announce(&self, response: &[u8]) {
         self.announced.borrow_mut().extend_from_slice(response);
+        self.has_announced.set(true);
         self.wake();
     }
 
@@ -174,6 +177,16 @@ impl Guard {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();
         }
+    }
+
+    /// To a client: whether something that was announced may still have to be written.
+    pub fn has_announced(&self) -> bool {
+        self.has_announced.get()
+    }
+
+    /// All that was taken is written.
+    pub(super) fn on_announced(&self) {
+        self.has_announced.set(!self.announced.borrow().is_empty());
     }
 
     /// Takes what was announced, where it can be written now.

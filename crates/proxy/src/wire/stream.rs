@@ -223,11 +223,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 impl<S: AsyncWrite + Unpin> Front<S> {
     /// Writes what was announced, where the next byte begins a response; pending where the client does not take it.
     fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
+        while self.stream.guard.has_announced() {
             if self.announced.is_empty() {
                 match self.stream.guard.take_announced() {
                     Some(announced) => self.announced = announced,
-                    None => return Poll::Ready(Ok(())),
+                    None => break,
                 }
             }
             let left = &self.announced[self.announced_sent..];
@@ -238,8 +238,10 @@ impl<S: AsyncWrite + Unpin> Front<S> {
             if self.announced_sent == self.announced.len() {
                 self.announced = Vec::new();
                 self.announced_sent = 0;
+                self.stream.guard.on_announced();
             }
         }
+        Poll::Ready(Ok(()))
     }
 
     /// Writes what the shortcut has answered; nothing else is read or written before it is out.
