@@ -3,6 +3,7 @@
 //! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: what the
 //! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
 
+mod admin;
 mod admission;
 mod attach;
 mod bench;
@@ -23,6 +24,7 @@ use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERC
 
 use crate::exit;
 
+pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
@@ -76,10 +78,11 @@ pub enum Command {
     nectary proxy --listen 127.0.0.1:8080 --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
   Write to a solid-state disk only what is asked for twice, and no more than 50 GiB a day:
     nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 100G --admit second-request --write-budget 50G/day
-  Purge a URL, all its variants (from this machine only):
-    curl -x http://127.0.0.1:8080 -X PURGE http://example.org/
-  Purge all that came with one of two tags in Surrogate-Key or Cache-Tag:
-    curl -X PURGE -H 'Surrogate-Key: front-page news' http://127.0.0.1:8080/",
+  Purge over HTTP, on an address that only this machine can reach: a URL with all its variants, and all that came with
+  one of two tags in Surrogate-Key or Cache-Tag:
+    nectary proxy --listen 127.0.0.1:8080 --admin-listen 127.0.0.1:8090 --store ./cache
+    curl -x http://127.0.0.1:8090 -X PURGE http://example.org/
+    curl -X PURGE -H 'Surrogate-Key: front-page news' http://127.0.0.1:8090/",
         after_help = exit::HELP
     )]
     Proxy(ProxyArguments),
@@ -313,6 +316,15 @@ pub struct ProxyArguments {
     /// Keep Surrogate-Key and Cache-Tag of responses from clients
     #[arg(long)]
     pub strip_tags: bool,
+    /// A proxy in front of this one, as 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers are passed on;
+    /// from others they are removed; may be given again
+    #[arg(long, value_name = "NET")]
+    pub trust_forwarded: Vec<ClientNet>,
+    /// Do not tell the origin who asked, in Forwarded, X-Forwarded-For and X-Forwarded-Proto
+    #[arg(long)]
+    pub no_forwarded: bool,
+    #[command(flatten)]
+    pub admin: AdminArguments,
     /// Device of the store, made where it is absent: a path, `disk:/dev/sdb`, `memory:2G`
     #[arg(long, value_name = "SPEC")]
     pub store: String,
@@ -349,6 +361,13 @@ pub struct ProxyArguments {
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
     #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
     pub default_ttl: Vec<Rule>,
+    /// Ignore no-cache, max-age and min-fresh of requests (and Pragma): package clients send them with every request
+    #[arg(long)]
+    pub ignore_request_cache_control: bool,
+    /// Store responses with Set-Cookie as if they had none; otherwise they are stored where they are `public`, or without the
+    /// cookie where they say `no-cache="set-cookie"`
+    #[arg(long)]
+    pub store_set_cookie: bool,
     /// Where to log requests: a file, - for the standard output, or none
     #[arg(long, value_name = "PATH", value_parser = parse_access_log, default_value = "none")]
     pub access_log: AccessLog,
@@ -372,7 +391,7 @@ fn parse_access_log(text: &str) -> Result<AccessLog, String> {
 }
 
 /// Reads an address to listen on; `:80` means every address.
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost:", "127.0.0.1:", 1) };
     full.parse().map_err(|_| "expected an address and a port, as 127.0.0.1:8080 or :8080".to_owned())
 }
@@ -419,6 +438,7 @@ mod tests {
             "nectary proxy --listen :80 --store ./a --io fast",
             "nectary proxy --listen :80 --store ./a --admit sometimes",
             "nectary proxy --listen :80 --store ./a --write-budget 50G",
+            "nectary proxy --listen :80 --store ./a --trust-forwarded everybody",
             "nectary store",
             "nectary store get ./a",
             "nectary store purge ./a",

@@ -12,7 +12,7 @@ use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs, R
 use nectary_bench::{guardian, worker};
 
 use crate::arguments::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
-use crate::exit::{Failure, GOOD};
+use crate::exit::{Failure, GOOD, NOT_FOUND};
 use crate::{output, progress};
 
 /// Runs an experiment, or a process of one.
@@ -40,6 +40,14 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         (Some(SeedTable::Table5), _) => Preset::Table5,
         (None, Some(BenchDisk::Bare) | None) => Preset::Bare,
     };
+    if let Some(path) = arguments.foyer.as_deref().filter(|path| !path.is_file()) {
+        let message = format!("--foyer {}: there is no such program", path.display());
+        return Err(Failure::new(
+            NOT_FOUND,
+            message,
+            "build it with `cargo build --release -p nectary-foyer`, or correct the path",
+        ));
+    }
     let program = std::env::current_exe().context("cannot find this program")?;
     let plan = Plan::new(Options {
         preset,

@@ -9,6 +9,7 @@ use nectary_attach as attach;
 use nectary_bench as bench;
 use nectary_block as block;
 use nectary_host as host;
+use nectary_proxy as proxy;
 use nectary_store as store;
 use nectary_trace as trace;
 
@@ -72,6 +73,12 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what runs), or use another store";
 const REMEDY_PART_BUSY: &str = "stop the other one (`nectary status` shows its process), or listen elsewhere";
+const REMEDY_SPEC: &str =
+    "check the SPEC: a file, `disk:/dev/sdb`, `memory:2G`, or a filter over one (docs/devices.md)";
+const REMEDY_IO: &str = "see whether this user may read and write it, and what the kernel says of it (`dmesg`)";
+const REMEDY_CORRUPT: &str =
+    "where it is no store, name another device; where what is there may go, `nectary store create SPEC --force`";
+const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
@@ -90,11 +97,16 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         return Some(match error.kind {
             block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
             block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
-            block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, None),
+            block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, Some(REMEDY_SPEC)),
             block::ErrorKind::Full => (FAILED, Some(REMEDY_FULL)),
             block::ErrorKind::Latched => (FAILED, Some(REMEDY_LATCHED)),
-            block::ErrorKind::TimedOut | block::ErrorKind::Io => (FAILED, None),
+            block::ErrorKind::TimedOut | block::ErrorKind::Io => (FAILED, Some(REMEDY_IO)),
         });
+    }
+    match cause.downcast_ref::<proxy::Error>() {
+        Some(proxy::Error::AdminWithoutToken { .. }) => return Some((USAGE, None)),
+        Some(proxy::Error::AdminToken { .. }) => return Some((USAGE, Some(REMEDY_TOKEN))),
+        _ => {}
     }
     match cause.downcast_ref::<host::Error>() {
         Some(host::Error::Busy { .. }) => return Some((BUSY, Some(REMEDY_PART_BUSY))),
@@ -128,7 +140,8 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         store::ErrorKind::Busy => (BUSY, None),
         store::ErrorKind::Invalid => (USAGE, None),
         store::ErrorKind::Stopped => (FAILED, Some(REMEDY_LATCHED)),
-        store::ErrorKind::Corrupt | store::ErrorKind::Io => (FAILED, None),
+        store::ErrorKind::Corrupt => (FAILED, Some(REMEDY_CORRUPT)),
+        store::ErrorKind::Io => (FAILED, Some(REMEDY_IO)),
     })
 }
 

@@ -56,6 +56,12 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         status =
             status.with_problem(State::Degraded, what, "free space where it is written, or write it to a faster place");
     }
+    if let Some(down) = running.and_then(|(_, stats)| stats.origin_down()) {
+        let what =
+            format!("the origin takes no connections: {} in a row failed, the last: {}", down.failures, down.last);
+        let remedy = "look whether the origin runs and --origin names it; what is stored and fresh is served meanwhile";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     let addresses = running.map(|(addresses, _)| addresses.clone());
     status.with_detail(json!({ "addresses": addresses, "requests": stats, "store": stat }))
 }

@@ -10,6 +10,7 @@ mod cache;
 mod device;
 mod exit;
 mod health;
+mod machine;
 mod output;
 mod progress;
 mod proxy;

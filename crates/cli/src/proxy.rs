@@ -1,8 +1,10 @@
 //! `nectary proxy`: a caching HTTP proxy over a store.
 //!
-//! Owns: the order in which its pieces start (signals, store, control socket, proxy) and stop (the other way round).
+//! Owns: the order in which its pieces start (signals, addresses, store, control socket, proxy) and stop (the other way
+//! round).
 //! Promises: what was accepted is finished and written when it ends well. Leaves to others: every piece.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,13 +12,14 @@ use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status, allocator};
-use nectary_proxy::{Proxy, ProxyOptions};
+use nectary_proxy::{Bound, ForwardedOptions, Proxy, ProxyOptions};
 use nectary_store::{OpenOptions, Spans};
 
 use crate::arguments::ProxyArguments;
 use crate::device::open_or_create_store;
-use crate::exit::{Failure, GOOD};
+use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
+use crate::machine;
 use crate::purge::purge;
 
 /// What the store noticed is looked for this often.
@@ -36,8 +39,11 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
+    // Before a store is opened or made: the options, and the addresses.
+    check_memory(arguments.memory)?;
+    let bound = bind(proxy_options(arguments)?)?;
     let store = open_or_create_store(arguments, options).await?;
-    let served = serve(arguments, &store, &shutdown).await;
+    let served = serve(arguments, bound, &store, &shutdown).await;
     let closed = store.close().await.context("cannot write what was left");
     served?;
     closed?;
@@ -45,11 +51,11 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn serve(arguments: &ProxyArguments, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
+async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
-    // First of all, since it is what keeps two proxies from sharing an address by mistake.
+    // Before it listens, since this is what keeps two proxies that start at once from sharing an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status)?;
-    let served = match Proxy::start(options(arguments), store.clone(), shutdown.clone()) {
+    let served = match bound.serve(store.clone(), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
             let _ = proxy_of_status.set((proxy.addresses().to_vec(), proxy.stats()));
@@ -59,6 +65,48 @@ async fn serve(arguments: &ProxyArguments, store: &Spans, shutdown: &Shutdown) -
     };
     control.stop().await;
     served
+}
+
+/// Refuses more memory than there is: the kernel would end the process, long after the start.
+fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
+    match machine::memory_bytes() {
+        Some(all_bytes) if memory_bytes > all_bytes => {
+            let (wanted, all) = (format_size(memory_bytes), format_size(all_bytes));
+            let message = format!("--memory {wanted} is more than this machine has, which is {all}");
+            Err(Failure::new(USAGE, message, "give a smaller --memory; half of the machine's leaves room for all else"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes the addresses; says who has one that is in use.
+fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
+    Proxy::bind(options).map_err(|error| {
+        let nectary_proxy::Error::Listen { address, source } = &error else { return error.into() };
+        let elsewhere = "or choose another address with --listen";
+        match source.kind() {
+            ErrorKind::AddrInUse => match machine::who_listens(*address) {
+                Some(who) => {
+                    let remedy = format!("stop {who} (`nectary status` lists what runs of nectary), {elsewhere}");
+                    Failure::new(BUSY, format!("{error}: {who} listens there"), remedy)
+                }
+                None => Failure::new(
+                    BUSY,
+                    error.to_string(),
+                    format!("see who has it with `ss -ltnp` as root, {elsewhere}"),
+                ),
+            },
+            ErrorKind::PermissionDenied => {
+                let remedy = format!("ports below 1024 need root or CAP_NET_BIND_SERVICE: allow it, {elsewhere}");
+                Failure::new(FAILED, error.to_string(), remedy)
+            }
+            ErrorKind::AddrNotAvailable => {
+                let remedy = format!("this machine has no such address (`ip address` lists them): add it, {elsewhere}");
+                Failure::new(FAILED, error.to_string(), remedy)
+            }
+            _ => error.into(),
+        }
+    })
 }
 
 /// Waits for the proxy's end, and meanwhile says what the store notices.
@@ -76,8 +124,8 @@ async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
     }
 }
 
-fn options(arguments: &ProxyArguments) -> ProxyOptions {
-    ProxyOptions {
+fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
+    Ok(ProxyOptions {
         listen: arguments.listen.clone(),
         origin: arguments.origin.clone(),
         workers: arguments.workers.map_or(0, usize::from),
@@ -86,8 +134,12 @@ fn options(arguments: &ProxyArguments) -> ProxyOptions {
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),
         strip_tags: arguments.strip_tags,
+        ignore_request_cache_control: arguments.ignore_request_cache_control,
+        store_set_cookie: arguments.store_set_cookie,
+        forwarded: ForwardedOptions { trusted: arguments.trust_forwarded.clone(), is_silent: arguments.no_forwarded },
+        admin: arguments.admin.options()?,
         ..ProxyOptions::default()
-    }
+    })
 }
 
 fn start_control(
@@ -148,6 +200,9 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     };
     for address in proxy.addresses() {
         log::write(Level::Note, "proxy", format_args!("{kind} on http://{address}"));
+    }
+    for address in proxy.admin_addresses() {
+        log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));
     }
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);

@@ -30,6 +30,9 @@ pub fn binary() -> Result<PathBuf> {
     })
 }
 
+/// The header that shows the token of every proxy that is run here.
+pub const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer a-token-for-tests");
+
 /// How to run a proxy.
 #[derive(Clone, Debug)]
 pub struct ProxyCommand {
@@ -96,6 +99,9 @@ impl ProxyCommand {
         if self.access_log {
             command.arg("--access-log").arg(self.access_log_path());
         }
+        let token = self.folder.join("token");
+        std::fs::write(&token, "a-token-for-tests\n")?;
+        command.arg("--admin-token-file").arg(token);
         command.args(&self.arguments).env("NECTARY_RUNTIME_DIR", self.runtime_folder());
         Ok(command)
     }

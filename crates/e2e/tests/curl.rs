@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use nectary_e2e::content;
 use nectary_e2e::guard::{self, find_program};
 use nectary_e2e::http::Response;
-use nectary_e2e::nectary::ProxyCommand;
+use nectary_e2e::nectary::{AUTHORIZATION, ProxyCommand};
 use nectary_e2e::origin::Origin;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
@@ -88,7 +88,7 @@ fn curl_sees_a_miss_then_hits_ranges_conditions_and_a_purge() -> Result<()> {
         assert!(forced.status == 200 && forced.body == whole);
         assert_eq!(origin.count(target).not_modified, 1, "no-cache revalidates");
 
-        assert_eq!(ask(&["-X", "PURGE"])?.status, 200);
+        assert_eq!(ask(&["-X", "PURGE", "-H", &format!("{}: {}", AUTHORIZATION.0, AUTHORIZATION.1)])?.status, 200);
         let after = ask(&[])?;
         assert!(!after.is_hit() && after.body == whole, "{}", after.cache_status());
         assert_eq!(origin.count(target).requests, 3);

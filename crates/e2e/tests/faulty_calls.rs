@@ -7,7 +7,7 @@ use anyhow::Result;
 use nectary_e2e::filled::Filled;
 use nectary_e2e::guard::find_program;
 use nectary_e2e::http::Connection;
-use nectary_e2e::nectary::find;
+use nectary_e2e::nectary::{AUTHORIZATION, find};
 use nectary_e2e::report::{not_run, seed_or_new};
 use nectary_e2e::sigkill::{self, Campaign, ROOMY};
 use std::process::Command;
@@ -64,7 +64,7 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
             }
             serial += 1;
             let target = &filled.targets[serial];
-            if client.request("PURGE", target, &[])?.status == 200 {
+            if client.request("PURGE", target, &[AUTHORIZATION])?.status == 200 {
                 // From here on only the next version is right, also after the restart.
                 filled.origin.bump(target);
                 purged += 1;
@@ -77,7 +77,11 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
             }
         };
         assert_ne!(state, "healthy", "{calls} failed with {error}, and nothing is said about it");
-        assert_ne!(client.request("PURGE", &filled.targets[100], &[])?.status, 200, "a purge that is not durable");
+        assert_ne!(
+            client.request("PURGE", &filled.targets[100], &[AUTHORIZATION])?.status,
+            200,
+            "a purge that is not durable"
+        );
         nectary.process.kill();
         assert!(!nectary.process.log_text().contains("panicked"), "{}", nectary.process.log_tail());
         let nectary = good.start()?;

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 use nectary_e2e::filled::{Checked, Filled};
-use nectary_e2e::nectary::{self, find};
+use nectary_e2e::nectary::{self, AUTHORIZATION, find};
 use std::time::Duration;
 
 const OBJECTS: usize = 200;
@@ -23,14 +23,14 @@ fn a_proxy_on_two_disks_goes_on_with_one_and_takes_the_other_back_empty() -> Res
 
     std::fs::write(&trigger, "")?;
     // A purge has to reach every disk, so it meets the one that fails.
-    proxy.client().request("PURGE", "/nothing", &[])?;
+    proxy.client().request("PURGE", "/nothing", &[AUTHORIZATION])?;
     let lost = filled.check(&proxy);
     assert!(lost.wrong == 0 && lost.hits > OBJECTS / 4 && lost.misses > OBJECTS / 4, "after the loss {lost:?}");
     let settled = settle(&filled, &proxy)?;
     let status = proxy.control()?.status()?;
     assert!(status.to_string().contains("span 1 of the store is lost"), "{status}");
     let purged = filled.targets[3].clone();
-    assert_eq!(proxy.client().request("PURGE", &purged, &[])?.status, 200);
+    assert_eq!(proxy.client().request("PURGE", &purged, &[AUTHORIZATION])?.status, 200);
     assert!(proxy.terminate(LIMIT)?.success(), "{}", proxy.process.log_tail());
     println!("lost while serving: {lost:?}, then {settled:?}");
 

@@ -33,6 +33,7 @@ pub(crate) enum Outcome {
     Miss,
     Collapsed,
     Pass,
+    TooLarge,
     Bypass,
     Purged,
     Tunnel,
@@ -48,6 +49,7 @@ impl Outcome {
             Outcome::Miss => b"MISS",
             Outcome::Collapsed => b"COLLAPSED",
             Outcome::Pass => b"PASS",
+            Outcome::TooLarge => b"TOO-LARGE",
             Outcome::Bypass => b"BYPASS",
             Outcome::Purged => b"PURGED",
             Outcome::Tunnel => b"TUNNEL",
@@ -63,6 +65,10 @@ impl Outcome {
             Outcome::Revalidated => stats.revalidated.add(1),
             Outcome::Miss => stats.misses.add(1),
             Outcome::Collapsed => stats.collapsed.add(1),
+            Outcome::TooLarge => {
+                stats.passed.add(1);
+                stats.too_large.add(1);
+            }
             Outcome::Pass | Outcome::Bypass => stats.passed.add(1),
             Outcome::Purged => stats.purges.add(1),
             Outcome::Tunnel => stats.tunnels.add(1),
@@ -330,7 +336,7 @@ mod tests {
             log.push(&line(&long, None));
         }
         assert!(log.lines.len() < KEPT_BYTES_MAX + (2 << 20));
-        let reader = crate::stats::StatsReader::new(vec![stats]);
+        let reader = crate::stats::StatsReader::new(vec![stats], Arc::default());
         assert!(reader.snapshot().log_lines_lost > 10);
         drop(receiver);
         let lost = reader.snapshot().log_lines_lost;

@@ -14,9 +14,10 @@ use futures_util::Stream;
 use futures_util::stream::unfold;
 use http::{HeaderValue, Method, Version};
 use http_body::{Body, Frame, SizeHint};
-use nectary_store::{FillReader, Object};
+use nectary_store::{BodyReader, FillReader, Object};
 
 use crate::access_log::{Line, Outcome};
+use crate::rules::multipart::{Multipart, Section};
 use crate::wire::guard::Guard;
 use crate::worker::Worker;
 
@@ -56,6 +57,27 @@ impl Content {
                 Content::Pieces(Box::pin(pieces), Some(length))
             }
         }
+    }
+
+    /// Several parts of a stored object, with what stands around them.
+    pub fn of_parts(object: &Object, multipart: Multipart) -> Content {
+        let length = multipart.body_bytes();
+        let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);
+        let pieces = unfold(state, async |(object, mut sections, mut under_way)| {
+            loop {
+                if let Some(reader) = &mut under_way
+                    && let Some(piece) = reader.next().await
+                {
+                    let piece = piece.map_err(|error| BodyError(error.to_string()));
+                    return Some((piece, (object, sections, under_way)));
+                }
+                match sections.next()? {
+                    Section::Text(text) => return Some((Ok(text), (object, sections, None))),
+                    Section::Object(range) => under_way = Some(object.reader(range)),
+                }
+            }
+        });
+        Content::Pieces(Box::pin(pieces), Some(length))
     }
 
     /// What a fill brings, as far as `length` says, from where the reader stands.

@@ -35,6 +35,23 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// Other machines could purge.
+    #[error(
+        "the address for administration {address} can be reached from other machines: give a token \
+         (--admin-token-file FILE), or listen on 127.0.0.1"
+    )]
+    AdminWithoutToken {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The file of the token for administration cannot be read, or holds none.
+    #[error("no token for administration in {path}: {what}")]
+    AdminToken {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A worker cannot start, or ended by a panic.
     #[error("worker {worker} {what}")]
     Worker {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod access_log;
+mod admin;
 mod body;
 mod error;
 #[doc(hidden)]
@@ -29,8 +30,9 @@ mod values;
 mod wire;
 mod worker;
 
+pub use admin::{AdminOptions, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use error::Error;
-pub use options::{AccessLog, ClientNet, Limits, OriginUrl, ProxyOptions};
+pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, OriginUrl, ProxyOptions};
 pub use rules::default_ttl::Rule as DefaultTtlRule;
-pub use server::{Proxy, run};
-pub use stats::{ProxyStats, StatsReader};
+pub use server::{Bound, Proxy, run};
+pub use stats::{OriginDown, ProxyStats, StatsReader};

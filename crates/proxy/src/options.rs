@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::Uri;
 
+use crate::admin::AdminOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
 
@@ -34,6 +35,14 @@ pub struct ProxyOptions {
     pub connect_ports: Vec<u16>,
     /// Whether clients do not see `Surrogate-Key` and `Cache-Tag` of responses.
     pub strip_tags: bool,
+    /// Whether requests cannot demand a fresher response than its lifetime gives.
+    pub ignore_request_cache_control: bool,
+    /// Whether responses with `Set-Cookie` are stored as if they had none.
+    pub store_set_cookie: bool,
+    /// What is believed, and told, of how requests came.
+    pub forwarded: ForwardedOptions,
+    /// Who may purge over HTTP; nobody by default.
+    pub admin: AdminOptions,
     /// Bounds on everything that peers decide.
     pub limits: Limits,
 }
@@ -50,6 +59,10 @@ impl Default for ProxyOptions {
             origin_ca: None,
             connect_ports: vec![443],
             strip_tags: false,
+            ignore_request_cache_control: false,
+            store_set_cookie: false,
+            forwarded: ForwardedOptions::default(),
+            admin: AdminOptions::default(),
             limits: Limits::default(),
         }
     }
@@ -73,6 +86,22 @@ impl ProxyOptions {
 /// Whether an address is this machine's loopback, also where IPv4 is mapped into IPv6.
 pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
+}
+
+/// What is believed, and told to origins, of how requests came here: `Forwarded` and `X-Forwarded-*`.
+#[derive(Debug, Clone, Default)]
+pub struct ForwardedOptions {
+    /// The proxies in front of this one, which are believed; from anybody else such headers are removed.
+    pub trusted: Vec<ClientNet>,
+    /// Whether a reverse proxy tells its origin nothing about its clients.
+    pub is_silent: bool,
+}
+
+impl ForwardedOptions {
+    /// Whether a peer is believed. No address is without being named, not even this machine's own.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted.iter().any(|net| net.contains(peer))
+    }
 }
 
 /// Where access log lines go.

@@ -14,8 +14,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::access_log::{LogBuffer, LogWriter};
 use crate::error::Error;
 use crate::options::ProxyOptions;
-use crate::stats::{StatsReader, WorkerStats};
-use crate::worker::Worker;
+use crate::stats::{OriginState, StatsReader, WorkerStats};
+use crate::worker::{Door, Worker};
 
 /// Connections that may wait to be accepted, a listener.
 const BACKLOG: i32 = 1024;
@@ -27,6 +27,7 @@ const NAME_LOOKUPS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
+    admin_addresses: Vec<SocketAddr>,
     stats: StatsReader,
     shutdown: Shutdown,
     workers: Vec<JoinHandle<Result<(), Error>>>,
@@ -34,16 +35,20 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens, starts the workers and returns; requests are accepted from then on.
-    ///
-    /// It serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the drain timeout
-    /// and ends. The store must stay open until [`Proxy::wait`] returns.
-    ///
-    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::OriginCa`] name what cannot be opened; nothing is left running then.
+    /// [`Proxy::bind`] and [`Bound::serve`] at once.
     pub fn start(options: ProxyOptions, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
+        Proxy::bind(options)?.serve(store, shutdown)
+    }
+
+    /// Takes the addresses, and checks what can be checked without a store. Nobody can connect yet.
+    ///
+    /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what cannot be had, [`Error::AdminWithoutToken`] what must
+    /// not be.
+    pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
         }
+        options.admin.check()?;
         if let Some(path) = &options.origin_ca {
             let failed = |what: String| Error::OriginCa { path: path.clone(), what };
             let certificates = crate::upstream::read_certificates(path).map_err(failed)?;
@@ -51,46 +56,36 @@ impl Proxy {
                 return Err(failed("there are none".into()));
             }
         }
-        let store: Spans = store.into();
-        let options = Arc::new(options);
         let worker_count = options.worker_count();
-        let mut addresses = Vec::new();
-        let mut listeners: Vec<Vec<TcpListener>> = (0..worker_count).map(|_| Vec::new()).collect();
-        for &wanted in &options.listen {
-            let mut address = wanted;
+        let (mut addresses, mut admin_addresses) = (Vec::new(), Vec::new());
+        let mut sockets: Vec<Vec<(Socket, Door)>> = (0..worker_count).map(|_| Vec::new()).collect();
+        let clients = options.listen.iter().map(|address| (*address, Door::Clients));
+        let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
+        for (mut address, door) in clients.chain(admin) {
             // The workers share an address with each other; with anybody else it would be a mistake that nobody sees.
             bind(address, false).map_err(|source| Error::Listen { address, source })?;
-            for of_worker in &mut listeners {
-                let listener = listen(address).map_err(|source| Error::Listen { address, source })?;
-                // With port 0 the first worker's listener picks the port for all.
-                address = listener.local_addr().map_err(|source| Error::Listen { address, source })?;
-                of_worker.push(listener);
+            for of_worker in &mut sockets {
+                let socket = bind(address, true).map_err(|source| Error::Listen { address, source })?;
+                // With port 0 the first worker's socket picks the port for all.
+                address = local_address(&socket).map_err(|source| Error::Listen { address, source })?;
+                of_worker.push((socket, door));
             }
-            addresses.push(address);
-        }
-        let log = LogWriter::start(&options.access_log)?;
-        let stats: Vec<_> = (0..worker_count).map(|_| Arc::new(WorkerStats::default())).collect();
-        let instance = random();
-        let mut workers = Vec::new();
-        for (index, listeners) in listeners.into_iter().enumerate() {
-            let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
-            let log = log.as_ref().map(|writer| LogBuffer::new(writer.sender(), stats.clone()));
-            let work = move || serve(index, options, store, stats, log, instance, listeners, own);
-            let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
-            match spawned {
-                Ok(worker) => workers.push(worker),
-                Err(error) => {
-                    shutdown.request();
-                    return Err(Error::Worker { worker: index, what: format!("cannot start: {error}") });
-                }
+            match door {
+                Door::Clients => addresses.push(address),
+                Door::Admin => admin_addresses.push(address),
             }
         }
-        Ok(Proxy { addresses, stats: StatsReader::new(stats), shutdown, workers, log })
+        Ok(Bound { options: Arc::new(options), addresses, admin_addresses, sockets })
     }
 
     /// The addresses on which it listens, in the order of the options, with the ports that were picked.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The addresses for administration, in the same way.
+    pub fn admin_addresses(&self) -> &[SocketAddr] {
+        &self.admin_addresses
     }
 
     /// A reader of its counters, which outlives it.
@@ -122,6 +117,53 @@ impl Proxy {
     }
 }
 
+/// A proxy that has its addresses, and serves nobody yet.
+#[derive(Debug)]
+pub struct Bound {
+    options: Arc<ProxyOptions>,
+    addresses: Vec<SocketAddr>,
+    admin_addresses: Vec<SocketAddr>,
+    /// Those of each worker.
+    sockets: Vec<Vec<(Socket, Door)>>,
+}
+
+impl Bound {
+    /// Listens, starts the workers and returns; requests are accepted from then on.
+    ///
+    /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the drain
+    /// timeout and ends. The store must stay open until [`Proxy::wait`] returns.
+    ///
+    /// *Errors*: [`Error::Listen`] and [`Error::AccessLog`] name what cannot be opened; nothing is left running then.
+    pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
+        let Bound { options, addresses, admin_addresses, sockets } = self;
+        let store: Spans = store.into();
+        let mut listeners = Vec::new();
+        for of_worker in sockets {
+            listeners.push(of_worker.into_iter().map(listen).collect::<Result<Vec<_>, _>>()?);
+        }
+        let log = LogWriter::start(&options.access_log)?;
+        let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
+        let origin = Arc::new(OriginState::default());
+        let instance = random();
+        let mut workers = Vec::new();
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
+            let log = log.as_ref().map(|writer| LogBuffer::new(writer.sender(), stats.clone()));
+            let origin = origin.clone();
+            let work = move || serve(index, options, store, (stats, origin), log, instance, listeners, own);
+            let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
+            match spawned {
+                Ok(worker) => workers.push(worker),
+                Err(error) => {
+                    shutdown.request();
+                    return Err(Error::Worker { worker: index, what: format!("cannot start: {error}") });
+                }
+            }
+        }
+        Ok(Proxy { addresses, admin_addresses, stats: StatsReader::new(stats, origin), shutdown, workers, log })
+    }
+}
+
 /// Runs a proxy until `shutdown` is requested; `ready` is called once it accepts requests. Blocks the thread.
 pub fn run(
     options: ProxyOptions,
@@ -139,10 +181,10 @@ fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
     store: Spans,
-    stats: Arc<WorkerStats>,
+    (stats, origin): (Arc<WorkerStats>, Arc<OriginState>),
     log: Option<LogBuffer>,
     instance: u32,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Door)>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
@@ -154,7 +196,7 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, log, instance);
+        let worker = Worker::new(options, store, stats, origin, log, instance);
         worker.run(listeners, shutdown).await
     });
     drop(stop_others);
@@ -169,10 +211,15 @@ impl Drop for StopOnDrop {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = bind(address, true)?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+fn listen((socket, door): (Socket, Door)) -> Result<(TcpListener, Door), Error> {
+    let address = local_address(&socket).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    socket.listen(BACKLOG).map_err(|source| Error::Listen { address, source })?;
+    Ok((socket.into(), door))
+}
+
+fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {
+    let address = socket.local_addr()?.as_socket();
+    address.ok_or_else(|| std::io::Error::other("it is no address of IPv4 or IPv6"))
 }
 
 /// A socket at an address: alone, or with others that share it too.

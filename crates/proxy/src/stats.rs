@@ -3,8 +3,8 @@
 //! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no shared
 //! cache line; a snapshot adds them up. Counters only grow; gauges say so.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -43,6 +43,8 @@ counters! {
     revalidated,
     /// Of these: passed on from the origin and not stored.
     passed,
+    /// Of these, passed on and not stored because their body is longer than the store takes; part of `passed`.
+    too_large,
     /// Of these: refused or answered by the proxy itself.
     own_responses,
     /// Of these: failed at the origin (502, 504).
@@ -51,6 +53,8 @@ counters! {
     tunnels,
     /// Of these: purges that were done.
     purges,
+    /// Of these: purges that were refused because of who asked, or how; part of `own_responses`.
+    purges_refused,
     /// Keys purged because an unsafe request may have changed what they name.
     invalidations,
     /// Connections whose bytes were refused before a request could be made of them.
@@ -67,6 +71,8 @@ counters! {
     origin_connections,
     /// Requests sent to origins.
     origin_requests,
+    /// Informational responses (1xx) that came from origins before final ones.
+    informational,
     /// Responses whose fetch or storing failed after it had begun, so that nothing of them was kept.
     failed_fills,
     /// Body bytes sent to clients.
@@ -102,15 +108,56 @@ impl Counter {
     }
 }
 
+/// How many connections must fail in a row before an origin counts as down: one may be chance.
+const FAILURES_MIN: u64 = 3;
+
+/// Whether the origin of a reverse proxy takes connections. All workers note it, but only when they open one.
+#[derive(Debug, Default)]
+pub(crate) struct OriginState {
+    /// Connections that failed since the last that did not.
+    failures: AtomicU64,
+    last: Mutex<String>,
+}
+
+impl OriginState {
+    /// Notes a connection that was opened, or why it could not be.
+    pub fn note(&self, failure: Option<&impl std::fmt::Display>) {
+        match failure {
+            None => self.failures.store(0, Ordering::Relaxed),
+            Some(failure) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = failure.to_string();
+            }
+        }
+    }
+}
+
+/// An origin that takes no connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginDown {
+    /// How many connections failed in a row.
+    pub failures: u64,
+    /// Why the last one did.
+    pub last: String,
+}
+
 /// Reads a running proxy's counters; cheap to clone, usable from any thread.
 #[derive(Debug, Clone)]
 pub struct StatsReader {
     workers: Arc<[Arc<WorkerStats>]>,
+    origin: Arc<OriginState>,
 }
 
 impl StatsReader {
-    pub(crate) fn new(workers: Vec<Arc<WorkerStats>>) -> StatsReader {
-        StatsReader { workers: workers.into() }
+    pub(crate) fn new(workers: Vec<Arc<WorkerStats>>, origin: Arc<OriginState>) -> StatsReader {
+        StatsReader { workers: workers.into(), origin }
+    }
+
+    /// The origin of a reverse proxy, where it takes no connections: several in a row failed, and none since did not.
+    pub fn origin_down(&self) -> Option<OriginDown> {
+        let failures = self.origin.failures.load(Ordering::Relaxed);
+        let last = || self.origin.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (failures >= FAILURES_MIN).then(|| OriginDown { failures, last: last() })
     }
 
     /// Adds up the counters of all workers.
@@ -126,14 +173,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_adds_up_all_workers() {
+    fn a_snapshot_adds_up_all_workers_and_an_origin_is_down_after_three_failures() {
         let workers: Vec<_> = (0..3).map(|_| Arc::new(WorkerStats::default())).collect();
-        let reader = StatsReader::new(workers.clone());
+        let reader = StatsReader::new(workers.clone(), Arc::default());
         workers.iter().for_each(|worker| worker.hits.add(2));
         workers[0].connections_open.add(5);
         workers[0].connections_open.subtract(1);
         let sum = reader.snapshot();
         assert_eq!((sum.hits, sum.connections_open, sum.misses), (6, 4, 0));
+        assert_eq!(reader.origin_down(), None);
+        for _ in 0..2 {
+            reader.origin.note(Some(&"refused"));
+            assert_eq!(reader.origin_down(), None, "it may be chance");
+        }
+        reader.origin.note(Some(&"gone"));
+        assert_eq!(reader.origin_down(), Some(OriginDown { failures: 3, last: "gone".into() }));
+        reader.origin.note(None::<&str>.as_ref());
+        assert_eq!(reader.origin_down(), None);
         assert_eq!(serde_json::to_value(&sum).expect("serialisable")["hits"], 6);
     }
 }

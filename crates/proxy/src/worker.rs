@@ -28,7 +28,7 @@ use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
 use crate::service::connection;
-use crate::stats::WorkerStats;
+use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
 use crate::values::Values;
 use crate::wire::guard::{Clock, Deadlines, Guard, Side, TICK};
@@ -45,6 +45,15 @@ const CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Says that connections cannot be accepted, most likely for want of descriptors.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// What an address that the proxy listens on is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// Clients.
+    Clients,
+    /// Administration alone.
+    Admin,
+}
 
 /// Whose responses the proxy stores.
 pub(crate) enum Mode {
@@ -68,6 +77,8 @@ pub(crate) struct Worker {
     pub default_ttl: DefaultTtl,
     pub store: Spans,
     pub stats: Arc<WorkerStats>,
+    /// Whether the origin of a reverse proxy takes connections, as all workers see it.
+    pub origin: Arc<OriginState>,
     pub upstream: Upstream,
     pub memo: RefCell<Memo>,
     pub values: RefCell<Values>,
@@ -105,6 +116,7 @@ impl Worker {
         options: Arc<ProxyOptions>,
         store: Spans,
         stats: Arc<WorkerStats>,
+        origin: Arc<OriginState>,
         log: Option<LogBuffer>,
         instance: u32,
     ) -> Rc<Worker> {
@@ -139,6 +151,7 @@ impl Worker {
             mode,
             store,
             stats,
+            origin,
             upstream: Upstream::default(),
             memo: RefCell::new(Memo::new()),
             values: RefCell::new(Values::new()),
@@ -226,11 +239,11 @@ impl Worker {
     }
 
     /// Serves until a stop is requested, then finishes what is under way, within the drain timeout.
-    pub async fn run(self: Rc<Self>, listeners: Vec<StdListener>, shutdown: Shutdown) -> std::io::Result<()> {
+    pub async fn run(self: Rc<Self>, listeners: Vec<(StdListener, Door)>, shutdown: Shutdown) -> std::io::Result<()> {
         let mut accepting = Vec::new();
-        for listener in listeners {
+        for (listener, door) in listeners {
             let listener = TcpListener::from_std(listener)?;
-            accepting.push(self.tasks.spawn_local(accept(self.clone(), listener)));
+            accepting.push(self.tasks.spawn_local(accept(self.clone(), listener, door)));
         }
         let sweeping = sweep(self.clone());
         tokio::select! {
@@ -273,10 +286,10 @@ impl Drop for Enlisted {
 }
 
 /// Accepts for ever.
-async fn accept(worker: Rc<Worker>, listener: TcpListener) {
+async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
     loop {
         match listener.accept().await {
-            Ok((stream, client)) => admit(&worker, stream, client),
+            Ok((stream, client)) => admit(&worker, stream, client, door),
             Err(error) => {
                 // Out of descriptors, most likely: those that are open must end first.
                 ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
@@ -286,7 +299,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener) {
     }
 }
 
-fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr) {
+fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     if worker.stats.connections_open() >= worker.connections_max as u64 {
         worker.stats.excess_connections.add(1);
         // A new connection has room for this; where it has not, closing says enough.
@@ -300,7 +313,7 @@ fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr) {
     let enlisted = worker.enlist(guard.clone());
     let worker = worker.clone();
     worker.clone().tasks.spawn_local(async move {
-        connection::serve(worker.clone(), guard, stream, client).await;
+        connection::serve(worker.clone(), guard, stream, client, door).await;
         worker.stats.connections_open.subtract(1);
         drop(enlisted);
     });

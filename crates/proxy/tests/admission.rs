@@ -1,6 +1,6 @@
 //! What is not admitted to the store's disk is served all the same, and its responses say so.
 
-use nectary_store::{AdmissionOptions, AdmitRule};
+use nectary_store::{AdmissionOptions, AdmitRule, FillRole, KeyRef};
 
 use crate::common::*;
 
@@ -54,4 +54,39 @@ async fn clients_stream_from_one_fetch_that_is_not_admitted() {
         assert!(client.take(body.len()).await == body);
     }
     assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_longer_than_the_store_takes_says_so() {
+    let folder = std::env::temp_dir().join(format!("nectary-proxy-large-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("access.log");
+    let _ = std::fs::remove_file(&path);
+    let origin = Origin::start().await;
+    let mut options = options();
+    options.access_log = nectary_proxy::AccessLog::File(path.clone());
+    let mut proxy = TestProxy::start(options).await;
+    let FillRole::Leader(fill) = proxy.store.begin_fill(KeyRef::new(b"any", b""), None) else {
+        panic!("nobody else fills")
+    };
+    let most = fill.object_bytes_max();
+    drop(fill);
+    for (name, bytes, status) in [
+        ("/most", most, "nectary; fwd=uri-miss; fwd-status=200; stored"),
+        ("/more", most + 1, "nectary; fwd=uri-miss; fwd-status=200; detail=too-large"),
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: {bytes}\r\n\r\n");
+        origin.on(name, Script::raw(head.as_bytes()).hang());
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&format!("GET {} HTTP/1.1", origin.url(name))]).as_bytes()).await;
+        assert_eq!(client.head().await.cache_status(), status);
+    }
+    proxy.wait_for(|stats| stats.too_large == 1 && stats.passed == 1).await;
+    proxy.shutdown.request();
+    drop(origin);
+    proxy.stop().await;
+    let text = std::fs::read_to_string(&path).expect("a log");
+    let line = text.lines().find(|line| line.contains("/more")).expect("a line");
+    assert!(line.contains(" TOO-LARGE ") && line.ends_with(&format!(" {}", most + 1)), "{line}");
+    std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -46,7 +46,7 @@ async fn only_admitted_clients_get_through_and_not_to_this_machine() {
 }
 
 #[tokio::test]
-async fn a_reverse_proxy_serves_everybody_and_is_purged_from_here_alone() {
+async fn a_reverse_proxy_serves_everybody_and_is_purged_by_those_with_the_token() {
     let Some(own) = own_address() else {
         println!("NOT RUN: this machine has no address beside the loopback ones");
         return;
@@ -57,6 +57,8 @@ async fn a_reverse_proxy_serves_everybody_and_is_purged_from_here_alone() {
     let proxy = listening_on(own, ProxyOptions { origin: url, ..options() }).await;
     assert_eq!(get(proxy.address, "/a", &[]).await.text(), "x");
     let reply = Client::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1"]).await;
-    assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=purge-not-admitted"));
+    assert_eq!((reply.status, reply.cache_status().as_str()), (401, "nectary; detail=purge-token"));
     assert!(get(proxy.address, "/a", &[]).await.is_hit());
+    assert_eq!(Client::connect(proxy.address).await.ask(&["PURGE /a HTTP/1.1", AUTHORIZATION]).await.status, 200);
+    assert!(!get(proxy.address, "/a", &[]).await.is_hit());
 }

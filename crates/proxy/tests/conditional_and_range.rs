@@ -42,7 +42,7 @@ async fn ranges_are_served_from_the_whole() {
         ("bytes=8-99", "", 206, "bytes 8-9/10", "89"),
         ("bytes=0-9", "", 206, "bytes 0-9/10", "0123456789"),
         ("bytes=10-", "", 416, "bytes */10", ""),
-        ("bytes=1-2,4-5", "", 200, "", "0123456789"),
+        ("bytes=1-2,x", "", 200, "", "0123456789"),
         ("lines=1-2", "", 200, "", "0123456789"),
         ("bytes=2-4", "\"x\"", 206, "bytes 2-4/10", "234"),
         ("bytes=2-4", "\"y\"", 200, "", "0123456789"),
@@ -126,4 +126,75 @@ async fn bodies_longer_than_one_piece_come_whole_and_in_parts() {
         assert!(reply.body == body[first..=last], "{first}-{last}");
     }
     assert_eq!(origin.count(), 1);
+}
+
+/// Takes a `multipart/byteranges` apart: the headers of each part, and its bytes.
+fn parts_of(reply: &Reply) -> Vec<(String, Vec<u8>)> {
+    let content_type = reply.header("content-type");
+    let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("several parts");
+    let delimiter = format!("\r\n--{boundary}").into_bytes();
+    let mut found = Vec::new();
+    let mut rest = reply.body.strip_prefix(delimiter.as_slice()).expect("a delimiter");
+    while let Some(part) = rest.strip_prefix(b"\r\n") {
+        let end = part.windows(delimiter.len()).position(|window| window == delimiter).expect("a delimiter");
+        let head = part.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
+        found.push((String::from_utf8_lossy(&part[..head]).into_owned(), part[head + 4..end].to_vec()));
+        rest = &part[end + delimiter.len()..];
+    }
+    assert_eq!(rest, b"--\r\n");
+    found
+}
+
+#[tokio::test]
+async fn several_ranges_come_in_one_response_within_their_bound() {
+    let body: Vec<u8> = (0..3_000_000u32).map(|index| (index * 7 + index / 251) as u8).collect();
+    for (size, content_type) in [(10, "content-type: text/plain"), (1000, "x: y"), (3_000_000, "content-type: a/b")] {
+        let origin = Origin::start().await;
+        origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\"", content_type], &body[..size]));
+        let proxy = TestProxy::forward().await;
+        let url = origin.url("/a");
+        get(proxy.address, &url, &[]).await;
+        while !get(proxy.address, &url, &[]).await.is_hit() {}
+        let last = size - 1;
+        let reply = get(proxy.address, &url, &[&format!("range: bytes=0-1, 4-5,{}-{}, -2", size + 5, size + 9)]).await;
+        assert_eq!((reply.status, reply.is_complete, reply.header("content-range").as_str()), (206, true, ""));
+        assert!(reply.is_hit() && reply.header("etag") == "\"x\"");
+        let parts = parts_of(&reply);
+        for (part, (first, end)) in parts.iter().zip([(0, 2), (4, 6), (last - 1, size)]) {
+            assert!(part.0.contains(&format!("content-range: bytes {first}-{}/{size}", end - 1)), "{}", part.0);
+            assert_eq!(part.0.contains("content-type: "), content_type.starts_with("content-type"));
+            assert!(part.1 == body[first..end], "{first}-{end} of {size}");
+        }
+        assert_eq!(parts.len(), 3);
+        let many = |count: usize| format!("range: bytes={}", vec!["0-0"; count].join(","));
+        if size >= 17 {
+            assert_eq!(parts_of(&get(proxy.address, &url, &[&many(16)]).await).len(), 16);
+        }
+        let whole = get(proxy.address, &url, &[&many(17)]).await;
+        assert!(whole.status == 200 && whole.body == body[..size], "one more than are served");
+        let whole = get(proxy.address, &url, &["range: bytes=0-, 0-, 0-"]).await;
+        assert!(whole.status == 200 && whole.body == body[..size], "more than there is");
+        let none = get(proxy.address, &url, &[&format!("range: bytes={size}-, {}-{}", size + 1, size + 2)]).await;
+        assert_eq!((none.status, none.header("content-range")), (416, format!("bytes */{size}")));
+        let one = get(proxy.address, &url, &[&format!("range: bytes=2-3, {size}-")]).await;
+        assert_eq!((one.status, one.header("content-range")), (206, format!("bytes 2-3/{size}")));
+        let changed = get(proxy.address, &url, &["range: bytes=0-1,4-5", "if-range: \"other\""]).await;
+        assert_eq!(changed.status, 200);
+        let mut client = Client::connect(proxy.address).await;
+        let head = client.ask(&[&format!("HEAD {url} HTTP/1.1"), "range: bytes=0-1,4-5"]).await;
+        assert_eq!((head.status, head.header("content-length")), (200, size.to_string()));
+        assert_eq!(origin.count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn several_ranges_of_what_is_not_stored_yet_get_the_whole() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"0123456789"));
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=0-1,4-5"]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "0123456789"));
+    assert_eq!(origin.got()[0].header("range"), "");
+    let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=0-1,4-5"]).await;
+    assert_eq!((reply.status, parts_of(&reply).len()), (206, 2));
 }

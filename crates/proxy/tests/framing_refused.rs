@@ -59,10 +59,12 @@ async fn ambiguous_requests_are_refused_and_their_connection_ends() {
                 }
             }
             let rest = String::from_utf8_lossy(&client.rest().await).into_owned();
-            assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 4"), "{name}, in pieces of {piece}: {rest}");
+            let is_refusal =
+                ["400", "501", "505"].iter().any(|status| rest.starts_with(&format!("HTTP/1.1 {status} ")));
+            assert!(rest.is_empty() || is_refusal, "{name}, in pieces of {piece}: {rest}");
             assert_eq!(rest.matches("HTTP/1.1 ").count(), rest.len().min(1), "{name}: one answer at most: {rest}");
             if piece == usize::MAX {
-                assert!(rest.starts_with("HTTP/1.1 4"), "{name}: {rest}");
+                assert!(is_refusal, "{name}: {rest}");
             }
         }
     }

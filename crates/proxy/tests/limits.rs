@@ -35,8 +35,8 @@ async fn bodies_of_requests_are_bounded() {
     let mut client = Client::connect(proxy.address).await;
     client.send(request(&[&line, "transfer-encoding: chunked"]).as_bytes()).await;
     client.send(b"b\r\n01234567890\r\n0\r\n\r\n").await;
-    assert_eq!(client.reply(false).await.status, 502);
-    assert_eq!(origin.count(), 0);
+    assert_eq!(client.reply(false).await.status, 413);
+    assert_eq!((origin.count(), proxy.stats().origin_failures), (0, 0));
 }
 
 #[tokio::test]

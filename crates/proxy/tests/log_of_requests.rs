@@ -22,7 +22,7 @@ async fn each_request_has_its_line_when_the_proxy_has_stopped() {
     get(proxy.address, &origin.url("/private"), &[]).await;
     get(proxy.address, "/nothing", &[]).await;
     get(proxy.address, "http://127.0.0.1:1/", &[]).await;
-    Client::connect(proxy.address).await.ask(&[&format!("PURGE {url} HTTP/1.1")]).await;
+    Client::connect(proxy.address).await.ask(&[&format!("PURGE {url} HTTP/1.1"), AUTHORIZATION]).await;
     proxy.stop().await;
     let text = std::fs::read_to_string(&path).expect("a log");
     let found: Vec<String> = text

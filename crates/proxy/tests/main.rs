@@ -1,13 +1,18 @@
 //! The promises of the proxy, one file each, in one binary.
 
+mod administration;
 mod admission;
+mod clients_at_fault;
 mod clients_from_elsewhere;
 mod collapsed_misses;
 mod common;
 mod conditional_and_range;
+mod cookies;
 mod forward_and_reverse;
+mod forwarding;
 mod framing_refused;
 mod https_origin;
+mod informational;
 mod limits;
 mod locality;
 mod log_of_requests;

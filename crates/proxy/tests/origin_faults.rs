@@ -67,6 +67,44 @@ async fn more_than_was_announced_is_not_taken() {
 }
 
 #[tokio::test]
+async fn a_response_that_nobody_asked_for_answers_nobody() {
+    let evil = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 4\r\n\r\nevil";
+    let good = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 4\r\n\r\ngood";
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n";
+    let empty = b"HTTP/1.1 204 No Content\r\n\r\n";
+    let table = [
+        ("behind a response", Script::raw(&[&good[..], evil].concat())),
+        ("behind one without a body", Script::raw(&[&empty[..], evil].concat())),
+        ("later", Script::raw(good).wait("later").then(evil)),
+        ("behind a switch", Script::raw(&[&switch[..], evil].concat())),
+    ];
+    for (name, script) in table {
+        let origin = Origin::start().await;
+        for path in ["/a", "/b", "/c"] {
+            origin.on(path, Script::raw(good));
+        }
+        let proxy = TestProxy::forward().await;
+        // A connection that is kept.
+        assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "good");
+        origin.on("/x", script);
+        let reply = get(proxy.address, &origin.url("/x"), &[]).await;
+        assert_ne!(reply.text(), "evil", "{name}");
+        if name == "later" {
+            origin.open("later");
+            origin.wait_for_ends(1).await;
+        }
+        for path in ["/b", "/c"] {
+            let reply = get(proxy.address, &origin.url(path), &[]).await;
+            assert_eq!((reply.status, reply.text().as_str()), (200, "good"), "{name}, {path}");
+        }
+        for path in ["/b", "/c"] {
+            let reply = get(proxy.address, &origin.url(path), &[]).await;
+            assert_eq!((reply.is_hit(), reply.text().as_str()), (true, "good"), "{name}, {path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nonsense_is_502_and_not_stored() {
     let table = [
         "total nonsense\r\n\r\n",
@@ -147,16 +185,6 @@ async fn a_kept_connection_that_died_costs_no_request() {
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "1");
     }
     assert_eq!(origin.count(), 5);
-}
-
-#[tokio::test]
-async fn informational_responses_are_not_the_answer() {
-    let origin = Origin::start().await;
-    let early = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
-    origin.on("/a", Script::raw(early));
-    let proxy = TestProxy::forward().await;
-    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "ok");
-    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
 }
 
 #[tokio::test]

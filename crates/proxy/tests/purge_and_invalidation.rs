@@ -17,7 +17,7 @@ async fn a_purged_url_misses_with_all_its_variants() {
         assert!(get(proxy.address, &origin.url("/a"), &[accept]).await.is_hit());
     }
     get(proxy.address, &origin.url("/b"), &[]).await;
-    let reply = ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a"))]).await;
+    let reply = ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a")), AUTHORIZATION]).await;
     assert_eq!((reply.status, reply.text().trim()), (200, format!("purged {}", origin.url("/a")).as_str()));
     for accept in ["accept: x", "accept: y"] {
         assert!(!get(proxy.address, &origin.url("/a"), &[accept]).await.is_hit());
@@ -32,14 +32,14 @@ async fn a_purge_takes_a_path_with_a_host_and_answers_in_json() {
     let proxy = TestProxy::forward().await;
     get(proxy.address, &origin.url("/a"), &[]).await;
     let host = format!("host: {}", origin.address);
-    let reply = ask(&proxy, &["PURGE /a HTTP/1.1", &host, "accept: application/json"]).await;
+    let reply = ask(&proxy, &["PURGE /a HTTP/1.1", &host, AUTHORIZATION, "accept: application/json"]).await;
     assert_eq!(reply.header("content-type"), "application/json");
     assert_eq!(reply.text().trim(), format!("{{\"purged\":\"{}\"}}", origin.url("/a")));
     assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
     let reverse = TestProxy::reverse(origin.address).await;
     get(reverse.address, "/a", &[]).await;
     assert!(get(reverse.address, "/a", &[]).await.is_hit());
-    assert_eq!(ask(&reverse, &["PURGE /a HTTP/1.1"]).await.status, 200);
+    assert_eq!(ask(&reverse, &["PURGE /a HTTP/1.1", AUTHORIZATION]).await.status, 200);
     assert!(!get(reverse.address, "/a", &[]).await.is_hit());
 }
 
@@ -52,7 +52,7 @@ async fn a_fetch_that_began_before_a_purge_brings_nothing_back() {
     let mut client = Client::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     client.head().await;
-    assert_eq!(ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a"))]).await.status, 200);
+    assert_eq!(ask(&proxy, &[&format!("PURGE {} HTTP/1.1", origin.url("/a")), AUTHORIZATION]).await.status, 200);
     origin.open("body");
     assert_eq!(client.take(3).await, b"old");
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "new");

@@ -34,13 +34,13 @@ async fn a_purged_tag_takes_all_that_has_it_and_nothing_else() {
         assert!(!is_hit(&proxy, &origin.url(path)).await && is_hit(&proxy, &origin.url(path)).await, "{path}");
     }
     let line = format!("PURGE {} HTTP/1.1", origin.url("/none"));
-    let reply = ask(&proxy, &[&line, "surrogate-key: news absent"]).await;
+    let reply = ask(&proxy, &[&line, AUTHORIZATION, "surrogate-key: news absent"]).await;
     assert_eq!((reply.status, reply.text().trim()), (200, "purged what has a tag of: news, absent"));
     for (path, _) in paths {
         let stays = ["/other", "/none"].contains(&path);
         assert_eq!(is_hit(&proxy, &origin.url(path)).await, stays, "{path}");
     }
-    let reply = ask(&proxy, &[&line, "cache-tag: sport, front page", "accept: application/json"]).await;
+    let reply = ask(&proxy, &[&line, AUTHORIZATION, "cache-tag: sport, front page", "accept: application/json"]).await;
     assert_eq!(reply.text().trim(), "{\"purged_tags\":[\"sport\",\"front page\"]}");
     for (path, _) in paths {
         let stays = !["/other", "/tag"].contains(&path);
@@ -58,7 +58,7 @@ async fn a_fetch_that_began_before_a_purge_of_its_tag_brings_nothing_back() {
     let mut client = Client::connect(proxy.address).await;
     client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
     client.head().await;
-    let purge = ["PURGE / HTTP/1.1", "host: h", "surrogate-key: news"];
+    let purge = ["PURGE / HTTP/1.1", "host: h", AUTHORIZATION, "surrogate-key: news"];
     assert_eq!(ask(&proxy, &purge).await.status, 200);
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "new");
     origin.open("body");
@@ -83,7 +83,7 @@ async fn a_304_keeps_the_tags_and_adds_its_own() {
         assert_eq!(get(proxy.address, &url, &[]).await.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
         assert!(is_hit(&proxy, &url).await);
         let purge = format!("surrogate-key: {tag}");
-        assert_eq!(ask(&proxy, &["PURGE / HTTP/1.1", "host: h", &purge]).await.status, 200);
+        assert_eq!(ask(&proxy, &["PURGE / HTTP/1.1", "host: h", AUTHORIZATION, &purge]).await.status, 200);
         assert_eq!(get(proxy.address, &url, &[]).await.text(), "fetched", "{path}");
     }
 }
@@ -114,7 +114,7 @@ async fn groups_are_those_of_their_origin_and_go_with_a_successful_unsafe_reques
         assert!(is_hit(&proxy, &stranger.url(path)).await, "{path} of another origin");
     }
     let line = format!("PURGE {} HTTP/1.1", stranger.url("/anything"));
-    let reply = ask(&proxy, &[&line, "cache-groups: \"all\", \"other\""]).await;
+    let reply = ask(&proxy, &[&line, AUTHORIZATION, "cache-groups: \"all\", \"other\""]).await;
     assert_eq!(reply.text().trim(), "purged what has a tag of: all, other");
     for (path, stays) in [("/a", false), ("/b", true), ("/c", false), ("/d", true)] {
         assert_eq!(is_hit(&proxy, &stranger.url(path)).await, stays, "{path}");
@@ -139,7 +139,7 @@ async fn what_has_more_tags_than_are_kept_is_passed_on_and_not_stored() {
     }
     let none = ["surrogate-key: ", "cache-groups: \"open"].map(str::to_owned);
     for bad in [tags(TAGS_MAX + 1), format!("cache-tag: {}", "x".repeat(1025))].into_iter().chain(none) {
-        assert_eq!(ask(&proxy, &["PURGE / HTTP/1.1", "host: h", &bad]).await.status, 400);
+        assert_eq!(ask(&proxy, &["PURGE / HTTP/1.1", "host: h", AUTHORIZATION, &bad]).await.status, 400);
     }
     assert!(is_hit(&proxy, &origin.url("/most")).await);
 }
@@ -161,7 +161,7 @@ async fn clients_do_not_see_tags_where_they_are_stripped() {
             assert_eq!(seen, expected, "{path}");
         }
         for tag in ["surrogate-key: a", "cache-tag: b"] {
-            assert_eq!(ask(&proxy, &["PURGE / HTTP/1.1", "host: h", tag]).await.status, 200);
+            assert_eq!(ask(&proxy, &["PURGE / HTTP/1.1", "host: h", AUTHORIZATION, tag]).await.status, 200);
             assert!(!is_hit(&proxy, &origin.url("/a")).await && is_hit(&proxy, &origin.url("/a")).await);
         }
     }

@@ -1,5 +1,7 @@
 //! What is stale is validated: a `304` renews it, anything else replaces it.
 
+use nectary_proxy::ProxyOptions;
+
 use crate::common::*;
 
 #[tokio::test]
@@ -105,4 +107,31 @@ async fn an_error_of_the_origin_leaves_what_is_stored() {
     get(proxy.address, &origin.url("/a"), &[]).await;
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 500);
     assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "hello");
+}
+
+#[tokio::test]
+async fn a_request_cannot_demand_validation_where_that_is_ignored() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], b"hello"));
+    origin.on("/stale", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"hello"));
+    let options = ProxyOptions { ignore_request_cache_control: true, ..options() };
+    let proxy = TestProxy::start(options).await;
+    let demands =
+        ["cache-control: max-age=0", "cache-control: no-cache", "pragma: no-cache", "cache-control: min-fresh=90"];
+    get(proxy.address, &origin.url("/a"), &[demands[0]]).await;
+    for demand in demands {
+        let reply = get(proxy.address, &origin.url("/a"), &[demand]).await;
+        assert!(reply.is_hit() && reply.text() == "hello", "{demand}: {}", reply.cache_status());
+    }
+    assert_eq!(origin.count(), 1);
+    // What the origin says still holds, and what a request says about storing and fetching.
+    for count in 2..=3 {
+        get(proxy.address, &origin.url("/stale"), &[]).await;
+        assert_eq!(origin.count(), count);
+    }
+    assert_eq!(get(proxy.address, &origin.url("/b"), &["cache-control: only-if-cached"]).await.status, 504);
+    for count in 4..=5 {
+        get(proxy.address, &origin.url("/c"), &["cache-control: no-store"]).await;
+        assert_eq!(origin.count(), count);
+    }
 }

@@ -208,7 +208,9 @@ fn an_address_that_another_program_has_is_an_error_that_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound");
     let line = format!("proxy --listen {address} --store ./s --size 64M --memory 32M");
-    scratch.run(&line).exits(1).says(&address.to_string());
+    let own = format!("process {}", std::process::id());
+    scratch.run(&line).exits(5).says(&address.to_string()).says(&own).says("--listen");
+    assert!(!scratch.file("s").exists(), "no store before the port");
     assert_eq!(status(&scratch, 4), serde_json::json!([]), "a proxy that did not start is no part");
 }
 
@@ -218,7 +220,8 @@ fn two_proxies_do_not_share_an_address() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let first = Running::start_at(&scratch, &free.to_string(), "--store ./a");
     let line = format!("proxy --listen {free} --store ./b --size 64M --memory 32M");
-    scratch.run(&line).exits(5).says("already serving").says("nectary status");
+    scratch.run(&line).exits(5).says(&format!("nectary (process {})", first.child.id())).says("nectary status");
+    assert!(!scratch.file("b").exists(), "no store before the port");
     assert_eq!(status(&scratch, 0)[0]["status"]["pid"], first.child.id());
 }
 
@@ -227,6 +230,15 @@ fn a_proxy_that_cannot_start_makes_no_store() {
     let scratch = Scratch::new("nothing");
     let line = "proxy --listen 127.0.0.1:0 --store ./s --size 64M";
     scratch.run(&format!("{line} --memory 1K")).exits(2).says("8388608 bytes of memory");
+    assert!(!scratch.file("s").exists());
+    scratch.run(&format!("{line} --memory 900T")).exits(2).says("more than this machine has").says("--memory");
+    assert!(!scratch.file("s").exists());
+    scratch
+        .run("proxy --listen 127.0.0.1:0 --store . --memory 32M")
+        .exits(2)
+        .says("not a regular file")
+        .says("what to do");
+    scratch.run("proxy --listen 192.0.2.1:80 --store ./s --memory 32M").exits(1).says("no such address");
     assert!(!scratch.file("s").exists());
     for small in ["--store ./s --size 1K", "--store ./s --span ./t --size 1K", "--store ./s --span ./t --size 511K"] {
         scratch.run(&format!("proxy --listen 127.0.0.1:0 --memory 32M {small}")).exits(2).says("512K are the least");
@@ -241,7 +253,42 @@ fn a_proxy_that_cannot_start_makes_no_store() {
         scratch.run(&format!("{line} --memory 32M {wrong}")).exits(2).says(reason);
         assert!(!scratch.file("s").exists(), "{wrong}");
     }
+    std::fs::write(scratch.file("short"), "0123456789\n").expect("written");
+    for (wrong, reason) in [
+        ("--admin-listen 0.0.0.0:0", "--admin-token-file"),
+        ("--admin-listen :0", "other machines"),
+        ("--admin-token-file ./absent", "./absent"),
+        ("--admin-token-file ./short", "16 to 1024"),
+    ] {
+        scratch.run(&format!("{line} --memory 32M {wrong}")).exits(2).says(reason).says("token");
+        assert!(!scratch.file("s").exists(), "{wrong}");
+    }
     std::fs::write(scratch.file("s"), b"the rest of a store").expect("written");
     scratch.run(&format!("{line} --memory 32M")).exits(1).says("too few for a store");
     assert_eq!(std::fs::read(scratch.file("s")).expect("there"), b"the rest of a store");
+}
+
+#[test]
+fn a_proxy_whose_origin_refuses_every_connection_is_degraded_and_says_why() {
+    let scratch = Scratch::new("origin-down");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    let proxy = Running::start(&scratch, &format!("--store ./s --origin http://{address}"));
+    for code in [0, 0, 3] {
+        assert!(proxy.ask("GET", "/a").starts_with("HTTP/1.1 502"));
+        let parts = status(&scratch, code);
+        assert_eq!(parts.to_string().contains("the origin takes no connections: 3 in a row"), code == 3, "{parts}");
+    }
+    assert!(status(&scratch, 3).to_string().contains("refused"));
+    let listener = TcpListener::bind(address).expect("still free");
+    let serve = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("one connection");
+        let mut lines = BufReader::new(&stream).lines();
+        while lines.next().is_some_and(|line| !line.expect("text").is_empty()) {}
+        write!(&stream, "HTTP/1.1 204 No Content\r\n\r\n").expect("sent");
+    });
+    assert!(proxy.ask("GET", "/a").starts_with("HTTP/1.1 204"));
+    serve.join().expect("it answered");
+    status(&scratch, 0);
 }

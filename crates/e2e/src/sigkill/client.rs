@@ -8,7 +8,7 @@ use super::model::{Expectation, KeyModel, Poll, Stop, Verdict, judge};
 use super::purges::{PREFIX_COUNT, Purges, Reach, Scope, TAG_COUNT};
 use crate::content;
 use crate::http::{Connection, Failure, Response};
-use crate::nectary::Control;
+use crate::nectary::{AUTHORIZATION, Control};
 use crate::origin::{Origin, Resource};
 use crate::rng::Rng;
 use serde_json::json;
@@ -344,7 +344,7 @@ impl Client {
         let key = &mut self.keys[index];
         let sent = Instant::now();
         key.purged(Reach { under_way: 1, ..Reach::default() });
-        let answer = connection.request("PURGE", &key.target, &[]);
+        let answer = connection.request("PURGE", &key.target, &[AUTHORIZATION]);
         if purge_holds(&key.target, answer, round, tally) {
             tally.purges[0] += 1;
             key.purged(Reach { dead_before: Some(sent), ..Reach::default() });
@@ -357,7 +357,7 @@ impl Client {
         let (kind, holds) = match scope {
             Scope::Tag(tag) => {
                 let header = if self.rng.chance(0.5) { "Surrogate-Key" } else { "Cache-Tag" };
-                let answer = connection.request("PURGE", "/", &[(header, &format!("t{tag}"))]);
+                let answer = connection.request("PURGE", "/", &[AUTHORIZATION, (header, &format!("t{tag}"))]);
                 (1, purge_holds("a tag", answer, round, tally))
             }
             Scope::Prefix(prefix) => {

@@ -9,7 +9,7 @@ use super::purges::{Purges, Reach, Scope};
 use super::{Campaign, Plant, RoundReport};
 use crate::guard;
 use crate::http::Connection;
-use crate::nectary::{Nectary, ProxyCommand, RingPosition, Sequences};
+use crate::nectary::{AUTHORIZATION, Nectary, ProxyCommand, RingPosition, Sequences};
 use crate::origin::Origin;
 use crate::rng::Rng;
 use crate::scratch::Scratch;
@@ -269,7 +269,7 @@ impl<'a> Runner<'a> {
         let mut client = nectary.client();
         let scope = match plant {
             Plant::WrongByte | Plant::ZeroedStore => return Ok(true),
-            Plant::LostObject => return Ok(client.request("PURGE", &key.target, &[]).map(|_| true)?),
+            Plant::LostObject => return Ok(client.request("PURGE", &key.target, &[AUTHORIZATION]).map(|_| true)?),
             Plant::ForgottenPurge => {
                 while !client.get(&key.target)?.is_hit() {}
                 return Ok(true);

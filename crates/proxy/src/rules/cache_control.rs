@@ -3,7 +3,8 @@
 //! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2.
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
-//! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading.
+//! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading; but
+//!   `no-cache="set-cookie"` is about the cookie alone.
 //! - Unknown directives are ignored.
 
 use http::HeaderMap;
@@ -21,6 +22,8 @@ pub struct ResponseDirectives {
     pub no_store: bool,
     /// Not to be used without validation.
     pub no_cache: bool,
+    /// `Set-Cookie` is not to be used without validation, the rest may be.
+    pub no_cache_cookie: bool,
     /// For one user's cache only.
     pub private: bool,
     /// Storable even where it would not be otherwise.
@@ -63,6 +66,7 @@ impl ResponseDirectives {
             let argument = argument.as_deref();
             match Name::of(name) {
                 Name::NoStore => found.no_store = true,
+                Name::NoCache if is_about_cookies(argument) => found.no_cache_cookie = true,
                 Name::NoCache => found.no_cache = true,
                 Name::Private => found.private = true,
                 Name::Public => found.public = true,
@@ -84,6 +88,12 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
+    /// Without what only demands a fresher response than the origin's lifetime gives: `no-cache`, `max-age`, `min-fresh` and
+    /// `Pragma`. That nothing is to be stored, or fetched, holds.
+    pub fn without_demands(self) -> RequestDirectives {
+        RequestDirectives { no_cache: false, max_age: None, min_fresh: None, ..self }
+    }
+
     /// Reads a request's headers.
     pub fn parse(headers: &HeaderMap) -> RequestDirectives {
         let mut found = RequestDirectives::default();
@@ -147,6 +157,11 @@ impl Name {
     }
 }
 
+/// Whether a list of field names has `Set-Cookie` alone.
+fn is_about_cookies(argument: Option<&[u8]>) -> bool {
+    argument.is_some_and(|names| names.trim_ascii().eq_ignore_ascii_case(b"set-cookie"))
+}
+
 /// Reads a number of seconds; one too large to count is [`DELTA_SECONDS_MAX`].
 pub fn delta_seconds(argument: Option<&[u8]>) -> Option<u64> {
     let digits = argument?;
@@ -186,6 +201,8 @@ mod tests {
             (&["extension=\"a, no-store\""], |d| !d.no_store),
             (&["no-store, private, public"], |d| d.no_store && d.private && d.public),
             (&["no-cache=\"Set-Cookie, X\""], |d| d.no_cache && d.forbids_stale()),
+            (&["no-cache=\"set-cookie\""], |d| !d.no_cache && d.no_cache_cookie && !d.forbids_stale()),
+            (&["no-cache=\"set-cookie\", no-cache"], |d| d.no_cache),
             (&["private=\"X\""], |d| d.private),
             (&["must-revalidate,proxy-revalidate,must-understand"], |d| {
                 d.must_revalidate && d.proxy_revalidate && d.must_understand
@@ -214,6 +231,15 @@ mod tests {
             (&[("cache-control", "min-fresh=9")], |d| d.min_fresh == Some(9)),
             (&[("cache-control", "max-age=x")], |d| d.max_age == Some(0)),
             (&[("cache-control", "only-if-cached, no-store")], |d| d.only_if_cached && d.no_store),
+            (&[("cache-control", "no-cache, max-age=0, min-fresh=5, max-stale=7, no-store, only-if-cached")], |d| {
+                let rest = RequestDirectives {
+                    no_store: true,
+                    only_if_cached: true,
+                    max_stale: Some(7),
+                    ..Default::default()
+                };
+                d.without_demands() == rest
+            }),
         ];
         for (lines, holds) in table {
             let found = RequestDirectives::parse(&headers(lines));

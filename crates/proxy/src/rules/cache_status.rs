@@ -59,6 +59,13 @@ pub enum CacheStatus {
         /// Whether the request waited for another's fetch.
         collapsed: bool,
     },
+    /// Went towards the origin and is not stored, for its body is longer than the store takes.
+    TooLarge {
+        /// Why it went there.
+        why: Forward,
+        /// What the origin said.
+        status: u16,
+    },
     /// Answered by this cache itself, without the store or an origin.
     Own {
         /// One token that says why.
@@ -90,6 +97,9 @@ impl CacheStatus {
                 }
                 result
             }
+            CacheStatus::TooLarge { why, status } => {
+                write!(out, "{CACHE_NAME}; fwd={}; fwd-status={status}; detail=too-large", why.token())
+            }
             CacheStatus::Own { detail } => write!(out, "{CACHE_NAME}; detail={detail}"),
         };
         result.expect("a Vec takes what is written");
@@ -115,6 +125,10 @@ mod tests {
             (forwarded(Forward::Request, None, false, false), "nectary; fwd=request"),
             (forwarded(Forward::Method, Some(201), false, false), "nectary; fwd=method; fwd-status=201"),
             (forwarded(Forward::Bypass, None, false, false), "nectary; fwd=bypass"),
+            (
+                CacheStatus::TooLarge { why: Forward::UriMiss, status: 200 },
+                "nectary; fwd=uri-miss; fwd-status=200; detail=too-large",
+            ),
             (CacheStatus::Own { detail: "loop" }, "nectary; detail=loop"),
         ];
         for (status, expected) in table {

@@ -3,7 +3,7 @@
 //! Owns: which they are, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
 
 use http::header::{
-    AGE, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, HOST, HeaderName, PROXY_AUTHENTICATE,
+    AGE, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY, VIA,
 };
 use http::{HeaderMap, HeaderValue};
@@ -36,7 +36,12 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 fn is_protected(name: &HeaderName) -> bool {
     [AGE, CACHE_CONTROL, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, VARY, VIA].contains(name)
-        || name == "x-forwarded-for"
+        || is_forwarding(name)
+}
+
+/// Whether a header says how a request came here.
+pub fn is_forwarding(name: &HeaderName) -> bool {
+    *name == FORWARDED || name.as_str().starts_with("x-forwarded-") || name == "x-real-ip"
 }
 
 #[cfg(test)]

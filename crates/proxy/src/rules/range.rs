@@ -1,12 +1,15 @@
 //! Byte ranges of a whole response.
 //!
-//! Owns: what a `Range` header asks for once the size is known. One range is served; several, other units and damaged
-//! headers get the whole, which RFC 9110, 14.2 allows.
+//! Owns: what a `Range` header asks for once the size is known. Other units, damaged headers, more than [`RANGES_MAX`] ranges and
+//! ranges that are together longer than the whole get the whole, which RFC 9110, 14.2 allows and 17.15 recommends.
 
 use std::ops::Range;
 
 use http::HeaderMap;
 use http::header::RANGE;
+
+/// The most ranges that are served at a time.
+pub const RANGES_MAX: usize = 16;
 
 /// What a request wants of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +18,9 @@ pub enum Wanted {
     Whole,
     /// These bytes; not empty.
     Part(Range<u64>),
-    /// A range that the response does not have.
+    /// Several parts, in this order; none is empty.
+    Parts(Vec<Range<u64>>),
+    /// A range that the response does not have, or several of which it has none.
     Unsatisfiable,
 }
 
@@ -23,22 +28,37 @@ pub enum Wanted {
 pub fn wanted(request: &HeaderMap, size_bytes: u64) -> Wanted {
     let mut lines = request.get_all(RANGE).into_iter();
     let (Some(line), None) = (lines.next(), lines.next()) else { return Wanted::Whole };
+    if memchr::memchr(b',', line.as_bytes()).is_some() {
+        return wanted_of_several(line.as_bytes(), size_bytes);
+    }
     match parse(line.as_bytes()) {
-        Some(Spec::From(first, last)) => {
-            if first >= size_bytes {
-                Wanted::Unsatisfiable
-            } else {
-                Wanted::Part(first..last.saturating_add(1).min(size_bytes))
-            }
-        }
-        Some(Spec::Last(count)) => {
-            if count == 0 || size_bytes == 0 {
-                Wanted::Unsatisfiable
-            } else {
-                Wanted::Part(size_bytes.saturating_sub(count)..size_bytes)
-            }
-        }
+        Some(spec) => spec.within(size_bytes).map_or(Wanted::Unsatisfiable, Wanted::Part),
         None => Wanted::Whole,
+    }
+}
+
+/// The same for a list.
+fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
+    let Some(list) = ranges_of(value) else { return Wanted::Whole };
+    let (mut parts, mut count, mut bytes) = (Vec::new(), 0, 0u64);
+    // A list may have empty elements.
+    for range in list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|range| !range.is_empty()) {
+        let Some(spec) = spec_of(range) else { return Wanted::Whole };
+        count += 1;
+        if count > RANGES_MAX {
+            return Wanted::Whole;
+        }
+        if let Some(part) = spec.within(size_bytes) {
+            bytes = bytes.saturating_add(part.end - part.start);
+            parts.push(part);
+        }
+    }
+    match (parts.len(), count) {
+        (_, 0) => Wanted::Whole,
+        (0, _) => Wanted::Unsatisfiable,
+        (1, _) => Wanted::Part(parts.remove(0)),
+        _ if bytes > size_bytes => Wanted::Whole,
+        _ => Wanted::Parts(parts),
     }
 }
 
@@ -57,12 +77,28 @@ enum Spec {
     Last(u64),
 }
 
-fn parse(value: &[u8]) -> Option<Spec> {
-    let (unit, ranges) = value.split_at_checked(6)?;
-    if !unit.eq_ignore_ascii_case(b"bytes=") {
-        return None;
+impl Spec {
+    /// The bytes of a response of this size; `None` where it has none of them.
+    fn within(self, size_bytes: u64) -> Option<Range<u64>> {
+        let range = match self {
+            Spec::From(first, last) => first..last.saturating_add(1).min(size_bytes),
+            Spec::Last(count) => size_bytes.saturating_sub(count)..size_bytes,
+        };
+        (range.start < range.end).then_some(range)
     }
-    let range = ranges.trim_ascii();
+}
+
+fn parse(value: &[u8]) -> Option<Spec> {
+    spec_of(ranges_of(value)?.trim_ascii())
+}
+
+/// What is behind the unit, where that is bytes.
+fn ranges_of(value: &[u8]) -> Option<&[u8]> {
+    let (unit, ranges) = value.split_at_checked(6)?;
+    unit.eq_ignore_ascii_case(b"bytes=").then_some(ranges)
+}
+
+fn spec_of(range: &[u8]) -> Option<Spec> {
     let dash = range.iter().position(|&byte| byte == b'-')?;
     let (first, last) = (&range[..dash], &range[dash + 1..]);
     match (first.is_empty(), last.is_empty()) {
@@ -88,8 +124,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_is_served_and_damage_is_ignored() {
+    fn ranges_are_served_and_damage_is_ignored() {
         use Wanted::*;
+        let many = |count: usize| vec!["0-0"; count].join(",");
+        let (most, more) = (format!("bytes={}", many(16)), format!("bytes={}", many(17)));
         let table: &[(&str, u64, Wanted)] = &[
             ("bytes=0-0", 10, Part(0..1)),
             ("bytes=0-9", 10, Part(0..10)),
@@ -109,7 +147,17 @@ mod tests {
             ("bytes=", 10, Whole),
             ("bytes", 10, Whole),
             ("", 10, Whole),
-            ("bytes=1-2,4-5", 10, Whole),
+            ("bytes=1-2,4-5", 10, Parts(vec![1..3, 4..6])),
+            ("bytes=4-5 , 1-2,", 10, Parts(vec![4..6, 1..3])),
+            ("bytes=0-0,-1", 10, Parts(vec![0..1, 9..10])),
+            ("bytes=1-2,10-", 10, Part(1..3)),
+            ("bytes=10-,20-30", 10, Unsatisfiable),
+            ("bytes=0-,0-0", 10, Whole),
+            ("bytes=0-4,5-9", 10, Parts(vec![0..5, 5..10])),
+            ("bytes=1-2,x", 10, Whole),
+            ("bytes=,", 10, Whole),
+            (&most, 16, Parts(vec![0..1; 16])),
+            (&more, 17, Whole),
             ("bytes=a-b", 10, Whole),
             ("bytes=1-2x", 10, Whole),
             ("bytes=+1-2", 10, Whole),

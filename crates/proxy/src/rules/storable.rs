@@ -25,6 +25,8 @@ pub enum Storability {
     Private,
     /// The request had `Authorization` and the response does not allow sharing.
     Authorization,
+    /// `Set-Cookie`, and nobody says that it may be stored (`cookies`).
+    SetCookie,
     /// Nothing allows it: no lifetime, not `public`, and a status that says nothing about caching.
     NotAllowed,
     /// `Vary: *`, or more names than are kept.
@@ -110,7 +112,7 @@ mod tests {
             ("no-store", "GET", &[], 200, &[("cache-control", "no-store, max-age=60")], NoStore),
             ("request no-store", "GET", &[("cache-control", "no-store")], 200, &[fresh], NoStore),
             ("private", "GET", &[], 200, &[("cache-control", "private, max-age=60")], Private),
-            ("set-cookie has no rule", "GET", &[], 200, &[fresh, ("set-cookie", "a=b")], Storable),
+            ("set-cookie is for `cookies`", "GET", &[], 200, &[fresh, ("set-cookie", "a=b")], Storable),
             ("authorization", "GET", &[("authorization", "x")], 200, &[fresh], Authorization),
             (
                 "authorized, public",

@@ -1,6 +1,6 @@
 //! A request as the proxy sees it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use crate::access_log::Outcome;
 use crate::body::Ticket;
 use crate::rules::cache_control::RequestDirectives;
+use crate::rules::host::is_host;
 use crate::rules::key::{push_key, push_path};
 use crate::wire::guard::Guard;
 use crate::worker::{Mode, Worker};
@@ -25,7 +26,13 @@ pub(crate) struct Client {
     /// Whether it may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
+    /// Whether it is believed what it says of how its requests came to it.
+    pub is_trusted: bool,
+    /// Whether it came to an address for administration.
+    pub is_admin: bool,
     pub guard: Rc<Guard>,
+    /// Whether the body of its last request was wrong, so that it may still be sending.
+    pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
     pub tunnel: RefCell<Option<(TcpStream, Ticket)>>,
 }
@@ -87,8 +94,9 @@ pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) ->
 /// What a request's headers ask for, found in one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// `Host` lines.
+    /// `Host` lines, and whether the last is a host.
     pub host_count: u8,
+    pub is_host_good: bool,
     /// `Cache-Control` or `Pragma`.
     pub has_directives: bool,
     /// Conditions that the store can answer.
@@ -103,9 +111,12 @@ impl Features {
     /// Looks through the headers.
     pub fn of(headers: &HeaderMap) -> Features {
         let mut found = Features::default();
-        for (name, _) in headers {
+        for (name, value) in headers {
             match *name {
-                HOST => found.host_count = found.host_count.saturating_add(1),
+                HOST => {
+                    found.host_count = found.host_count.saturating_add(1);
+                    found.is_host_good = is_host(value.as_bytes());
+                }
                 CACHE_CONTROL | PRAGMA => found.has_directives = true,
                 IF_NONE_MATCH | IF_MODIFIED_SINCE => found.is_conditional = true,
                 IF_MATCH | IF_UNMODIFIED_SINCE => found.is_for_origin = true,
@@ -117,8 +128,21 @@ impl Features {
         found
     }
 
-    /// The directives of the headers in which these were found.
-    pub fn directives(&self, headers: &HeaderMap) -> RequestDirectives {
-        if self.has_directives { RequestDirectives::parse(headers) } else { RequestDirectives::default() }
+    /// Whether a request of this version has the `Host` that it must have.
+    pub fn has_host(&self, version: Version) -> bool {
+        match self.host_count {
+            0 => version == Version::HTTP_10,
+            1 => self.is_host_good,
+            _ => false,
+        }
+    }
+
+    /// The directives of the headers in which these were found, as far as the operator lets them count.
+    pub fn directives(&self, worker: &Worker, headers: &HeaderMap) -> RequestDirectives {
+        if !self.has_directives {
+            return RequestDirectives::default();
+        }
+        let found = RequestDirectives::parse(headers);
+        if worker.options.ignore_request_cache_control { found.without_demands() } else { found }
     }
 }

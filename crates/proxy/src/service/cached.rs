@@ -3,14 +3,15 @@
 //! Owns: the choice among what is stored, another's fetch, a fetch of one's own that others may join, and going alone. Going
 //! round again (a marker was found, somebody else finished, a variant was learned) is bounded; then a request goes alone.
 
-use http::{HeaderMap, HeaderName, Method, Response, StatusCode};
+use http::header::SET_COOKIE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use nectary_store::{FillHead, FillReader, FillRole, KeyRef, Object};
 use tokio::sync::oneshot;
 
 use super::asked::Asked;
 use super::fetch::{self, Plan, Told};
 use super::locality;
-use super::pass;
+use super::pass::{self, Size};
 use super::reply::{Source, failed, from_stored, own};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
@@ -129,22 +130,30 @@ async fn lead(asked: Asked, why: Forward, reader: FillReader, told: oneshot::Rec
     let forwarded = |status, stored| CacheStatus::Forwarded { why, status, stored, collapsed: false };
     let broken = || FetchError::Broken("the fetch was given up".into());
     match told.await {
-        Ok(Told::Streaming(status)) => {
+        Ok(Told::Streaming(status, cookies)) => {
             let cache_status = forwarded(Some(status), reader.is_promised());
             match stream(asked, reader, cache_status, Outcome::Miss).await {
-                Ok(response) => response,
+                Ok(response) => with_cookies(response, cookies),
                 Err(asked) => failed(&asked, &broken(), forwarded(None, false)),
             }
         }
-        Ok(Told::Refreshed(object)) => {
+        Ok(Told::Refreshed(object, cookies)) => {
             let age_s = age_of(&asked, &object);
             let stored = object.is_admitted();
-            answer(asked, object, age_s, forwarded(Some(304), stored), Outcome::Revalidated)
+            let response = answer(asked, object, age_s, forwarded(Some(304), stored), Outcome::Revalidated);
+            with_cookies(response, cookies)
         }
-        Ok(Told::Direct(response, lease)) => pass::forward(asked, response, lease, why),
+        Ok(Told::Direct(response, lease)) => pass::forward(asked, response, lease, why, Size::Any),
+        Ok(Told::TooLarge(response, lease)) => pass::forward(asked, response, lease, why, Size::TooLarge),
         Ok(Told::Failed(error)) => failed(&asked, &error, forwarded(None, false)),
         Err(_) => failed(&asked, &broken(), forwarded(None, false)),
     }
+}
+
+/// Adds the cookies that are for the one who asked, and not stored.
+fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) -> Response<ReplyBody> {
+    cookies.into_iter().for_each(|cookie| _ = response.headers_mut().append(SET_COOKIE, cookie));
+    response
 }
 
 /// What came of another's fetch.

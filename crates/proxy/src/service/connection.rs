@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -18,23 +19,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::asked::Client;
-use super::{direct, hit, route, tunnel};
+use super::{direct, hit, refusal, route, tunnel};
 use crate::body::ReplyBody;
 use crate::options::is_loopback;
+use crate::wire::framing::Violation;
 use crate::wire::guard::Guard;
 use crate::wire::stream::{GuardedStream, SharedStream};
-use crate::worker::{Mode, Worker};
+use crate::worker::{Door, Mode, Worker};
+
+/// How long a client may take to read a refusal while it goes on sending.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The most that hyper buffers of one connection, each way.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
-pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStream, address: SocketAddr) {
+pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStream, address: SocketAddr, door: Door) {
     let client = Rc::new(Client {
         address,
         is_admitted: worker.options.admits(address.ip()),
         is_loopback: is_loopback(address.ip()),
+        is_trusted: worker.options.forwarded.trusts(address.ip()),
+        is_admin: door == Door::Admin,
         guard: guard.clone(),
+        is_at_fault: Default::default(),
         tunnel: Default::default(),
     });
     let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
@@ -43,18 +51,22 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     let mut connection = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
         .serve_connection(TokioIo::new(stream.clone()), front);
-    let is_direct = matches!(worker.mode, Mode::Reverse { .. });
+    let is_direct = !client.is_admin && matches!(worker.mode, Mode::Reverse { .. });
     let mut is_draining = false;
-    let finished = poll_fn(|context| {
+    let ended = poll_fn(|context| {
         guard.register(context);
         if guard.is_killed() {
-            return Poll::Ready(guard.is_settled());
+            return Poll::Ready(if guard.is_settled() { Ended::Well } else { Ended::InAnAnswer });
         }
         if is_direct
             && !guard.is_draining()
             && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
         {
-            return Poll::Pending;
+            return if guard.violation().is_some() && stream.is_refused() {
+                Poll::Ready(Ended::Refused)
+            } else {
+                Poll::Pending
+            };
         }
         if guard.is_draining() && !is_draining && guard.is_written() {
             is_draining = true;
@@ -62,21 +74,30 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
         }
         // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
         let polled = connection.poll_without_shutdown(context);
+        if polled.is_pending() && guard.has_announced() {
+            stream.announce(context);
+        }
         if polled.is_pending() && guard.is_draining() && !is_draining && guard.is_written() {
             // The rest of an answer has just been written: now it can end.
             context.waker().wake_by_ref();
         }
+        if polled.is_pending() && guard.violation().is_some() && stream.is_refused() {
+            return Poll::Ready(Ended::Refused);
+        }
         if polled.is_pending() && is_draining && guard.is_settled() {
             // Half a request is nothing under way.
-            return Poll::Ready(true);
+            return Poll::Ready(Ended::Well);
         }
-        polled.map(|result| result.map_or_else(|error| !error.is_user(), |()| true))
+        polled.map(|result| match result {
+            Err(error) if error.is_user() => Ended::InAnAnswer,
+            _ => Ended::Well,
+        })
     })
     .await;
     let parts = connection.into_parts();
     drop(parts.io);
     let Some(stream) = stream.into_inner() else { return };
-    if !finished {
+    if ended == Ended::InAnAnswer {
         // Without a length, the end of the connection is the end of the body: it must not look like a good one.
         abort(stream.into_inner());
         return;
@@ -92,19 +113,35 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     if guard.violation().is_some() {
         worker.stats.refused_connections.add(1);
     }
-    end(&guard, stream).await;
+    let unanswered = guard.violation().filter(|_| ended == Ended::Refused);
+    end(&client, stream, unanswered).await;
+}
+
+/// How hyper's part of a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// With nothing left to be sent.
+    Well,
+    /// With a request that hyper has not seen the end of, and that is still to be refused.
+    Refused,
+    /// Before an answer was whole.
+    InAnAnswer,
 }
 
 /// Ends a connection so that the client sees it reset.
 fn abort(stream: TcpStream) {
-    _ = socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
+    _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: says so to the client and takes what it still sends, until it ends too or its time is over.
-async fn end(guard: &Rc<Guard>, stream: GuardedStream<TcpStream>) {
-    let refused = guard.violation().is_some();
+/// Ends a stream: refuses what is unanswered, says to the client that it ends, and takes what it still sends, until it ends too or its time is over.
+async fn end(client: &Client, stream: GuardedStream<TcpStream>, unanswered: Option<Violation>) {
+    let guard = &client.guard;
     let mut stream = stream.into_inner();
-    if stream.shutdown().await.is_err() || !refused {
+    if let Some(violation) = unanswered {
+        let answer = refusal::of(violation);
+        until_killed(guard, async { _ = stream.write_all(&answer).await }).await;
+    }
+    if stream.shutdown().await.is_err() || (guard.violation().is_none() && !client.is_at_fault.get()) {
         return;
     }
     let mut left = 256 * 1024;
@@ -117,7 +154,7 @@ async fn end(guard: &Rc<Guard>, stream: GuardedStream<TcpStream>) {
             }
         }
     };
-    until_killed(guard, drain).await;
+    _ = tokio::time::timeout(LINGER, until_killed(guard, drain)).await;
 }
 
 /// Runs something until it is done or the guard ends the connection.
@@ -145,10 +182,17 @@ impl Service<Request<Incoming>> for Front {
         self.worker.stats.requests.add(1);
         self.client.guard.begin(false);
         let (started, at_ms) = self.worker.now();
-        if let Some(response) = hit::resident(&self.worker, &self.client, &mut request, started, at_ms) {
+        if !self.client.is_admin
+            && let Some(response) = hit::resident(&self.worker, &self.client, &mut request, started, at_ms)
+        {
             return Answer::Ready(Some(response));
         }
-        Answer::Pending(Box::pin(route::route(self.worker.clone(), self.client.clone(), request, started, at_ms)))
+        let (worker, client) = (self.worker.clone(), self.client.clone());
+        Answer::Pending(Box::pin(async move {
+            let response = route::route(worker, client.clone(), request, started, at_ms).await;
+            client.guard.answered();
+            response
+        }))
     }
 }
 

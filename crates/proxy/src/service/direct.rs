@@ -13,6 +13,7 @@ use nectary_store::KeyRef;
 use super::asked::Client;
 use crate::access_log::{Line, Outcome};
 use crate::rules::cache_control::RequestDirectives;
+use crate::rules::host::is_host;
 use crate::rules::key::push_decimal;
 use crate::rules::serve::{Verdict, decide};
 use crate::stored::response::Found;
@@ -115,7 +116,7 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"host") {
             hosts += 1;
-            if value.is_empty() || !value.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(byte)) {
+            if !is_host(value) {
                 return None;
             }
         } else if name.eq_ignore_ascii_case(b"user-agent") && user_agent.is_none() {
@@ -205,6 +206,8 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: \r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a:b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: ::1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: h\r\nIf-None-Match: *\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: h\r\nCache-Control: no-cache\r\n\r\n",

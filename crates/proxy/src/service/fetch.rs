@@ -8,15 +8,17 @@ use std::rc::Rc;
 
 use futures_util::StreamExt;
 use http::header::{TRANSFER_ENCODING, VIA};
-use http::{HeaderMap, HeaderName, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
 
 use super::asked::Asked;
+use super::herald::Herald;
 use crate::rules::age::Times;
 use crate::rules::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::rules::conditional::{set_validation, validates};
+use crate::rules::cookies::{self, Cookies};
 use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::origin_of;
@@ -27,7 +29,8 @@ use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
-use crate::upstream::{Destination, FetchError, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
+use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
+use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
 
 /// What is fetched.
@@ -42,16 +45,19 @@ pub(super) struct Plan {
     stale: Option<Object>,
     to: Option<Destination>,
     head: RequestHead,
+    herald: Herald,
 }
 
 /// What the one who began the fetch is told.
 pub(super) enum Told {
-    /// The response with this status is being stored: read along.
-    Streaming(u16),
-    /// The stored response still holds.
-    Refreshed(Object),
+    /// The response with this status is being stored: read along. The cookies are for the asker alone.
+    Streaming(u16, Vec<HeaderValue>),
+    /// The stored response still holds; the cookies likewise.
+    Refreshed(Object, Vec<HeaderValue>),
     /// The response is not stored: it is for the asker alone.
     Direct(Response<Incoming>, Lease),
+    /// The response could be stored, but is too long for the store: for the asker alone.
+    TooLarge(Response<Incoming>, Lease),
     /// There is no response.
     Failed(FetchError),
 }
@@ -65,23 +71,23 @@ impl Asked {
 
     /// Where this request goes, and its head for there.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
-        let client = self.client.address.ip();
-        let (origin, authority, forwarded_for) = match &self.worker.mode {
-            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone(), Some(client)),
+        // Only a reverse proxy speaks for its origin; nobody else needs to know who asks.
+        let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
+        let forwarding = Forwarding {
+            peer: self.client.address.ip(),
+            is_trusted: self.client.is_trusted,
+            is_told: is_reverse && !self.worker.options.forwarded.is_silent,
+        };
+        let (origin, authority) = match &self.worker.mode {
+            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone()),
             Mode::Forward => {
                 let origin = Origin::of(&self.uri);
                 let authority = origin.as_ref().map(Origin::authority).unwrap_or_default();
-                (origin, authority, None)
+                (origin, authority)
             }
         };
-        let head = RequestHead::new(
-            self.method.clone(),
-            &self.uri,
-            &self.headers,
-            &authority,
-            &self.worker.via,
-            forwarded_for,
-        );
+        let head =
+            RequestHead::new(self.method.clone(), &self.uri, &self.headers, &authority, &self.worker.via, &forwarding);
         let reach = self.reach();
         (origin.map(|origin| Destination { origin, reach }), head)
     }
@@ -101,6 +107,7 @@ impl Plan {
             stale,
             to,
             head,
+            herald: asked.herald(),
         }
     }
 
@@ -126,7 +133,8 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     let mut validates_stale = stale.as_ref().is_some_and(|stale| set_validation(&mut head.headers, stale));
     loop {
         let request_ms = worker.now_ms();
-        let (response, lease) = match exchange(&worker, &to, head, RequestBody::Empty).await {
+        let hear = |response: &Informational| plan.herald.announce(response);
+        let (response, lease) = match exchange(&worker, &to, head, RequestBody::Empty, &hear).await {
             Ok(got) => got,
             Err(error) => {
                 worker.stats.failed_fills.add(1);
@@ -145,13 +153,19 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
                 // It gets the tags of the 304, and keeps those that it has.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
-                let mut headers = merged(stored, &parts.headers);
+                let mut fresh = parts.headers.clone();
+                let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
+                    Vec::new()
+                } else {
+                    cookies::take(&mut fresh)
+                };
+                let mut headers = merged(stored, &fresh);
                 if worker.options.strip_tags {
                     strip(&mut headers);
                 }
                 // Its place in the store is the one of these names.
                 if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
-                    refresh(&plan, fill, object, &headers, times, tell).await;
+                    refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
                 }
             }
@@ -194,7 +208,7 @@ async fn refresh(
     object: &Object,
     headers: &HeaderMap,
     times: Times,
-    tell: oneshot::Sender<Told>,
+    (tell, cookies): (oneshot::Sender<Told>, Vec<HeaderValue>),
 ) {
     let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.worker.default_ttl)) {
         Found::Response(stored) => stored.head.status,
@@ -205,11 +219,11 @@ async fn refresh(
         None => Err(()),
     };
     let told = match result {
-        Ok(object) => Told::Refreshed(object),
+        Ok(object) => Told::Refreshed(object, cookies),
         Err(()) => {
             plan.worker.stats.failed_fills.add(1);
             // The origin has just confirmed it, so what is there may be served although the store cannot note that.
-            Told::Refreshed(object.clone())
+            Told::Refreshed(object.clone(), cookies)
         }
     };
     _ = tell.send(told);
@@ -241,6 +255,7 @@ async fn fetch_body(
     if worker.options.strip_tags {
         strip(&mut headers);
     }
+    let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
     let metadata = (is_tagged && verdict.is_storable() && !is_close_delimited)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
@@ -256,13 +271,15 @@ async fn fetch_body(
     let body_bytes = response.body().size_hint().exact();
     // So that what clients are told of it is true.
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
+    let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
         drop(fill);
-        _ = tell.send(Told::Direct(response, lease));
+        let told = if is_too_large { Told::TooLarge(response, lease) } else { Told::Direct(response, lease) };
+        _ = tell.send(told);
         return;
     }
     // Whether somebody still waits for it makes no difference.
-    _ = tell.send(Told::Streaming(status.as_u16()));
+    _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
     let mut pieces = pieces(response.into_body(), lease);
     while let Some(piece) = pieces.next().await {
         let written = match piece {
@@ -293,10 +310,19 @@ fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
 }
 
+/// Whether cookies are stored with the response that has these headers.
+fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
+    let directives = ResponseDirectives::parse(headers);
+    cookies::cookies(headers, &directives, worker.options.store_set_cookie) == Cookies::Kept
+}
+
 fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {
     let directives = ResponseDirectives::parse(response.headers());
     let default_ttl_s = plan.worker.default_ttl.for_key(&plan.key);
     let (status, headers) = (response.status(), response.headers());
     let freshness = lifetime(status, headers, &directives, default_ttl_s, times.response_ms);
+    if cookies::cookies(headers, &directives, plan.worker.options.store_set_cookie) == Cookies::Forbidding {
+        return Storability::SetCookie;
+    }
     storability(&Method::GET, &plan.headers, &plan.directives, status, headers, &directives, freshness)
 }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::{Method, Request, Response, Version};
+use http::{Method, Request, Response};
 use hyper::body::{Body, Incoming};
 use nectary_store::KeyRef;
 
@@ -37,7 +37,7 @@ pub(super) fn resident(
     let features = Features::of(request.headers());
     let is_plain = !features.is_for_origin
         && !features.has_via
-        && (features.host_count == 1 || (features.host_count == 0 && request.version() == Version::HTTP_10))
+        && features.has_host(request.version())
         && (client.is_admitted || matches!(worker.mode, Mode::Reverse { .. }))
         && request.body().is_end_stream();
     if !is_plain {
@@ -59,7 +59,9 @@ pub(super) fn resident(
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
         return None;
     };
-    let Verdict::Serve { age_s, ttl_s } = decide(&stored.stored, &features.directives(request.headers()), at_ms) else {
+    let Verdict::Serve { age_s, ttl_s } =
+        decide(&stored.stored, &features.directives(worker, request.headers()), at_ms)
+    else {
         return None;
     };
     // A body in fragments may have lost some; the long way checks that.

@@ -2,17 +2,20 @@
 //!
 //! Owns: the way of a request through the proxy. `connection` puts hyper on a client's stream; `direct` and `hit` answer at once
 //! what is fresh in memory; `route` sends everything else where it belongs: `cached` (look up, join or begin a fetch), `fetch` (the
-//! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge`; `reply` makes responses, `locality` hints.
+//! task that fills the store), `pass` (straight to the origin), `tunnel`, `purge` (which `admin` guards); `reply` makes responses, `refusal` those to no request, `herald` passes `1xx` on, `locality` hints.
 
+mod admin;
 mod asked;
 mod cached;
 pub(crate) mod connection;
 mod direct;
 mod fetch;
+mod herald;
 mod hit;
 mod locality;
 mod pass;
 mod purge;
+mod refusal;
 mod reply;
 mod route;
 mod tunnel;

@@ -18,6 +18,7 @@ use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
 use crate::rules::cache_control::ResponseDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::cookies::{Cookies, cookies};
 use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
@@ -36,21 +37,37 @@ pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> 
     };
     let body = match body {
         Some(body) if !body.is_end_stream() => {
-            RequestBody::Client(body, asked.worker.options.limits.request_body_bytes_max)
+            RequestBody::of_client(body, asked.worker.options.limits.request_body_bytes_max, &asked.client.guard)
         }
         _ => RequestBody::Empty,
     };
-    match exchange(&asked.worker, &to, head, body).await {
+    let herald = asked.herald();
+    match exchange(&asked.worker, &to, head, body, &|response| herald.announce(response)).await {
         Ok((response, lease)) => {
             invalidate(&asked, &response).await;
-            forward(asked, response, lease, why)
+            forward(asked, response, lease, why, Size::Any)
         }
         Err(error) => failed(&asked, &error, unanswered),
     }
 }
 
+/// Whether its size is why a response is not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// It is not.
+    Any,
+    /// It is longer than the store takes.
+    TooLarge,
+}
+
 /// Passes back a response that is not stored.
-pub(super) fn forward(asked: Asked, response: Response<Incoming>, lease: Lease, why: Forward) -> Response<ReplyBody> {
+pub(super) fn forward(
+    asked: Asked,
+    response: Response<Incoming>,
+    lease: Lease,
+    why: Forward,
+    size: Size,
+) -> Response<ReplyBody> {
     forget_if_storable(&asked, &response);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
@@ -58,11 +75,15 @@ pub(super) fn forward(asked: Asked, response: Response<Incoming>, lease: Lease, 
         strip(&mut parts.headers);
     }
     parts.headers.append(VIA, asked.worker.via.clone());
-    let status = Some(parts.status.as_u16());
-    let cache_status = CacheStatus::Forwarded { why, status, stored: false, collapsed: false };
+    let status = parts.status.as_u16();
+    let cache_status = match size {
+        Size::Any => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
+        Size::TooLarge => CacheStatus::TooLarge { why, status },
+    };
     parts.headers.append(CACHE_STATUS, cache_status.value());
     let length = body.size_hint().exact();
     let outcome = match why {
+        _ if size == Size::TooLarge => Outcome::TooLarge,
         Forward::Method | Forward::Bypass => Outcome::Bypass,
         _ => Outcome::Pass,
     };
@@ -86,6 +107,9 @@ fn forget_if_storable(asked: &Asked, response: &Response<Incoming>) {
     let default_ttl_s = asked.worker.default_ttl.for_key(&asked.key);
     let freshness = lifetime(status, headers, &directives, default_ttl_s, asked.at_ms);
     let request = &asked.directives;
+    if cookies(headers, &directives, asked.worker.options.store_set_cookie) == Cookies::Forbidding {
+        return;
+    }
     if storability(&asked.method, &asked.headers, request, status, headers, &directives, freshness).is_storable() {
         asked.worker.memo.borrow_mut().remove(&asked.key);
     }

@@ -1,7 +1,7 @@
-//! `PURGE`: a URL and all its variants out of the store, or all that has a tag, from this machine only.
+//! `PURGE`: a URL and all its variants out of the store, or all that has a tag.
 //!
 //! Owns: what a purge request means. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags, and its URL
-//! only says whose groups they are; without, about its URL.
+//! only says whose groups they are; without, about its URL. Leaves to others: who may ask for it (`admin`).
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
@@ -20,10 +20,6 @@ use crate::rules::tags::{are_about_tags, tags_of};
 
 /// Purges the request's URL. When the response is sent, the purge is durable.
 pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody> {
-    if !asked.client.is_loopback {
-        let text = "PURGE is served to this machine's own addresses only.";
-        return own(&asked, StatusCode::FORBIDDEN, "purge-not-admitted", text, true);
-    }
     let key = if has_key { None } else { key_of_host(&asked) };
     let has_key = has_key || key.is_some();
     if let Some(key) = key {

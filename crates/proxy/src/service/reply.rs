@@ -1,6 +1,6 @@
 //! Responses to clients.
 //!
-//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, a part,
+//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in parts,
 //! `304` or `416`; `Age`, `Cache-Status`, and what is logged.
 
 use std::ops::Range;
@@ -17,9 +17,10 @@ use crate::access_log::{Line, Outcome};
 use crate::body::{Content, ReplyBody, Ticket};
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
+use crate::rules::multipart::Multipart;
 use crate::rules::range::{Wanted, wanted};
 use crate::stored::response::StoredResponse;
-use crate::upstream::FetchError;
+use crate::upstream::{BodyFault, FetchError};
 use crate::worker::Worker;
 
 /// The header's name.
@@ -97,7 +98,7 @@ pub(crate) fn from_stored(
     let body_bytes = source.body_bytes();
     let features = question.features;
     let mut status = stored.head.status;
-    let mut range = None;
+    let (mut range, mut parts) = (None, None);
     if features.is_conditional
         && is_not_modified(question.method, &headers, status, &stored.headers(), stored.stored.response_ms)
     {
@@ -114,13 +115,27 @@ pub(crate) fn from_stored(
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
+            // A fetch under way is read from the front, and only once.
+            Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
+                status = StatusCode::PARTIAL_CONTENT;
+                parts = Some(multipart(&several, stored, size));
+            }
+            Wanted::Parts(_) => {}
             Wanted::Unsatisfiable => status = StatusCode::RANGE_NOT_SATISFIABLE,
         }
     }
     let has_body = question.method != Method::HEAD
         && status != StatusCode::NOT_MODIFIED
         && status != StatusCode::RANGE_NOT_SATISFIABLE;
-    let content = if has_body { source.content(range.clone()) } else { Content::Empty };
+    let mut multipart_type = None;
+    let content = match (&source, parts) {
+        _ if !has_body => Content::Empty,
+        (Source::Object(object), Some(parts)) => {
+            multipart_type = Some(parts.content_type.clone());
+            Content::of_parts(object, *parts)
+        }
+        _ => source.content(range.clone()),
+    };
     let ticket = log(question, &headers, status, &content, outcome, body_bytes);
 
     headers.clear();
@@ -138,6 +153,9 @@ pub(crate) fn from_stored(
     if let (Some(range), Some(size)) = (&range, body_bytes) {
         headers.insert(CONTENT_RANGE, text_value(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
     }
+    if let Some(multipart_type) = multipart_type {
+        headers.insert(CONTENT_TYPE, multipart_type);
+    }
     if status == StatusCode::RANGE_NOT_SATISFIABLE {
         headers.insert(CONTENT_RANGE, text_value(format!("bytes */{}", body_bytes.unwrap_or(0))));
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -146,6 +164,12 @@ pub(crate) fn from_stored(
     headers.insert(AGE, question.worker.values.borrow_mut().age(age_s));
     headers.append(CACHE_STATUS, cache_status);
     finish(question.client, status, headers, content, ticket)
+}
+
+/// Several parts of a stored response; rare, and out of the way of all others.
+#[cold]
+fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> Box<Multipart> {
+    Box::new(Multipart::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
 }
 
 /// Logs a response that is as good as sent, or makes the ticket that will.
@@ -255,13 +279,24 @@ pub(crate) fn own_with(
     finish(&asked.client, status, headers, content, None)
 }
 
-/// What a client gets where an origin failed.
+/// What a client gets where there is no response: the origin failed, or the client did.
 pub(crate) fn failed(asked: &Asked, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
+        FetchError::Client(fault) => return at_fault(asked, *fault),
         FetchError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };
     own_with(asked, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
+}
+
+/// What a client gets for a bad body of its request, and the end of the connection.
+fn at_fault(asked: &Asked, fault: BodyFault) -> Response<ReplyBody> {
+    asked.client.is_at_fault.set(true);
+    let (status, detail) = match fault {
+        BodyFault::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+        BodyFault::Framing(_) | BodyFault::EndedEarly => (StatusCode::BAD_REQUEST, "bad-body"),
+    };
+    own(asked, status, detail, &format!("The request is refused: {fault}."), true)
 }
 
 fn text_value(text: String) -> HeaderValue {

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::header::{MAX_FORWARDS, VIA};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
 use super::asked::{Asked, Client, Features, push_request_key};
 use super::reply::own;
-use super::{cached, pass, purge, tunnel};
+use super::{admin, cached, pass, purge, tunnel};
 use crate::body::ReplyBody;
 use crate::rules::cache_status::Forward;
 use crate::rules::list::members_of;
@@ -34,7 +34,7 @@ pub(super) async fn route(
     }
     let features = Features::of(&parts.headers);
     let asked = Asked {
-        directives: features.directives(&parts.headers),
+        directives: features.directives(&worker, &parts.headers),
         worker,
         client,
         method: parts.method,
@@ -49,11 +49,17 @@ pub(super) async fn route(
     if let Some(refusal) = refuse(&asked, &body) {
         return refusal;
     }
+    if asked.method.as_str() == "PURGE" {
+        return match admin::refuse_purge(&asked) {
+            Some(refusal) => refusal,
+            None => purge::purge(asked, has_key).await,
+        };
+    }
+    if asked.client.is_admin {
+        return admin::refuse_other(&asked);
+    }
     if asked.method == Method::CONNECT {
         return tunnel::open(asked).await;
-    }
-    if asked.method.as_str() == "PURGE" {
-        return purge::purge(asked, has_key).await;
     }
     if !has_key {
         let text = match asked.worker.mode {
@@ -79,8 +85,10 @@ pub(super) async fn route(
 fn refuse(asked: &Asked, body: &Incoming) -> Option<Response<ReplyBody>> {
     let limits = &asked.worker.options.limits;
     let refusal = |status, detail, text: &str| Some(own(asked, status, detail, text, true));
-    if asked.features.host_count > 1 || (asked.features.host_count == 0 && asked.version != Version::HTTP_10) {
-        return refusal(StatusCode::BAD_REQUEST, "host", "A request must have exactly one Host header.");
+    if !asked.features.has_host(asked.version) {
+        let text =
+            "A request must have exactly one Host header, with a host and perhaps a port, as `example.org:8080`.";
+        return refusal(StatusCode::BAD_REQUEST, "host", text);
     }
     if asked.key.len() > limits.url_bytes_max {
         return refusal(StatusCode::URI_TOO_LONG, "url-too-long", "The URL is too long.");
@@ -88,8 +96,8 @@ fn refuse(asked: &Asked, body: &Incoming) -> Option<Response<ReplyBody>> {
     if body.size_hint().lower() > limits.request_body_bytes_max {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The request's body is too large.");
     }
-    let is_purge = asked.method.as_str() == "PURGE";
-    if matches!(asked.worker.mode, Mode::Forward) && !asked.client.is_admitted && !is_purge {
+    let is_for_admin = asked.client.is_admin || asked.method.as_str() == "PURGE";
+    if matches!(asked.worker.mode, Mode::Forward) && !asked.client.is_admitted && !is_for_admin {
         let text = "This proxy does not serve your address. Its operator can allow it.";
         return refusal(StatusCode::FORBIDDEN, "client-not-admitted", text);
     }

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::exchange::FetchError;
+use super::socket::Socket;
 use super::{Destination, Idle, Reach, Upstream};
 use crate::wire::guard::Side;
 use crate::wire::stream::GuardedStream;
@@ -53,22 +54,23 @@ pub(super) async fn connect(worker: &Rc<Worker>, to: &Destination) -> Result<Idl
     let origin = &to.origin;
     let tcp = connect_tcp(worker, &origin.host, origin.port, to.reach).await?;
     worker.stats.origin_connections.add(1);
+    let socket = Socket::new(tcp);
     if !origin.https {
-        return handshake(worker, tcp).await;
+        return handshake(worker, socket.clone(), socket).await;
     }
     let connector = worker.upstream.tls(worker)?;
     let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
-    let attempt = connector.connect(name, tcp);
+    let attempt = connector.connect(name, socket.clone());
     match tokio::time::timeout(worker.options.limits.connect_timeout, attempt).await {
-        Ok(Ok(stream)) => handshake(worker, stream).await,
+        Ok(Ok(stream)) => handshake(worker, stream, socket).await,
         Ok(Err(error)) => Err(FetchError::Connect(format!("TLS: {error}"))),
         Err(_) => Err(FetchError::TimedOut("the TLS handshake")),
     }
 }
 
 /// Puts hyper on a stream, in a task of its own that ends with the connection.
-async fn handshake<S>(worker: &Rc<Worker>, stream: S) -> Result<Idle, FetchError>
+async fn handshake<S>(worker: &Rc<Worker>, stream: S, socket: Socket) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -77,7 +79,7 @@ where
     let (sender, connection) =
         http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
     worker.supervise(guard.clone(), connection);
-    Ok(Idle { sender, guard })
+    Ok(Idle { sender, guard, socket })
 }
 
 /// Reads a file of certificates in PEM.

@@ -1,5 +1,7 @@
 //! One request to an origin and its response.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::stream::unfold;
@@ -8,10 +10,11 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::connect::connect;
-use super::{Destination, Idle, RequestBody, RequestHead};
+use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
 use crate::wire::framing::Violation;
-use crate::worker::Worker;
+use crate::wire::informational::Informational;
+use crate::worker::{Mode, Worker};
 
 /// Why there is no response.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -22,6 +25,9 @@ pub(crate) enum FetchError {
     /// It took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
+    /// The client's request has no good body, so the origin could not answer it.
+    #[error("{0}")]
+    Client(BodyFault),
     /// What the origin sent is ambiguous or none of HTTP.
     #[error("the origin's response is refused: {0}")]
     Refused(Violation),
@@ -78,12 +84,16 @@ impl Drop for Lease {
     }
 }
 
-/// Sends a request and waits for the response's head.
+/// What is called for each informational response.
+pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
+
+/// Sends a request and waits for the head of the final response; `hear` is told of those before.
 pub(crate) async fn exchange(
     worker: &Rc<Worker>,
     to: &Destination,
     head: RequestHead,
     body: RequestBody,
+    hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
     if may_repeat {
@@ -91,15 +101,20 @@ pub(crate) async fn exchange(
             if kept.sender.ready().await.is_err() {
                 continue;
             }
-            match send(worker, to, kept, head.clone(), RequestBody::Empty).await {
-                // A kept connection that broke had probably ended before the request was sent.
-                Err(FetchError::Broken(_)) => break,
+            match send(worker, to, kept, head.clone(), RequestBody::Empty, hear).await {
+                // A kept connection that broke had probably ended before the request was sent; bytes that came before it
+                // are no response to it.
+                Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
                 result => return result,
             }
         }
     }
-    let fresh = connect(worker, to).await?;
-    send(worker, to, fresh, head, body).await
+    let fresh = connect(worker, to).await;
+    if matches!(worker.mode, Mode::Reverse { .. }) {
+        worker.origin.note(fresh.as_ref().err());
+    }
+    let fresh = fresh?;
+    send(worker, to, fresh, head, body, hear).await
 }
 
 async fn send(
@@ -108,16 +123,27 @@ async fn send(
     mut connection: Idle,
     head: RequestHead,
     body: RequestBody,
+    hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     worker.stats.origin_requests.add(1);
     connection.guard.begin(head.method == Method::HEAD);
     let is_reusable = body.is_empty();
-    let response = connection.sender.send_request(head.with_body(body));
+    let fault = body.fault();
+    let mut response = pin!(connection.sender.send_request(head.with_body(body)));
+    let guard = connection.guard.clone();
     let lease = Lease { worker: worker.clone(), to: to.clone(), connection: Some(connection), is_reusable };
-    let result = response.await;
+    let result = poll_fn(|context| {
+        let polled = response.as_mut().poll(context);
+        guard.poll_informational(context).iter().for_each(hear);
+        polled
+    })
+    .await;
     match result {
         Ok(response) => Ok((response, lease)),
-        Err(error) => Err(lease.explain(&error)),
+        Err(error) => match fault.and_then(|fault| fault.get()) {
+            Some(fault) => Err(FetchError::Client(fault)),
+            None => Err(lease.explain(&error)),
+        },
     }
 }
 

@@ -6,11 +6,14 @@
 
 mod connect;
 mod exchange;
+mod forwarding;
 mod request;
+mod socket;
 
 pub(crate) use connect::{connect_tcp, read_certificates};
 pub(crate) use exchange::{FetchError, Lease, exchange, pieces};
-pub(crate) use request::{RequestBody, RequestHead};
+pub(crate) use forwarding::Forwarding;
+pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -20,6 +23,7 @@ use std::rc::Rc;
 use hyper::client::conn::http1::SendRequest;
 use tokio_rustls::TlsConnector;
 
+use self::socket::Socket;
 use crate::rules::key::Origin;
 use crate::wire::guard::Guard;
 
@@ -56,6 +60,14 @@ impl Reach {
 struct Idle {
     sender: SendRequest<RequestBody>,
     guard: Rc<Guard>,
+    socket: Socket,
+}
+
+impl Idle {
+    /// Whether another request may be sent: not where the origin has said more than it was asked.
+    fn is_usable(&self) -> bool {
+        !self.sender.is_closed() && !self.guard.is_killed() && self.guard.violation().is_none()
+    }
 }
 
 /// A worker's connections to origins.
@@ -83,7 +95,7 @@ impl Upstream {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(to)?;
         while let Some(found) = connections.pop() {
-            if !found.sender.is_closed() && !found.guard.is_killed() {
+            if found.is_usable() && found.socket.is_quiet() {
                 return Some(found);
             }
         }
@@ -91,7 +103,7 @@ impl Upstream {
     }
 
     fn keep(&self, to: &Destination, connection: Idle, connections_max: usize) {
-        if connection.sender.is_closed() || connection.guard.is_killed() {
+        if !connection.is_usable() {
             return;
         }
         let mut idle = self.idle.borrow_mut();

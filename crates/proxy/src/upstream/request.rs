@@ -1,33 +1,28 @@
 //! What is sent to an origin.
 
+use std::cell::Cell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::Forwarding;
 use crate::body::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
 use crate::rules::hop::remove_hop_by_hop;
+use crate::wire::framing::Violation;
+use crate::wire::guard::Guard;
 
-/// Headers by which origins choose what to send although no key and no `Vary` has them: a client that may set them
-/// decides what others get from the store. They are not sent with requests that could be stored.
-const UNKEYED: [&str; 10] = [
-    "forwarded",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-proto",
-    "x-forwarded-scheme",
-    "x-host",
-    "x-http-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-];
+/// Headers by which origins take another request for the one that was sent although no key and no `Vary` has them: a
+/// client that may set them decides what others get from the store. They are not sent with requests that could be stored.
+/// What says how a request came is for [`Forwarding`].
+const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
 /// A request's head as an origin gets it.
 #[derive(Debug, Clone)]
@@ -39,31 +34,20 @@ pub(crate) struct RequestHead {
 
 impl RequestHead {
     /// Prepares a client's request: hop-by-hop headers go, `Host` is the origin's, `Via` is appended.
-    ///
-    /// `forwarded_for` is the client's address where it is to be told.
     pub fn new(
         method: Method,
         uri: &Uri,
         headers: &HeaderMap,
         authority: &str,
         via: &HeaderValue,
-        forwarded_for: Option<std::net::IpAddr>,
+        forwarding: &Forwarding,
     ) -> RequestHead {
         let mut headers = headers.clone();
         remove_hop_by_hop(&mut headers);
         headers.remove(EXPECT);
         headers.insert(HOST, HeaderValue::from_str(authority).expect("an authority is visible ASCII"));
         headers.append(VIA, via.clone());
-        if let Some(client) = forwarded_for {
-            let mut list: Vec<u8> = Vec::new();
-            for value in headers.get_all("x-forwarded-for") {
-                list.extend_from_slice(value.as_bytes());
-                list.extend_from_slice(b", ");
-            }
-            list.extend_from_slice(client.to_canonical().to_string().as_bytes());
-            let value = HeaderValue::from_bytes(&list).expect("header values and an address");
-            headers.insert(HeaderName::from_static("x-forwarded-for"), value);
-        }
+        forwarding.apply(&mut headers);
         if method == Method::OPTIONS
             && let Some(count) = headers.get(MAX_FORWARDS).and_then(|count| count.to_str().ok()?.parse::<u32>().ok())
         {
@@ -104,11 +88,48 @@ fn origin_form(uri: &Uri) -> PathAndQuery {
 pub(crate) enum RequestBody {
     /// None.
     Empty,
-    /// A client's, with how many bytes it may still have.
-    Client(Incoming, u64),
+    /// A client's.
+    Client(ClientBody),
+}
+
+/// The body of a client's request.
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    /// How many bytes it may still have.
+    left: u64,
+    guard: Rc<Guard>,
+    fault: Rc<Cell<Option<BodyFault>>>,
+}
+
+/// What a client did wrong with the body of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BodyFault {
+    /// Its framing is wrong.
+    #[error("the framing of its body is wrong: {0}")]
+    Framing(Violation),
+    /// The connection ended before it did.
+    #[error("its body ended early")]
+    EndedEarly,
+    /// It is longer than bodies may be.
+    #[error("its body is too large")]
+    TooLarge,
 }
 
 impl RequestBody {
+    /// The body of a request that came on the connection of `guard`.
+    pub fn of_client(incoming: Incoming, bytes_max: u64, guard: &Rc<Guard>) -> RequestBody {
+        let fault = Rc::default();
+        RequestBody::Client(ClientBody { incoming, left: bytes_max, guard: guard.clone(), fault })
+    }
+
+    /// Where it will be said what the client did wrong.
+    pub fn fault(&self) -> Option<Rc<Cell<Option<BodyFault>>>> {
+        match self {
+            RequestBody::Empty => None,
+            RequestBody::Client(body) => Some(body.fault.clone()),
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         matches!(self, RequestBody::Empty)
@@ -123,34 +144,34 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let RequestBody::Client(incoming, left) = &mut *self else { return Poll::Ready(None) };
-        loop {
-            let frame = match std::task::ready!(Pin::new(&mut *incoming).poll_frame(context)) {
+        let RequestBody::Client(body) = &mut *self else { return Poll::Ready(None) };
+        let fault = loop {
+            let frame = match std::task::ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError(error.to_string())))),
+                Some(Err(_)) => break body.guard.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => return Poll::Ready(None),
             };
             // Trailers go no further.
             let Ok(data) = frame.into_data() else { continue };
-            *left = match left.checked_sub(data.len() as u64) {
-                Some(left) => left,
-                None => return Poll::Ready(Some(Err(BodyError("the request's body is too large".into())))),
-            };
+            let Some(left) = body.left.checked_sub(data.len() as u64) else { break BodyFault::TooLarge };
+            body.left = left;
             return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
+        };
+        body.fault.set(Some(fault));
+        Poll::Ready(Some(Err(BodyError(fault.to_string()))))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
-            RequestBody::Client(incoming, _) => incoming.is_end_stream(),
+            RequestBody::Client(body) => body.incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
-            RequestBody::Client(incoming, _) => incoming.size_hint(),
+            RequestBody::Client(body) => body.incoming.size_hint(),
         }
     }
 }
@@ -170,23 +191,28 @@ mod tests {
             ("via", "1.1 other"),
             ("x-forwarded-for", "192.0.2.1"),
             ("x-forwarded-host", "evil"),
+            ("x-original-url", "/evil"),
             ("expect", "100-continue"),
         ]);
         let via = HeaderValue::from_static("1.1 nectary-1");
-        let client = Some("::ffff:192.0.2.9".parse().expect("an address"));
+        let peer = "::ffff:192.0.2.9".parse().expect("an address");
+        let told = Forwarding { peer, is_trusted: false, is_told: true };
         let uri: Uri = "http://ignored/p?q".parse().expect("a URL");
-        let head = RequestHead::new(Method::GET, &uri, &from, "a:81", &via, client);
+        let head = RequestHead::new(Method::GET, &uri, &from, "a:81", &via, &told);
         let expected = headers(&[
             ("host", "a:81"),
             ("x-keep", "1"),
             ("via", "1.1 other"),
             ("via", "1.1 nectary-1"),
-            ("x-forwarded-for", "192.0.2.1, 192.0.2.9"),
+            ("forwarded", "for=192.0.2.9;proto=http"),
+            ("x-forwarded-for", "192.0.2.9"),
+            ("x-forwarded-proto", "http"),
         ]);
         assert_eq!((head.target.as_str(), head.headers), ("/p?q", expected));
-        let head = RequestHead::new(Method::POST, &uri, &from, "a:81", &via, None);
-        assert_eq!(head.headers["x-forwarded-host"], "evil");
-        assert_eq!(head.headers["x-forwarded-for"], "192.0.2.1");
+        let silent = Forwarding { is_told: false, ..told };
+        let head = RequestHead::new(Method::POST, &uri, &from, "a:81", &via, &silent);
+        assert_eq!(head.headers["x-original-url"], "/evil");
+        assert!(!head.headers.contains_key("x-forwarded-host") && !head.headers.contains_key("x-forwarded-for"));
     }
 
     #[test]
@@ -203,7 +229,9 @@ mod tests {
         let from =
             headers(&[("range", "bytes=0-1"), ("if-none-match", "\"a\""), ("if-range", "\"a\""), ("accept", "x")]);
         let via = HeaderValue::from_static("v");
-        let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, None);
+        let peer = "192.0.2.9".parse().expect("an address");
+        let silent = Forwarding { peer, is_trusted: false, is_told: false };
+        let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, &silent);
         head.ask_for_all();
         assert_eq!(head.headers, headers(&[("accept", "x"), ("host", "a"), ("via", "v")]));
     }

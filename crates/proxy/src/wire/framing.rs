@@ -6,63 +6,21 @@
 //! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
 //! - transfer codings other than `chunked` alone, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of one;
-//! - bytes behind a response that nobody asked for, and a `101` (nothing here asks for an upgrade).
+//! - bytes behind a response that nobody asked for, and a `101` (nothing here asks for an upgrade);
+//! - versions other than 1.x; a later minor version is noted, for its message is to be read as one of 1.1.
 //!
 //! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never gets
 //! a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's limit.
 //!
 //! Cost: one search for line ends in heads, a few comparisons a line; bodies of known length are skipped.
 
-use std::fmt;
+use super::informational::{INFORMATIONAL_MAX, Informational};
+pub use super::violation::Violation;
 
 /// The most bytes of one chunk's extensions.
 const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
 /// The most bytes of a body's trailers.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
-
-/// Why bytes are refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Violation {
-    /// A line of a request ends in LF without CR.
-    BareLineFeed,
-    /// A header line begins with a space.
-    FoldedLine,
-    /// Both `Content-Length` and `Transfer-Encoding`.
-    BothLengths,
-    /// A `Content-Length` that is no number, or several that differ.
-    ContentLength,
-    /// A transfer coding other than `chunked`, several, or one in HTTP/1.0.
-    TransferCoding,
-    /// A space between a framing header's name and its colon.
-    SpaceBeforeColon,
-    /// The head, a chunk's extensions or the trailers are too long.
-    TooLong,
-    /// A chunk whose size line or end is wrong.
-    Chunk,
-    /// A status line that cannot be read.
-    StatusLine,
-    /// Bytes that nobody asked for.
-    Unexpected,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Violation::BareLineFeed => "a line ends in a bare LF",
-            Violation::FoldedLine => "a folded header line",
-            Violation::BothLengths => "both Content-Length and Transfer-Encoding",
-            Violation::ContentLength => "an invalid or ambiguous Content-Length",
-            Violation::TransferCoding => "an unsupported Transfer-Encoding",
-            Violation::SpaceBeforeColon => "a space before a colon",
-            Violation::TooLong => "the head or trailers are too long",
-            Violation::Chunk => "bad chunked framing",
-            Violation::StatusLine => "a bad status line",
-            Violation::Unexpected => "bytes that were not asked for",
-        })
-    }
-}
-
-impl std::error::Error for Violation {}
 
 /// Where the reader is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +87,15 @@ pub struct Framing {
     /// For responses: whether one is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
+    /// Informational responses to the request, the one that is being read, and those that nobody has taken yet.
+    informational_count: u32,
+    informational_now: Option<Informational>,
+    informational: Vec<Informational>,
     refused_in_head: bool,
+    /// Where in the bytes accepted last a `1` is to be read for a later minor version.
+    later_minors: Vec<usize>,
+    /// Where in these bytes the step under way began.
+    step_start: usize,
 }
 
 impl Framing {
@@ -145,7 +111,12 @@ impl Framing {
             is_response: false,
             awaited: true,
             bodiless: false,
+            informational_count: 0,
+            informational_now: None,
+            informational: Vec::new(),
             refused_in_head: false,
+            later_minors: Vec::new(),
+            step_start: 0,
         }
     }
 
@@ -158,6 +129,22 @@ impl Framing {
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;
+        self.informational_count = 0;
+    }
+
+    /// Whether the head of a final response is still to come, or the rest of it.
+    pub fn is_head_awaited(&self) -> bool {
+        self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
+    }
+
+    /// Whether informational responses have come that nobody has taken.
+    pub fn has_informational(&self) -> bool {
+        !self.informational.is_empty()
+    }
+
+    /// Takes the informational responses that have come.
+    pub fn take_informational(&mut self) -> Vec<Informational> {
+        std::mem::take(&mut self.informational)
     }
 
     /// Where the reader is.
@@ -176,10 +163,18 @@ impl Framing {
         self.refused_in_head
     }
 
+    /// Where in the bytes accepted last a `1` is to be read: the last digits of versions later than 1.1, which are read as
+    /// that. *Source*: RFC 9110, 2.5.
+    pub fn later_minors(&self) -> &[usize] {
+        &self.later_minors
+    }
+
     /// Reads what came. *Errors*: why, and how many of the bytes may still be passed on.
     pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
+        self.later_minors.clear();
         let mut at = 0;
         while at < bytes.len() {
+            self.step_start = at;
             match self.step(&bytes[at..]) {
                 Ok(taken) => at += taken,
                 Err((taken, violation)) => {
@@ -272,18 +267,26 @@ impl Framing {
         let end = memchr::memchr(b'\n', bytes);
         let taken = end.map_or(bytes.len(), |end| end + 1);
         if self.head_bytes + taken > limit {
-            return Err((limit - self.head_bytes, Violation::TooLong));
+            let accepted = &bytes[..limit - self.head_bytes];
+            return Err((accepted.len(), self.too_long(accepted)));
         }
         self.head_bytes += taken;
         let Some(end) = end else {
             self.partial.extend_from_slice(bytes);
-            return Ok(taken);
+            let line = std::mem::take(&mut self.partial);
+            self.note_later_minor(&line, taken);
+            let is_other = self.state == State::Between && self.is_other_version(&line);
+            self.partial = line;
+            // At once: a parser would refuse it for another reason.
+            return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
+            self.note_later_minor(&bytes[..end], end);
             self.line(&bytes[..end])
         } else {
             let mut line = std::mem::take(&mut self.partial);
             line.extend_from_slice(&bytes[..end]);
+            self.note_later_minor(&line, end);
             let result = self.line(&line);
             line.clear();
             self.partial = line;
@@ -294,7 +297,27 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            Err(violation) => Err((end, violation)),
+            // The parser gets nothing of a line that is refused, as far as that has not come before.
+            Err(violation) => Err((0, violation)),
+        }
+    }
+
+    /// What is too long where a line of `accepted` and more has no room.
+    fn too_long(&self, accepted: &[u8]) -> Violation {
+        let is_target = self.state == State::Between && !self.is_response;
+        let has_target = self.partial.contains(&b' ') || accepted.contains(&b' ');
+        if is_target && has_target { Violation::TargetTooLong } else { Violation::TooLong }
+    }
+
+    /// Notes a later minor version in a start line as far as it came, of which the last `came` bytes are new.
+    fn note_later_minor(&mut self, line: &[u8], came: usize) {
+        if self.state != State::Between {
+            return;
+        }
+        let at = if self.is_response { later_minor_of_response(line) } else { later_minor_of_request(line) };
+        let known_bytes = line.len() - came;
+        if let Some(at) = at.filter(|at| *at >= known_bytes) {
+            self.later_minors.push(self.step_start + at - known_bytes);
         }
     }
 
@@ -319,6 +342,9 @@ impl Framing {
             _ if text[0] == b' ' || text[0] == b'\t' => Err(Violation::FoldedLine),
             State::Trailers => Ok(State::Trailers),
             _ => {
+                if let Some(now) = &mut self.informational_now {
+                    now.lines.push(text.to_vec());
+                }
                 self.header_line(text)?;
                 Ok(State::Headers)
             }
@@ -327,6 +353,9 @@ impl Framing {
 
     fn start_line(&mut self, text: &[u8]) -> Result<State, Violation> {
         self.head = Head::default();
+        if self.is_other_version(text) {
+            return Err(Violation::Version);
+        }
         if self.is_response {
             self.head.http_10 = text.starts_with(b"HTTP/1.0");
             self.head.status = text
@@ -334,11 +363,21 @@ impl Framing {
                 .filter(|digits| digits.iter().all(u8::is_ascii_digit))
                 .map(|digits| digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
                 .ok_or(Violation::StatusLine)?;
+            let is_informational = (100..=199).contains(&self.head.status);
+            self.informational_now =
+                is_informational.then(|| Informational { status: self.head.status, lines: Vec::new() });
         } else {
             self.head.http_10 = text.ends_with(b"HTTP/1.0");
             self.head.connect = text.starts_with(b"CONNECT ");
         }
         Ok(State::Headers)
+    }
+
+    /// Whether a start line, as far as it came, is of another major version than 1.
+    fn is_other_version(&self, line: &[u8]) -> bool {
+        let word = if self.is_response { Some(line) } else { line.split(|byte| *byte == b' ').nth(2) };
+        let major = word.and_then(|word| word.strip_prefix(b"HTTP/")).and_then(|version| version.first());
+        major.is_some_and(|major| major.is_ascii_digit() && *major != b'1')
     }
 
     fn header_line(&mut self, text: &[u8]) -> Result<(), Violation> {
@@ -354,8 +393,11 @@ impl Framing {
             }
             b't' => {
                 if let Some(value) = value_of(text, b"transfer-encoding")? {
-                    if self.head.chunked || self.head.http_10 || !value.eq_ignore_ascii_case(b"chunked") {
+                    if self.head.chunked || self.head.http_10 {
                         return Err(Violation::TransferCoding);
+                    }
+                    if !value.eq_ignore_ascii_case(b"chunked") {
+                        return Err(wrong_coding(value));
                     }
                     self.head.chunked = true;
                 }
@@ -379,9 +421,13 @@ impl Framing {
             });
         }
         match head.status {
-            101 => return Err(Violation::Unexpected),
+            101 => return Err(Violation::Switching),
             100..=199 => {
-                self.head_bytes = 0;
+                self.informational_count += 1;
+                if self.informational_count > INFORMATIONAL_MAX {
+                    return Err(Violation::TooManyInformational);
+                }
+                self.informational.extend(self.informational_now.take());
                 return Ok(State::Between);
             }
             _ => {}
@@ -393,6 +439,27 @@ impl Framing {
             _ => State::Opaque,
         })
     }
+}
+
+/// Where a request's start line, as far as it came, has the minor of a version later than 1.1.
+fn later_minor_of_request(line: &[u8]) -> Option<usize> {
+    match line.strip_suffix(b"\r").unwrap_or(line) {
+        [start @ .., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Some(start.len() + 8),
+        _ => None,
+    }
+}
+
+/// The same of a response's.
+fn later_minor_of_response(line: &[u8]) -> Option<usize> {
+    matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
+}
+
+/// What is wrong with codings that are not `chunked` alone.
+fn wrong_coding(value: &[u8]) -> Violation {
+    let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let last = codings.next_back().unwrap_or_default();
+    let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+    if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
 }
 
 /// The trimmed value of a header line if it has the (lower-case) name.

@@ -51,10 +51,17 @@ fn requests_that_two_readers_could_see_in_two_ways_are_refused() {
         ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", Err(BothLengths)),
         ("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", Err(BothLengths)),
         ("POST / HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n", Err(BothLengths)),
-        ("POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Err(TransferCoding)),
-        ("POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n", Err(TransferCoding)),
-        ("POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", Err(TransferCoding)),
-        ("POST / HTTP/1.1\r\nTransfer-Encoding: \"chunked\"\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Err(UnknownCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n", Err(UnknownCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", Err(UnknownCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: \"chunked\"\r\n\r\n", Err(UnknownCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked, gzip\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", Err(TransferCoding)),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding:\r\n\r\n", Err(TransferCoding)),
+        ("GET / HTTP/1.2\r\n\r\n", between),
+        ("GET / HTTP/2.0\r\n\r\n", Err(Version)),
+        ("GET / HTTP/0.9\r\n\r\n", Err(Version)),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Err(Version)),
         ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", Err(TransferCoding)),
         ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Err(TransferCoding)),
         ("POST / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n", Err(SpaceBeforeColon)),
@@ -120,6 +127,76 @@ fn heads_extensions_and_trailers_are_bounded() {
 }
 
 #[test]
+fn a_target_that_no_head_has_room_for_is_told_from_a_head_that_is_too_long() {
+    let of = |target: &str| format!("GET {target} HTTP/1.1\r\n\r\n");
+    let fits = "x".repeat(MAX - 4 - 13);
+    check(|| Framing::of_requests(MAX), of(&fits).as_bytes(), Ok(Phase::Between));
+    for length in [MAX - 4 - 11 + 1, MAX, 100 * MAX] {
+        check(|| Framing::of_requests(MAX), of(&"x".repeat(length)).as_bytes(), Err(Violation::TargetTooLong));
+    }
+    check(|| Framing::of_requests(MAX), "G".repeat(2 * MAX).as_bytes(), Err(Violation::TooLong));
+    check(Framing::awaiting, format!("HTTP/1.1 200 {}", "x".repeat(MAX)).as_bytes(), Err(Violation::TooLong));
+}
+
+#[test]
+fn informational_responses_are_kept_and_bounded_in_number_and_bytes() {
+    let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    let last = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    let of = |count: u32, length: usize| {
+        let long = format!("HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n", "x".repeat(length));
+        format!("{}{long}{last}", hint.repeat(count as usize - 1))
+    };
+    let make = || Framing { head_bytes_max: 10_000, ..Framing::awaiting() };
+    check(make, of(INFORMATIONAL_MAX, 1).as_bytes(), Ok(Phase::Between));
+    check(make, of(INFORMATIONAL_MAX + 1, 1).as_bytes(), Err(Violation::TooManyInformational));
+    let room = 10_000 - of(1, 0).len();
+    check(make, of(1, room).as_bytes(), Ok(Phase::Between));
+    check(make, of(1, room + 1).as_bytes(), Err(Violation::TooLong));
+    for piece in [1, 7, 1000] {
+        let mut framing = make();
+        let mut found = Vec::new();
+        for chunk in of(2, 3).as_bytes().chunks(piece) {
+            framing.accept(chunk).expect("fine");
+            found.extend(framing.take_informational());
+        }
+        let expected = ["Link: </a>", "Link: xxx"]
+            .map(|line| Informational { status: 103, lines: vec![line.as_bytes().to_vec()] });
+        assert_eq!((found.as_slice(), framing.is_head_awaited()), (&expected[..], false), "in pieces of {piece}");
+    }
+}
+
+#[test]
+fn later_minor_versions_are_noted_where_they_are_however_they_arrive() {
+    let requests = "GET / HTTP/1.2\r\nA: HTTP/1.2\r\n\r\nGET /HTTP/1.2 HTTP/1.1\r\n\r\nGET / HTTP/1.9\r\n\r\n";
+    let responses = "HTTP/1.2 200 HTTP/1.2\r\nA: b\r\nContent-Length: 0\r\n\r\n";
+    for (make, text) in [(Framing::requests as fn() -> Framing, requests), (Framing::awaiting, responses)] {
+        let (first, last) = (text.find(".2").expect("one"), text.rfind(".9").unwrap_or(text.find(".2").expect("one")));
+        for piece in 1..=text.len() {
+            let (mut framing, mut read) = (make(), text.as_bytes().to_vec());
+            for chunk in read.chunks_mut(piece) {
+                framing.accept(chunk).expect("fine");
+                framing.later_minors().iter().for_each(|at| chunk[*at] = b'1');
+            }
+            let mut expected = text.as_bytes().to_vec();
+            (expected[first + 1], expected[last + 1]) = (b'1', b'1');
+            assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(&expected), "in pieces of {piece}");
+        }
+    }
+}
+
+impl Framing {
+    fn requests() -> Framing {
+        Framing::of_requests(MAX)
+    }
+
+    fn awaiting() -> Framing {
+        let mut framing = Framing::of_responses(MAX);
+        framing.await_response(false);
+        framing
+    }
+}
+
+#[test]
 fn a_refused_head_never_ends_in_what_was_accepted() {
     let heads = [
         "POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -149,11 +226,13 @@ fn responses_are_read_as_strictly_where_it_matters() {
         ("HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", false, Ok(Phase::Between)),
         ("HTTP/1.1 304 Not Modified\r\n\r\nabc", false, Err(Unexpected)),
         ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(Phase::Between)),
-        ("HTTP/1.1 101 Switching\r\n\r\n", false, Err(Unexpected)),
+        ("HTTP/1.1 101 Switching\r\n\r\n", false, Err(Switching)),
+        ("HTTP/1.3 200 OK\r\nContent-Length: 0\r\n\r\n", false, Ok(Phase::Between)),
+        ("HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", false, Err(Version)),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3  \r\nabc\r\n0\r\n\r\n", false, Ok(Phase::Between)),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", false, Err(BothLengths)),
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", false, Err(ContentLength)),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", false, Err(TransferCoding)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", false, Err(UnknownCoding)),
         ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", false, Err(TransferCoding)),
         ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", false, Err(FoldedLine)),
         ("nonsense that goes on\r\n", false, Err(StatusLine)),

@@ -12,6 +12,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::framing::{Framing, Phase, Violation};
+use super::informational::Informational;
 
 /// The unit of the sweeper's clock.
 pub const TICK: Duration = Duration::from_millis(250);
@@ -84,6 +85,16 @@ pub struct Guard {
     read_since: Cell<Option<u32>>,
     write_since: Cell<Option<u32>>,
     active: Cell<u32>,
+    /// To an origin: whether nothing of the request under way has been sent, so that nothing can answer it.
+    unsent: Cell<bool>,
+    /// To an origin: since when a final response's head is awaited, and who waits for informational ones.
+    answer_since: Cell<Option<u32>>,
+    listener: RefCell<Option<Waker>>,
+    /// Of a client: informational responses that are to be written, and whether they can be: all that the parser had to
+    /// write is written, so that what it writes next begins a response.
+    announced: RefCell<Vec<u8>>,
+    has_announced: Cell<bool>,
+    is_at_start: Cell<bool>,
     violation: Cell<Option<Violation>>,
     killed: Cell<bool>,
     draining: Cell<bool>,
@@ -109,6 +120,12 @@ impl Guard {
             read_since: Cell::new(None),
             write_since: Cell::new(None),
             active,
+            unsent: Cell::new(false),
+            answer_since: Cell::new(None),
+            listener: RefCell::new(None),
+            announced: RefCell::new(Vec::new()),
+            has_announced: Cell::new(false),
+            is_at_start: Cell::new(true),
             violation: Cell::new(None),
             killed: Cell::new(false),
             draining: Cell::new(false),
@@ -122,6 +139,8 @@ impl Guard {
         self.unflushed.set(true);
         self.active.set(self.clock.tick());
         if self.side == Side::Origin {
+            self.unsent.set(true);
+            self.answer_since.set(Some(self.clock.tick()));
             self.framing.borrow_mut().await_response(to_head);
             self.read_since.set(Some(self.clock.tick()));
         }
@@ -134,6 +153,51 @@ impl Guard {
         if self.read_since.get().is_some() {
             self.read_since.set(Some(self.clock.tick()));
         }
+    }
+
+    /// To an origin: the informational responses that have come. The caller is woken when more have.
+    pub fn poll_informational(&self, context: &Context<'_>) -> Vec<Informational> {
+        let mut listener = self.listener.borrow_mut();
+        if !listener.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *listener = Some(context.waker().clone());
+        }
+        self.framing.borrow_mut().take_informational()
+    }
+
+    /// To a client: an informational response that goes out before the answer under way.
+    pub fn announce(&self, response: &[u8]) {
+        self.announced.borrow_mut().extend_from_slice(response);
+        self.has_announced.set(true);
+        self.wake();
+    }
+
+    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is dropped:
+    /// the client has not taken the answer before.
+    pub fn answered(&self) {
+        if !self.is_at_start.get() {
+            self.announced.borrow_mut().clear();
+        }
+    }
+
+    /// To a client: whether something that was announced may still have to be written.
+    pub fn has_announced(&self) -> bool {
+        self.has_announced.get()
+    }
+
+    /// All that was taken is written.
+    pub(super) fn on_announced(&self) {
+        self.has_announced.set(!self.announced.borrow().is_empty());
+    }
+
+    /// Takes what was announced, where it can be written now.
+    pub(super) fn take_announced(&self) -> Option<Vec<u8>> {
+        let mut announced = self.announced.borrow_mut();
+        (self.is_at_start.get() && !announced.is_empty()).then(|| std::mem::take(&mut *announced))
+    }
+
+    /// The parser writes.
+    pub(super) fn on_parser_writes(&self) {
+        self.is_at_start.set(false);
     }
 
     /// Whether an exchange is under way.
@@ -159,6 +223,11 @@ impl Guard {
             && !self.draining.get()
             && !self.killed.get()
             && self.framing.borrow().phase() == Phase::Between
+    }
+
+    /// Whether a request's head was refused, and nothing before it is still to be answered or sent.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused_in_head() && self.is_settled() && !self.unflushed.get()
     }
 
     /// Whose connection it is.
@@ -222,10 +291,16 @@ impl Guard {
         if phase != Phase::Opaque && past(&self.write_since, limits.write) {
             return true;
         }
+        // However many informational responses come, and however slowly.
+        if past(&self.answer_since, limits.head) {
+            return true;
+        }
         match (self.side, phase) {
             (_, Phase::Head) => past(&self.head_since, limits.head),
             (_, Phase::Body) => past(&self.read_since, limits.body),
-            (_, Phase::Refused) => quiet(limits.linger),
+            // What came before it is still to be answered.
+            (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
+            (Side::Origin, Phase::Refused) => quiet(limits.linger),
             (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
             (Side::Origin, Phase::Opaque) => past(&self.read_since, limits.body),
             (Side::Client, Phase::Between) => !self.is_busy() && quiet(limits.idle),
@@ -240,13 +315,23 @@ impl Guard {
         }
     }
 
-    /// Notes bytes that came. *Errors*: as [`Framing::accept`].
-    pub(super) fn on_read(&self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
+    /// Notes bytes that came, and makes later minor versions in them 1.1. *Errors*: as [`Framing::accept`].
+    pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
         let tick = self.clock.tick();
         self.read_since.set(None);
         self.active.set(tick);
         let mut framing = self.framing.borrow_mut();
-        let result = framing.accept(bytes);
+        // A response before its request is that to another one, or nobody's.
+        let result = if self.unsent.get() { Err((0, Violation::Unexpected)) } else { framing.accept(bytes) };
+        framing.later_minors().iter().for_each(|at| bytes[*at] = b'1');
+        if !framing.is_head_awaited() {
+            self.answer_since.set(None);
+        }
+        if framing.has_informational()
+            && let Some(listener) = self.listener.borrow().as_ref()
+        {
+            listener.wake_by_ref();
+        }
         match framing.phase() {
             Phase::Head if self.head_since.get().is_none() => self.head_since.set(Some(tick)),
             Phase::Head => {}
@@ -266,6 +351,10 @@ impl Guard {
 
     pub(super) fn on_written(&self) {
         let tick = self.clock.tick();
+        self.unsent.set(false);
+        if self.answer_since.get().is_some() {
+            self.answer_since.set(Some(tick));
+        }
         self.write_since.set(None);
         self.active.set(tick);
         if self.read_since.get().is_some() {
@@ -275,6 +364,7 @@ impl Guard {
 
     /// Whoever writes has nothing more to write.
     pub(super) fn on_flushed(&self) {
+        self.is_at_start.set(true);
         if !self.is_busy() {
             self.unflushed.set(false);
         }

@@ -2,4 +2,6 @@
 
 pub mod framing;
 pub mod guard;
+pub mod informational;
 pub mod stream;
+mod violation;

@@ -1,27 +1,19 @@
 //! The stream that keeps a [`Guard`] informed, and the way past hyper for requests that are answered at once.
 //!
-//! Owns: what is read and written on one connection; refusals in place of what the framing refused; the [`Shortcut`] and its
-//! responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
+//! Owns: what is read and written on one connection, and that nothing behind what the framing refused is read: the parser of
+//! requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
 //! [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
 
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::framing::Violation;
 use super::guard::{Guard, Side};
-
-/// What makes hyper answer a refused request with `400`: a byte that no head may hold, and the end of a head.
-const POISON: &[u8] = b"\0\r\n\r\n";
-/// What makes hyper answer with `431`: more headers than it takes.
-static FLOOD: LazyLock<Vec<u8>> =
-    LazyLock::new(|| [b"\r\n".to_vec(), b"a:\r\n".repeat(128), b"\r\n".to_vec()].concat());
 
 /// Whoever can answer a request before anybody else sees it.
 pub trait Shortcut {
@@ -34,14 +26,12 @@ pub trait Shortcut {
 pub struct GuardedStream<S> {
     stream: S,
     guard: Rc<Guard>,
-    /// What is still to be read in place of what was refused.
-    refusal: &'static [u8],
 }
 
 impl<S> GuardedStream<S> {
     /// Puts a guard before a stream.
     pub fn new(stream: S, guard: Rc<Guard>) -> GuardedStream<S> {
-        GuardedStream { stream, guard, refusal: b"" }
+        GuardedStream { stream, guard }
     }
 
     /// The stream alone.
@@ -67,13 +57,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if let Some(violation) = this.guard.violation() {
-            if this.guard.side() == Side::Origin || this.refusal.is_empty() {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
+            if this.guard.side() == Side::Client && this.guard.is_refused_in_head() {
+                // What came before is still to be answered. Nobody is woken: the connection asks `is_refused` when it has
+                // polled the parser.
+                return Poll::Pending;
             }
-            let (now, later) = this.refusal.split_at(this.refusal.len().min(buffer.remaining()));
-            buffer.put_slice(now);
-            this.refusal = later;
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
         }
         let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
@@ -83,15 +72,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) => {
-                let came = &buffer.filled()[before..];
+                let came = &mut buffer.filled_mut()[before..];
                 if came.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
-                let Err((accepted, violation)) = this.guard.on_read(came) else { return Poll::Ready(Ok(())) };
+                let Err((accepted, _)) = this.guard.on_read(came) else { return Poll::Ready(Ok(())) };
                 buffer.set_filled(before + accepted);
-                if this.guard.side() == Side::Client && this.guard.is_refused_in_head() {
-                    this.refusal = if violation == Violation::TooLong { &FLOOD } else { POISON };
-                }
                 if accepted > 0 { Poll::Ready(Ok(())) } else { Pin::new(this).poll_read(context, buffer) }
             }
         }
@@ -140,6 +126,9 @@ struct Front<S> {
     is_awaited: bool,
     /// What was read and not answered by the shortcut: hyper's next bytes.
     came: Vec<u8>,
+    /// Informational responses on their way out, and how much of them has gone.
+    announced: Vec<u8>,
+    announced_sent: usize,
     /// A response of the shortcut on its way out.
     head: Vec<u8>,
     body: Bytes,
@@ -161,6 +150,8 @@ impl<S> SharedStream<S> {
             stream,
             is_awaited: true,
             came: Vec::new(),
+            announced: Vec::new(),
+            announced_sent: 0,
             head: Vec::new(),
             body: Bytes::new(),
             sent: 0,
@@ -171,6 +162,22 @@ impl<S> SharedStream<S> {
     /// The stream alone; `None` while somebody else has a share of it.
     pub fn into_inner(self) -> Option<GuardedStream<S>> {
         Rc::into_inner(self.0).map(|front| front.into_inner().stream)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> SharedStream<S> {
+    /// Writes the informational responses that are there, as far as they can go out now. An error comes again where the
+    /// answer behind them is written.
+    pub fn announce(&self, context: &mut Context<'_>) {
+        _ = self.0.borrow_mut().poll_announced(context);
+    }
+}
+
+impl<S> SharedStream<S> {
+    /// Whether a request's head was refused and nothing before it is left to be done: hyper waits for the rest of it.
+    pub fn is_refused(&self) -> bool {
+        let front = self.0.borrow();
+        front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.guard.is_refused()
     }
 }
 
@@ -214,6 +221,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Front<S> {
+    /// Writes what was announced, where the next byte begins a response; pending where the client does not take it.
+    fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.stream.guard.has_announced() {
+            if self.announced.is_empty() {
+                match self.stream.guard.take_announced() {
+                    Some(announced) => self.announced = announced,
+                    None => break,
+                }
+            }
+            let left = &self.announced[self.announced_sent..];
+            match std::task::ready!(Pin::new(&mut self.stream).poll_write(context, left))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.announced_sent += count,
+            }
+            if self.announced_sent == self.announced.len() {
+                self.announced = Vec::new();
+                self.announced_sent = 0;
+                self.stream.guard.on_announced();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Writes what the shortcut has answered; nothing else is read or written before it is out.
     fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.head.is_empty() {
@@ -265,7 +295,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SharedStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_write(context, bytes)
+        let front = &mut *self.0.borrow_mut();
+        std::task::ready!(front.poll_announced(context))?;
+        front.stream.guard.on_parser_writes();
+        Pin::new(&mut front.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -273,7 +306,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_write_vectored(context, slices)
+        let front = &mut *self.0.borrow_mut();
+        std::task::ready!(front.poll_announced(context))?;
+        front.stream.guard.on_parser_writes();
+        Pin::new(&mut front.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -7,4 +7,4 @@ pub mod proxy;
 
 pub use client::{Client, Reply, get, request};
 pub use origin::{Origin, Script};
-pub use proxy::{TestProxy, options};
+pub use proxy::{AUTHORIZATION, TestProxy, options, token};

@@ -19,6 +19,8 @@ pub struct Script {
 #[derive(Clone, Debug)]
 enum Step {
     Send(Vec<u8>),
+    /// The same bytes again and again, as long as they are taken.
+    Repeat(Vec<u8>),
     /// Waits until the test releases a gate.
     Wait(&'static str),
     /// Never goes on.
@@ -60,6 +62,12 @@ impl Script {
         self
     }
 
+    /// The same bytes for ever.
+    pub fn endless(mut self, bytes: &[u8]) -> Script {
+        self.steps.push(Step::Repeat(bytes.to_vec()));
+        self
+    }
+
     /// Silence for ever.
     pub fn hang(mut self) -> Script {
         self.steps.push(Step::Hang);
@@ -97,6 +105,7 @@ struct State {
     got: Vec<Got>,
     gates: HashMap<&'static str, Arc<Semaphore>>,
     connections: usize,
+    ended: usize,
 }
 
 impl State {
@@ -165,6 +174,13 @@ impl Origin {
         self.state.lock().expect("state").connections
     }
 
+    /// Waits until so many connections have ended.
+    pub async fn wait_for_ends(&self, count: usize) {
+        while self.state.lock().expect("state").ended < count {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+
     /// Waits until so many requests have come.
     pub async fn wait_for(&self, count: usize) {
         while self.count() < count {
@@ -177,7 +193,11 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         state.lock().expect("state").connections += 1;
-        connections.spawn(serve(stream, state.clone()));
+        let state = state.clone();
+        connections.spawn(async move {
+            serve(stream, state.clone()).await;
+            state.lock().expect("state").ended += 1;
+        });
     }
 }
 
@@ -201,6 +221,11 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                         return;
                     }
                 }
+                Step::Repeat(bytes) => loop {
+                    if stream.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                },
                 Step::Wait(gate) => {
                     let gate = state.lock().expect("state").gate(gate);
                     gate.acquire().await.expect("open for ever").forget();

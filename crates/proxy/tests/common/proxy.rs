@@ -5,20 +5,32 @@ use std::sync::Arc;
 
 use nectary_block::MemoryDevice;
 use nectary_host::Shutdown;
-use nectary_proxy::{Proxy, ProxyOptions, ProxyStats};
+use nectary_proxy::{AdminOptions, AdminToken, Proxy, ProxyOptions, ProxyStats};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
 /// A running proxy; stopped when dropped.
 pub struct TestProxy {
     pub address: SocketAddr,
+    /// The first address for administration.
+    pub admin_address: Option<SocketAddr>,
     pub store: Store,
     pub shutdown: Shutdown,
     proxy: Option<Proxy>,
 }
 
-/// Options of a forward proxy with one worker on a port of its own.
+/// The line of a request that shows the token of [`options`].
+pub const AUTHORIZATION: &str = "authorization: Bearer a-token-for-tests";
+
+/// The token that [`AUTHORIZATION`] shows.
+pub fn token() -> AdminToken {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/token");
+    AdminToken::read(&path).expect("a token")
+}
+
+/// Options of a forward proxy with one worker on a port of its own, and with a token for purges.
 pub fn options() -> ProxyOptions {
-    ProxyOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], workers: 1, ..ProxyOptions::default() }
+    let admin = AdminOptions { token: Some(token()), ..AdminOptions::default() };
+    ProxyOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], workers: 1, admin, ..ProxyOptions::default() }
 }
 
 impl TestProxy {
@@ -36,7 +48,8 @@ impl TestProxy {
         let store = store.expect("an open store");
         let shutdown = Shutdown::new();
         let proxy = Proxy::start(options, store.clone(), shutdown.clone()).expect("a proxy");
-        TestProxy { address: proxy.addresses()[0], store, shutdown, proxy: Some(proxy) }
+        let admin_address = proxy.admin_addresses().first().copied();
+        TestProxy { address: proxy.addresses()[0], admin_address, store, shutdown, proxy: Some(proxy) }
     }
 
     /// A forward proxy.

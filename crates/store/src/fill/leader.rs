@@ -111,6 +111,11 @@ impl Fill {
         }
     }
 
+    /// The longest body that is stored, in bytes: a quarter of the span that its key is on.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.shared.layout.object_bytes_max()
+    }
+
     /// Says that the response is storable, under this variant, and shows its head to all followers.
     ///
     /// Returns false where the store cannot take it (budgets, size, a key or metadata out of bounds): followers are then

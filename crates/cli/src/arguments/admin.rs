@@ -1,0 +1,33 @@
+//! `--admin-listen`, `--admin-token-file`, `--admin-relayed`: who may purge over HTTP.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use nectary_proxy::{AdminOptions, AdminToken, Error};
+
+use super::parse_listen;
+
+/// Who may purge over HTTP.
+#[derive(Debug, Args)]
+pub struct AdminArguments {
+    /// Address for administration, which serves PURGE alone; without a token a loopback address; may be given again
+    #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
+    pub admin_listen: Vec<SocketAddr>,
+    /// File with the token that PURGE must show as `Authorization: Bearer TOKEN`; with it PURGE is served on every address
+    #[arg(long, value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// Serve PURGE also where it has passed another proxy (Forwarded, X-Forwarded-*, X-Real-IP, Via)
+    #[arg(long)]
+    pub admin_relayed: bool,
+}
+
+impl AdminArguments {
+    /// The options, with the token read and everything checked.
+    pub fn options(&self) -> Result<AdminOptions, Error> {
+        let token = self.admin_token_file.as_deref().map(AdminToken::read).transpose()?;
+        let options = AdminOptions { listen: self.admin_listen.clone(), token, relayed: self.admin_relayed };
+        options.check()?;
+        Ok(options)
+    }
+}

@@ -1,0 +1,67 @@
+//! What this machine has and who has it: its memory, and who listens on an address.
+//!
+//! Owns: reading that from `/proc`. Where it cannot be read, nothing is known, and that is no error.
+
+use std::fs;
+use std::net::SocketAddr;
+
+/// The machine's memory. *Units*: bytes.
+pub fn memory_bytes() -> Option<u64> {
+    total_bytes(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn total_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Who listens on an address, or on its port for every address, as `nginx (process 123)`, as far as this user may see it.
+pub fn who_listens(address: SocketAddr) -> Option<String> {
+    let inodes: Vec<u64> = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .flat_map(|table| listening_inodes(&table, address.port()).collect::<Vec<_>>())
+        .collect();
+    let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let name = process.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Ok(files) = fs::read_dir(process.path().join("fd")) else { continue };
+        let has_it = |link: std::path::PathBuf| link.to_str().is_some_and(|link| wanted.iter().any(|it| it == link));
+        if files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).any(has_it) {
+            let command = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            found.push(format!("{} (process {number})", command.trim()));
+        }
+    }
+    (!found.is_empty()).then(|| found.join(", "))
+}
+
+/// The sockets of a table of `/proc/net` that listen on a port.
+fn listening_inodes(table: &str, port: u16) -> impl Iterator<Item = u64> {
+    table.lines().skip(1).filter_map(move |line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let local = fields.next()?.rsplit_once(':')?.1;
+        let state = fields.nth(1)?;
+        let is_it = u16::from_str_radix(local, 16) == Ok(port) && state == "0A";
+        fields.nth(5).filter(|_| is_it)?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_proc_are_read() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 31337 1 0 100 0 0 10 0\n   \
+            1: 0100007F:1F90 0100007F:9999 01 00000000:00000000 00:00000000 00000000     0        0 31338 1 0 100 0 0 10 0\n\
+            nonsense\n";
+        assert_eq!(listening_inodes(table, 8080).collect::<Vec<_>>(), [31337]);
+        assert_eq!(listening_inodes(table, 8081).count(), 0);
+        assert_eq!(total_bytes("MemFree: 1 kB\nMemTotal:       8000000 kB\n"), Some(8_192_000_000));
+        assert_eq!(total_bytes("MemTotal: many"), None);
+        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

@@ -1,0 +1,143 @@
+//! Who may purge over HTTP.
+//!
+//! Owns: the options of administration, the token and how it is read and compared. Nobody may by default: whatever runs in
+//! front of the proxy on the same machine (a TLS terminator, a tunnel) makes every client look like one of this machine.
+//! Leaves to others: what a purge does (`service/purge`), which requests are refused how (`service/admin`).
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use subtle::ConstantTimeEq;
+
+use crate::error::Error;
+use crate::options::is_loopback;
+
+/// The shortest token: shorter ones can be guessed.
+pub const TOKEN_BYTES_MIN: usize = 16;
+/// The longest token.
+pub const TOKEN_BYTES_MAX: usize = 1024;
+
+/// Who may purge over HTTP; by default nobody.
+#[derive(Debug, Clone, Default)]
+pub struct AdminOptions {
+    /// Addresses for administration alone; port 0 picks one. Without a token they must be loopback addresses.
+    pub listen: Vec<SocketAddr>,
+    /// What a request must show; with one, `PURGE` is served on every address.
+    pub token: Option<AdminToken>,
+    /// Whether a purge may have come through another proxy.
+    pub relayed: bool,
+}
+
+impl AdminOptions {
+    /// Checks what can be checked before anything is opened.
+    ///
+    /// *Errors*: [`Error::AdminWithoutToken`] where other machines could purge.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.listen.iter().find(|address| self.token.is_none() && !is_loopback(address.ip())) {
+            Some(&address) => Err(Error::AdminWithoutToken { address }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A secret that a request for administration shows as `Authorization: Bearer TOKEN`.
+#[derive(Clone)]
+pub struct AdminToken(Box<[u8]>);
+
+impl AdminToken {
+    /// Reads a file that holds one token, with or without a line end behind it.
+    ///
+    /// *Errors*: [`Error::AdminToken`] where the file cannot be read, or what it holds is no token:
+    /// [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] visible ASCII characters.
+    pub fn read(path: &Path) -> Result<AdminToken, Error> {
+        let failed = |what: String| Error::AdminToken { path: path.to_owned(), what };
+        let mut bytes = Vec::new();
+        // One byte more than a token and its line end tells that it is too long.
+        let limit = TOKEN_BYTES_MAX as u64 + 3;
+        let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        read.map_err(|error| failed(error.to_string()))?;
+        AdminToken::parse(&bytes).map_err(failed)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<AdminToken, String> {
+        let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let token = line.strip_suffix(b"\r").unwrap_or(line);
+        if !token.iter().all(u8::is_ascii_graphic) {
+            return Err("a token is one line of visible ASCII characters without spaces".into());
+        }
+        if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) {
+            return Err(format!("a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} characters"));
+        }
+        Ok(AdminToken(token.into()))
+    }
+
+    /// Whether the value of an `Authorization` header shows this token. How long that takes tells its length at most.
+    pub(crate) fn is_shown_by(&self, authorization: &[u8]) -> bool {
+        let Some((scheme, rest)) = authorization.split_at_checked(7) else { return false };
+        scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(rest.trim_ascii().ct_eq(&self.0))
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_line_within_its_bounds() {
+        let parse = |text: &str| AdminToken::parse(text.as_bytes()).map(|token| token.0.len());
+        for end in ["", "\n", "\r\n"] {
+            assert_eq!(parse(&format!("0123456789abcdef{end}")), Ok(16));
+            assert_eq!(parse(&format!("{}{end}", "x".repeat(1024))), Ok(1024));
+            assert!(parse(&format!("0123456789abcde{end}")).expect_err("short").contains("16 to 1024"));
+            assert!(parse(&format!("{}{end}", "x".repeat(1025))).expect_err("long").contains("16 to 1024"));
+        }
+        for wrong in
+            ["", "\n", "0123456789 abcdef", "0123456789abcdef\n\n", "0123456789abcdef\0", "0123456789abcd\u{e9}f"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_whole_token_is_shown() {
+        let token = AdminToken::parse(b"0123456789abcdef").expect("a token");
+        assert!(token.is_shown_by(b"Bearer 0123456789abcdef") && token.is_shown_by(b"bearer  0123456789abcdef "));
+        for wrong in [
+            &b""[..],
+            b"Bearer",
+            b"Bearer ",
+            b"0123456789abcdef",
+            b"Basic 0123456789abcdef",
+            b"Bearer 0123456789abcde",
+            b"Bearer 0123456789abcdeF",
+            b"Bearer 0123456789abcdef0",
+        ] {
+            assert!(!token.is_shown_by(wrong), "{}", String::from_utf8_lossy(wrong));
+        }
+        assert_eq!(format!("{token:?}"), "AdminToken");
+    }
+
+    #[test]
+    fn addresses_of_other_machines_need_a_token() {
+        let options = |listen: &str, token| AdminOptions {
+            listen: vec![listen.parse().expect("an address")],
+            token,
+            relayed: false,
+        };
+        assert!(options("127.0.0.1:1", None).check().is_ok() && options("[::1]:1", None).check().is_ok());
+        let token = AdminToken::parse(b"0123456789abcdef").ok();
+        for listen in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
+            assert!(options(listen, None).check().expect_err(listen).to_string().contains("token"), "{listen}");
+            assert!(options(listen, token.clone()).check().is_ok(), "{listen}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `Set-Cookie` and the store.
+//!
+//! Owns: what becomes of a response that sets a cookie. RFC 9111, 7.3 leaves that to the origin's `Cache-Control`; many
+//! origins send session cookies with responses that are fresh for a while, and a client that gets such a cookie from a store is
+//! another one. So it is stored only where the origin, or the operator, says that it may be:
+//!
+//! | the response has | it is stored | hits have the cookie |
+//! |---|---|---|
+//! | no `Set-Cookie` | as its other headers say | |
+//! | `Set-Cookie` and `public`, or the operator allows it | the same | yes |
+//! | `Set-Cookie` and `no-cache="set-cookie"` (RFC 9111, 5.2.2.4) | the same | no |
+//! | `Set-Cookie` and neither | no | |
+
+use http::HeaderMap;
+use http::header::{HeaderValue, SET_COOKIE};
+
+use super::cache_control::ResponseDirectives;
+
+/// What becomes of a response's cookies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cookies {
+    /// There are none, or they are stored with all else.
+    Kept,
+    /// They are for the one who asked, and not stored; all else may be.
+    Apart,
+    /// Nothing of the response is stored.
+    Forbidding,
+}
+
+/// Decides about a response; `stores_cookies` is the operator's word.
+pub fn cookies(headers: &HeaderMap, directives: &ResponseDirectives, stores_cookies: bool) -> Cookies {
+    if !headers.contains_key(SET_COOKIE) || directives.public || stores_cookies {
+        Cookies::Kept
+    } else if directives.no_cache_cookie {
+        Cookies::Apart
+    } else {
+        Cookies::Forbidding
+    }
+}
+
+/// Takes the cookies out of headers.
+pub fn take(headers: &mut HeaderMap) -> Vec<HeaderValue> {
+    let taken = headers.get_all(SET_COOKIE).iter().cloned().collect();
+    headers.remove(SET_COOKIE);
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_stored_where_somebody_says_so() {
+        let table = [
+            ("max-age=60", false, Cookies::Forbidding),
+            ("max-age=60", true, Cookies::Kept),
+            ("max-age=60, public", false, Cookies::Kept),
+            ("max-age=60, no-cache=\"set-cookie\"", false, Cookies::Apart),
+            ("max-age=60, no-cache=\"Set-Cookie\", public", false, Cookies::Kept),
+            ("s-maxage=60", false, Cookies::Forbidding),
+        ];
+        for (value, stores_cookies, expected) in table {
+            let mut map = headers(&[("cache-control", value), ("set-cookie", "a=b"), ("set-cookie", "c=d")]);
+            let directives = ResponseDirectives::parse(&map);
+            assert_eq!(cookies(&map, &directives, stores_cookies), expected, "{value}");
+            assert_eq!(take(&mut map), ["a=b", "c=d"]);
+            assert_eq!(cookies(&map, &directives, stores_cookies), Cookies::Kept, "{value}, without a cookie");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Several ranges in one response: `multipart/byteranges`.
+//!
+//! Owns: what stands before, between and behind the parts. *Source*: RFC 9110, 14.6; RFC 2046, 5.1.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+/// A piece of the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Section {
+    /// Bytes of the message itself.
+    Text(Bytes),
+    /// Bytes of the object.
+    Object(Range<u64>),
+}
+
+/// A body of several parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Multipart {
+    /// Its media type.
+    pub content_type: HeaderValue,
+    /// Its pieces, in order.
+    pub sections: Vec<Section>,
+}
+
+impl Multipart {
+    /// Puts parts of an object of `size_bytes` together.
+    pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
+        // Nobody who writes an object can know it beforehand.
+        let boundary = format!("nectary-{:016x}{:016x}", random(), random());
+        let mut sections = Vec::with_capacity(2 * parts.len() + 1);
+        for part in parts {
+            let mut head = format!("\r\n--{boundary}\r\n").into_bytes();
+            if let Some(content_type) = content_type {
+                head.extend_from_slice(b"content-type: ");
+                head.extend_from_slice(content_type.as_bytes());
+                head.extend_from_slice(b"\r\n");
+            }
+            let range = format!("content-range: bytes {}-{}/{size_bytes}\r\n\r\n", part.start, part.end - 1);
+            head.extend_from_slice(range.as_bytes());
+            sections.push(Section::Text(head.into()));
+            sections.push(Section::Object(part.clone()));
+        }
+        sections.push(Section::Text(format!("\r\n--{boundary}--\r\n").into()));
+        let content_type =
+            HeaderValue::from_maybe_shared(Bytes::from(format!("multipart/byteranges; boundary={boundary}")));
+        Multipart { content_type: content_type.expect("visible ASCII"), sections }
+    }
+
+    /// How long the body is.
+    pub fn body_bytes(&self) -> u64 {
+        let of = |section: &Section| match section {
+            Section::Text(text) => text.len() as u64,
+            Section::Object(range) => range.end - range.start,
+        };
+        self.sections.iter().map(of).sum()
+    }
+}
+
+/// A number that nobody outside knows.
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,136 @@
+//! What an origin is told of how a request came here: `Forwarded` and `X-Forwarded-*`.
+//!
+//! Owns: one rule for all methods. What a client says is removed, unless the client is a proxy that the operator trusts.
+//! The proxy's own words are added behind what is left: `for` and `proto`. It tells no host: the client's `Host` is in no
+//! key of a reverse proxy, so an origin that made links of it would let one client decide what others get.
+//! *Source*: RFC 7239.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::rules::hop::is_forwarding;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// How a request came here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forwarding {
+    /// Who sent it.
+    pub peer: IpAddr,
+    /// Whether what the peer says of the way before it is believed.
+    pub is_trusted: bool,
+    /// Whether the proxy says who sent it.
+    pub is_told: bool,
+}
+
+impl Forwarding {
+    /// Makes a client's headers those that an origin is told.
+    pub fn apply(&self, headers: &mut HeaderMap) {
+        if !self.is_trusted {
+            let names: Vec<HeaderName> = headers.keys().filter(|name| is_forwarding(name)).cloned().collect();
+            names.iter().for_each(|name| _ = headers.remove(name));
+        }
+        if !self.is_told {
+            return;
+        }
+        let peer = self.peer.to_canonical();
+        // The list that a trusted peer sent is extended; another one, without the peer's part, would contradict it.
+        let (has_one, has_other) = (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR));
+        if has_one || !has_other {
+            let mut own = match peer {
+                IpAddr::V4(peer) => format!("for={peer}"),
+                IpAddr::V6(peer) => format!("for=\"[{peer}]\""),
+            };
+            _ = write!(own, ";proto=http");
+            extend(headers, FORWARDED, &own);
+        }
+        if has_other || !has_one {
+            extend(headers, X_FORWARDED_FOR, &peer.to_string());
+            if !headers.contains_key(X_FORWARDED_PROTO) {
+                headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+            }
+        }
+    }
+}
+
+/// Makes a header one line that ends with `last`.
+fn extend(headers: &mut HeaderMap, name: HeaderName, last: &str) {
+    let mut list: Vec<u8> = Vec::new();
+    for value in headers.get_all(&name) {
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(last.as_bytes());
+    let value = HeaderValue::from_bytes(&list).expect("header values and an address");
+    headers.insert(name, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::headers;
+
+    type Lines<'a> = &'a [(&'a str, &'a str)];
+
+    #[test]
+    fn one_rule_says_what_an_origin_is_told() {
+        let (nobody, trusted, silent) = ((false, true), (true, true), (false, false));
+        let said: Lines = &[
+            ("forwarded", "for=a"),
+            ("x-forwarded-for", "a"),
+            ("x-forwarded-host", "a"),
+            ("x-forwarded-anything", "a"),
+            ("x-real-ip", "a"),
+            ("accept", "x"),
+        ];
+        let own: Lines = &[
+            ("accept", "x"),
+            ("forwarded", "for=192.0.2.9;proto=http"),
+            ("x-forwarded-for", "192.0.2.9"),
+            ("x-forwarded-proto", "http"),
+        ];
+        let table: &[(&str, (bool, bool), Lines, Lines)] = &[
+            ("192.0.2.9", nobody, &[("accept", "x")], own),
+            ("192.0.2.9", nobody, said, own),
+            ("::ffff:192.0.2.9", trusted, &[("accept", "x")], own),
+            ("192.0.2.9", silent, said, &[("accept", "x")]),
+            ("192.0.2.9", (true, false), said, said),
+            (
+                "192.0.2.9",
+                trusted,
+                said,
+                &[
+                    ("forwarded", "for=a, for=192.0.2.9;proto=http"),
+                    ("x-forwarded-for", "a, 192.0.2.9"),
+                    ("x-forwarded-host", "a"),
+                    ("x-forwarded-anything", "a"),
+                    ("x-real-ip", "a"),
+                    ("accept", "x"),
+                    ("x-forwarded-proto", "http"),
+                ],
+            ),
+            (
+                "192.0.2.9",
+                trusted,
+                &[("x-forwarded-for", "a"), ("x-forwarded-for", "b"), ("x-forwarded-proto", "https")],
+                &[("x-forwarded-for", "a, b, 192.0.2.9"), ("x-forwarded-proto", "https")],
+            ),
+            (
+                "2001:db8::1",
+                trusted,
+                &[("forwarded", "for=a;proto=https")],
+                &[("forwarded", "for=a;proto=https, for=\"[2001:db8::1]\";proto=http")],
+            ),
+        ];
+        for (peer, (is_trusted, is_told), before, after) in table {
+            let mut map = headers(before);
+            let peer = peer.parse().expect("an address");
+            Forwarding { peer, is_trusted: *is_trusted, is_told: *is_told }.apply(&mut map);
+            assert_eq!(map, headers(after), "{before:?} from {peer}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! A connection to an origin of which two know: hyper reads and writes it, the pool looks whether something waits in it.
+//!
+//! Owns: that look. What an origin sends before it is asked is no answer to the next request, and the runtime may not have
+//! noticed it yet when that request is about to be sent.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A TCP connection that is shared on one thread.
+#[derive(Debug, Clone)]
+pub(super) struct Socket(Rc<TcpStream>);
+
+impl Socket {
+    pub fn new(stream: TcpStream) -> Socket {
+        Socket(Rc::new(stream))
+    }
+
+    /// Whether the other end has sent nothing that waits to be read, not even its end. *Cost*: one system call.
+    pub fn is_quiet(&self) -> bool {
+        let peeked = SockRef::from(&*self.0).peek(&mut [MaybeUninit::uninit()]);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(context))?;
+            match self.0.try_read_buf(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result.map(drop)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(match SockRef::from(&*self.0).shutdown(Shutdown::Write) {
+            // It has ended already.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            result => result,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn what_waits_is_seen_although_the_runtime_has_not_noticed_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
+        let (mut far, _) = listener.accept().expect("a connection");
+        let mut socket = Socket::new(stream);
+        assert!(socket.is_quiet());
+        // On loopback what was written is there; nothing is awaited, so the runtime does not look.
+        io::Write::write_all(&mut far, b"early").expect("room");
+        assert!(!socket.is_quiet());
+        let mut read = [0; 5];
+        socket.read_exact(&mut read).await.expect("five bytes");
+        assert!(&read == b"early" && socket.is_quiet());
+        socket.write_all(b"request").await.expect("room");
+        socket.shutdown().await.expect("its own side");
+        let mut request = String::new();
+        io::Read::read_to_string(&mut far, &mut request).expect("to its end");
+        assert_eq!(request, "request");
+        drop(far);
+        assert!(!socket.is_quiet(), "the end is something, too");
+    }
+}

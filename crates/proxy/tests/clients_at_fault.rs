@@ -1,0 +1,184 @@
+//! What a client gets wrong is the client's error, says so, and is counted as nobody else's.
+
+use nectary_proxy::ProxyOptions;
+use tokio::io::AsyncWriteExt;
+
+use crate::common::*;
+
+/// Sends bytes as they are, ends its side, and reads the one answer and the end of the connection.
+async fn answer(proxy: &TestProxy, bytes: &[u8], piece: usize) -> Reply {
+    let mut client = Client::connect(proxy.address).await;
+    for chunk in bytes.chunks(piece) {
+        if client.stream.write_all(chunk).await.is_err() {
+            break;
+        }
+    }
+    let reply = client.reply(false).await;
+    assert!(client.rest().await.is_empty(), "one answer, and the connection ends");
+    reply
+}
+
+#[tokio::test]
+async fn a_bad_body_is_400_and_no_failure_of_the_origin() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::forward().await;
+    let chunked = format!("POST {} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", origin.url("/a"));
+    let known = format!("POST {} HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n", origin.url("/a"));
+    let table = [
+        (format!("{chunked}zz\r\n"), false),
+        (format!("{chunked}3\r\nabcd\r\n0\r\n\r\n"), false),
+        (format!("{chunked}3\r\nabc\r\n0\r\nx: y\n\r\n"), false),
+        (format!("{chunked}3\r\nabc\r\n"), true),
+        (format!("{chunked}3\r\na"), true),
+        (chunked.clone(), true),
+        (format!("{known}01234"), true),
+        (known.clone(), true),
+    ];
+    for (bytes, ends) in &table {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(bytes.as_bytes()).await;
+        if *ends {
+            client.stream.shutdown().await.expect("its own side");
+        }
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.header("connection").as_str()), (400, "close"), "{bytes:?}: {}", reply.text());
+        assert_eq!(reply.cache_status(), "nectary; detail=bad-body", "{bytes:?}");
+        assert!(client.rest().await.is_empty());
+    }
+    let stats = proxy.stats();
+    assert_eq!((stats.origin_failures, stats.own_responses), (0, table.len() as u64));
+    assert!(origin.got().is_empty(), "no whole request came");
+}
+
+#[tokio::test]
+async fn a_host_outside_the_grammar_is_400_on_every_way() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let proxy = TestProxy::start(ProxyOptions { origin: url, ..options() }).await;
+    for host in ["a", "a:80", "[::1]:80", "a_b", "192.0.2.1"] {
+        assert_eq!(get(proxy.address, "/a", &[&format!("host: {host}")]).await.status, 200, "{host}");
+    }
+    let count = origin.count();
+    for host in ["", "a b", "a:b", "a/b", "a@b", "a:80:80", "::1", "[::1", "a,b c", "%zz", "a\"b"] {
+        for (way, line, more) in [
+            ("the shortest way", "GET /a HTTP/1.1", "accept: x"),
+            ("memory", "GET /a HTTP/1.1", "x: y"),
+            ("memory, HEAD", "HEAD /a HTTP/1.1", "x: y"),
+            ("the origin", "GET /b HTTP/1.1", "x: y"),
+            ("POST", "POST /a HTTP/1.1", "content-length: 0"),
+            ("HTTP/1.0", "GET /a HTTP/1.0", "x: y"),
+        ] {
+            let reply = Client::connect(proxy.address).await.ask(&[line, &format!("host: {host}"), more]).await;
+            let found = (reply.status, reply.cache_status());
+            assert_eq!(found, (400, "nectary; detail=host".to_owned()), "{host:?} on the way of {way}");
+        }
+    }
+    assert_eq!(origin.count(), count);
+}
+
+#[tokio::test]
+async fn an_unknown_transfer_coding_is_501_and_a_wrong_one_400() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::forward().await;
+    for (coding, version, status) in [
+        ("gzip, chunked", "1.1", 501),
+        ("gzip", "1.1", 501),
+        ("identity", "1.1", 501),
+        ("xchunked", "1.1", 501),
+        ("chunked, gzip", "1.1", 400),
+        ("chunked, chunked", "1.1", 400),
+        ("", "1.1", 400),
+        ("chunked", "1.0", 400),
+    ] {
+        let line = format!("POST {} HTTP/{version}", origin.url("/a"));
+        let bytes = request(&[&line, &format!("transfer-encoding: {coding}")]) + "0\r\n\r\n";
+        for piece in [usize::MAX, 1] {
+            assert_eq!(answer(&proxy, bytes.as_bytes(), piece).await.status, status, "{coding:?} in {version}");
+        }
+    }
+    assert_eq!(origin.count(), 0);
+}
+
+#[tokio::test]
+async fn a_target_that_is_too_long_is_414_whatever_its_length() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::forward().await;
+    let length = |bytes: usize| format!("/{}", "x".repeat(bytes - 1 - origin.url("").len()));
+    origin.on(&length(8000), Script::fresh(b"x"));
+    assert_eq!(get(proxy.address, &origin.url(&length(8000)), &[]).await.status, 200);
+    for bytes in [8001, 32 << 10, 33_000, 70_000, 300_000] {
+        let line = format!("GET {} HTTP/1.1", origin.url(&length(bytes)));
+        let reply = answer(&proxy, request(&[&line]).as_bytes(), 4096).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (414, "nectary; detail=url-too-long"), "{bytes}");
+    }
+    let header = format!("x: {}", "y".repeat(40_000));
+    let reply = answer(&proxy, request(&["GET http://a/ HTTP/1.1", &header]).as_bytes(), usize::MAX).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (431, "nectary; detail=head-too-large"));
+    assert_eq!(origin.count(), 1);
+}
+
+#[tokio::test]
+async fn later_minor_versions_are_served_as_1_1_and_other_major_ones_are_505() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    for minor in [1, 2, 9] {
+        for piece in [usize::MAX, 1] {
+            let line = format!("GET /a HTTP/1.{minor}");
+            let mut client = Client::connect(proxy.address).await;
+            for _ in 0..2 {
+                for chunk in request(&[&line]).as_bytes().chunks(piece) {
+                    client.send(chunk).await;
+                }
+                let reply = client.reply(false).await;
+                assert_eq!((reply.status, reply.text().as_str()), (200, "x"), "{line} in pieces of {piece}");
+            }
+        }
+    }
+    assert_eq!(origin.count(), 1);
+    for text in [
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "GET /a HTTP/2.0\r\nhost: a\r\n\r\n",
+        "GET /a HTTP/3.0\r\nhost: a\r\n\r\n",
+        "GET /a HTTP/0.9\r\nhost: a\r\n\r\n",
+    ] {
+        for piece in [usize::MAX, 1] {
+            let reply = answer(&proxy, text.as_bytes(), piece).await;
+            assert_eq!((reply.status, reply.cache_status().as_str()), (505, "nectary; detail=version"), "{text:?}");
+        }
+    }
+    for text in [
+        "GET /a HTTP/1.12\r\nhost: a\r\n\r\n",
+        "GET /a http/1.2\r\nhost: a\r\n\r\n",
+        "GET /a HTTP/12\r\nhost: a\r\n\r\n",
+    ] {
+        assert_eq!(answer(&proxy, text.as_bytes(), usize::MAX).await.status, 400, "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_came_before_a_refused_head_is_answered_whole() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(&vec![7; 3 << 20]));
+    origin.on("/slow", Script::raw(b"").wait("answer").then(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    let refused = "GET /b HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n";
+    for first in ["GET /a HTTP/1.1", "GET /a HTTP/1.1", "GET /slow HTTP/1.1"] {
+        let mut client = Client::connect(proxy.address).await;
+        let count = origin.count();
+        client.send(format!("{}{}{refused}", request(&[first]), request(&[first])).as_bytes()).await;
+        if first.contains("slow") {
+            origin.wait_for(count + 1).await;
+            origin.open("answer");
+        }
+        for _ in 0..2 {
+            let reply = client.reply(false).await;
+            assert!(reply.status == 200 && reply.is_complete, "{first}");
+        }
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (400, "nectary; detail=bad-request"));
+        assert!(client.rest().await.is_empty());
+    }
+    assert!(origin.got().iter().all(|got| !got.line.contains("/b")));
+}

@@ -1,0 +1,127 @@
+//! `1xx` responses of an origin: for the client that waits, bounded, and never mistaken for the answer.
+
+use nectary_proxy::ProxyOptions;
+
+use crate::common::*;
+
+const HINT: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nconnection: y\r\ny: z\r\n\r\n";
+const FRESH: &[u8] = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
+
+/// Reads what comes before the answer, and the answer.
+async fn replies(client: &mut Client) -> (Vec<Reply>, Reply) {
+    let mut early = Vec::new();
+    loop {
+        let head = client.head().await;
+        if head.status >= 200 {
+            let body = client.take(head.header("content-length").parse().expect("a length")).await;
+            return (early, Reply { body, ..head });
+        }
+        early.push(head);
+    }
+}
+
+async fn ask(proxy: &TestProxy, lines: &[&str]) -> (Vec<Reply>, Reply) {
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(lines).as_bytes()).await;
+    replies(&mut client).await
+}
+
+#[tokio::test]
+async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not_the_answer() {
+    let origin = Origin::start().await;
+    let processing = b"HTTP/1.1 102 Processing\r\n\r\n";
+    let script = Script::raw(HINT).wait("seen").then(processing).then(b"HTTP/1.1 100 Continue\r\n\r\n").then(FRESH);
+    for path in ["/stored", "/posted"] {
+        origin.on(path, script.clone());
+    }
+    let proxy = TestProxy::forward().await;
+    for line in [format!("GET {} HTTP/1.1", origin.url("/stored")), format!("POST {} HTTP/1.1", origin.url("/posted"))]
+    {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line, "content-length: 0"]).as_bytes()).await;
+        // It comes while the origin is still at work, and nothing of the connection to the origin with it.
+        let hint = client.head().await;
+        assert_eq!((hint.status, hint.header("link").as_str(), hint.header("y").as_str()), (103, "</x>", ""));
+        assert!(hint.header("via").contains("nectary") && hint.header("connection").is_empty());
+        origin.open("seen");
+        let (early, reply) = replies(&mut client).await;
+        assert_eq!(early.iter().map(|reply| reply.status).collect::<Vec<_>>(), [102, 100]);
+        assert_eq!((reply.status, reply.text().as_str()), (200, "ok"));
+        // The connection goes on, and what is stored is the answer alone.
+        client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/stored"))]).as_bytes()).await;
+        let (early, reply) = replies(&mut client).await;
+        assert!(early.is_empty() && reply.is_hit() && reply.text() == "ok", "{reply:?}");
+    }
+    assert_eq!(proxy.stats().informational, 6);
+}
+
+#[tokio::test]
+async fn clients_of_http_1_0_and_those_who_join_a_fetch_get_the_answer_alone() {
+    let origin = Origin::start().await;
+    origin.on("/old", Script::raw(HINT).then(FRESH));
+    origin.on("/joined", Script::raw(HINT).wait("joined").then(HINT).then(FRESH));
+    let proxy = TestProxy::forward().await;
+    let (early, reply) = ask(&proxy, &[&format!("GET {} HTTP/1.0", origin.url("/old"))]).await;
+    assert!(early.is_empty() && reply.text() == "ok");
+    let line = format!("GET {} HTTP/1.1", origin.url("/joined"));
+    let (mut first, mut second) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    first.send(request(&[&line]).as_bytes()).await;
+    assert_eq!(first.head().await.status, 103);
+    second.send(request(&[&line]).as_bytes()).await;
+    proxy.wait_for(|stats| stats.requests == 3).await;
+    origin.open("joined");
+    let (early, reply) = replies(&mut first).await;
+    assert_eq!((early.len(), reply.text().as_str()), (1, "ok"));
+    let (early, reply) = replies(&mut second).await;
+    assert_eq!((early.len(), reply.text().as_str()), (0, "ok"));
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn as_many_as_may_come_do_and_one_more_is_502_and_not_fetched_again() {
+    for (count, status) in [(16, 200), (17, 502)] {
+        let origin = Origin::start().await;
+        origin.on("/kept", Script::ok(&["cache-control: no-store"], b"x"));
+        origin.on("/a", Script::raw(&[HINT.repeat(count), FRESH.to_vec()].concat()));
+        let proxy = TestProxy::forward().await;
+        // On a kept connection, on which a request is repeated that got no answer.
+        get(proxy.address, &origin.url("/kept"), &[]).await;
+        let (early, reply) = ask(&proxy, &[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await;
+        assert_eq!((early.len(), reply.status), (16, status), "{}", reply.text());
+        assert_eq!(origin.count(), 2, "{count}");
+        assert_eq!(proxy.stats().informational, 16);
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_them_ends_and_keeps_nobody_waiting() {
+    let origin = Origin::start().await;
+    origin.on("/flood", Script::raw(b"").endless(&HINT.repeat(1000)));
+    origin.on("/a", Script::fresh(b"x"));
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let proxy = TestProxy::start(ProxyOptions { origin: url, ..options() }).await;
+    get(proxy.address, "/a", &[]).await;
+    let mut flooded = Client::connect(proxy.address).await;
+    flooded.send(request(&["GET /flood HTTP/1.1"]).as_bytes()).await;
+    assert!(get(proxy.address, "/a", &[]).await.is_hit());
+    let (_, reply) = replies(&mut flooded).await;
+    assert_eq!((reply.status, reply.text().contains("too many informational")), (502, true), "{}", reply.text());
+    // The origin is not read any further.
+    origin.wait_for_ends(1).await;
+    assert_eq!((origin.count(), proxy.stats().origin_failures), (2, 1));
+}
+
+#[tokio::test]
+async fn what_is_announced_to_a_client_that_pipelines_is_not_in_the_middle_of_an_answer() {
+    let origin = Origin::start().await;
+    origin.on("/large", Script::fresh(&vec![b'l'; 8 << 20]));
+    origin.on("/a", Script::raw(HINT).then(FRESH));
+    let proxy = TestProxy::forward().await;
+    let lines = ["/large", "/a", "/large", "/a"].map(|path| request(&[&format!("GET {} HTTP/1.1", origin.url(path))]));
+    let mut client = Client::connect(proxy.address).await;
+    client.send(lines.concat().as_bytes()).await;
+    for expected in [8 << 20, 2, 8 << 20, 2] {
+        let (_, reply) = replies(&mut client).await;
+        assert_eq!((reply.status, reply.body.len()), (200, expected));
+    }
+}
