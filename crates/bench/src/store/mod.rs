@@ -11,6 +11,7 @@ mod limit;
 mod plan;
 mod plot;
 mod report;
+mod results;
 mod run;
 mod simulation;
 mod text;
@@ -21,11 +22,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::QUEUE_DEPTH;
 
+pub use lanes::Lane;
 pub use limit::Limit;
-pub use plan::{Group, Lane, Plan};
-pub use report::{Figure, Report, Trend};
-pub use run::{GroupResult, LaneResult, Programs, Progress, Swept, run};
-pub use simulation::Expected;
+pub use plan::{Group, Plan};
+pub use report::Report;
+pub use results::{Expected, Figure, GroupResult, LaneResult, Swept, Trend};
+pub use run::{Programs, Progress, run};
 
 /// The seeds' tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,9 +4,7 @@
 
 use std::fmt::Write;
 
-use super::report::Trend;
-use super::run::GroupResult;
-use super::text::spent_ms;
+use super::results::{GroupResult, Spent, Trend, spent_ms};
 
 /// Sizes of a picture, in pixels.
 const WIDTH: f64 = 900.0;
@@ -90,7 +88,7 @@ fn spread(wanted: Vec<f64>) -> Vec<f64> {
 /// Bars of what the time of a request was spent on; returns where they end.
 fn bars(body: &mut String, result: &GroupResult, top: f64) -> f64 {
     let spent: Vec<_> = result.lanes.iter().map(|lane| (lane.name.clone(), spent_ms(lane))).collect();
-    let sum = |spent: &super::text::Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;
+    let sum = |spent: &Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;
     let most = spent.iter().map(|(_, spent)| sum(spent)).fold(0.001, f64::max);
     let parts = ["hits", "puts", "daemons and memory", "misses and other"];
     let label = format!("{}: time of a request, in ms; of that processor and waiting in brackets", result.group.label);

@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
+use super::lanes::Lane;
 use super::limit::Limit;
-use super::plan::{Group, Lane, Plan};
+use super::plan::{Group, Plan};
 use super::report::Report;
-use super::simulation::{self, Expected};
-use crate::contender::{FileSystem, Kind, Place};
+use super::results::{GroupResult, LaneResult, Swept};
+use super::simulation;
+use crate::contender::{Kind, Place};
 use crate::disk::{DiskCounts, MeasuredDisk, SharedClock, Timekeeping};
-use crate::group::{GroupUsage, Keeping, MemoryGroup};
+use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{Client, Piece, Setup};
-use crate::workload::{self, Demand, Generator, Laws, Locality, Totals, TraceReader, write_trace};
+use crate::workload::{self, Generator, Laws, TraceReader, write_trace};
 use crate::{Error, machine};
 
 /// Shares of dirty pages that are compared, in percent of the buffer cache.
@@ -52,65 +52,6 @@ pub struct Progress {
     pub of: u64,
     /// What runs now.
     pub what: String,
-}
-
-/// What came of one contender.
-#[derive(Debug, Clone, Serialize)]
-pub struct LaneResult {
-    /// Its name.
-    pub name: String,
-    /// Whom it stands for in the seeds' table.
-    pub seed_name: String,
-    /// The seeds' memory and its split, in MB.
-    pub memory: String,
-    /// How many disks it had.
-    pub disks: usize,
-    /// Its pieces of the workload.
-    pub pieces: Vec<Piece>,
-    /// Their sum.
-    pub total: Piece,
-    /// What each of its disks did meanwhile.
-    pub counts: Vec<DiskCounts>,
-    /// How much its disks' time differed from real time: the kernel's milliseconds are so many of the disk's.
-    pub speed: f64,
-    /// Its memory at the end.
-    pub usage: GroupUsage,
-    /// Whether the disk's clock was virtual.
-    pub is_virtual: bool,
-    /// How its memory was kept.
-    pub keeping: Keeping,
-    /// Its own counters at the end.
-    pub counters: serde_json::Value,
-    /// What a simulation says of its hits.
-    pub simulated: Option<Expected>,
-}
-
-/// What came of all contenders of a group with one seed.
-#[derive(Debug, Clone)]
-pub struct GroupResult {
-    /// The group, with the laws of that seed.
-    pub group: Group,
-    /// What its disk alone can do.
-    pub limit: Limit,
-    /// What the workload demands of any store.
-    pub demand: Demand,
-    /// What an LRU has of it.
-    pub locality: Locality,
-    /// The options.
-    pub totals: Totals,
-    /// A result a contender.
-    pub lanes: Vec<LaneResult>,
-}
-
-/// What one share of dirty pages came to.
-#[derive(Debug, Clone, Serialize)]
-pub struct Swept {
-    /// The file system.
-    pub system: FileSystem,
-    /// How much of the buffer cache could be dirty, in percent.
-    pub dirty_percent: u64,
-    /// Time of the run, in seconds.
-    pub run_s: f64,
 }
 
 /// What all runs of a plan share.

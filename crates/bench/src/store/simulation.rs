@@ -9,10 +9,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use serde::Serialize;
-
 use super::plan::{Group, Plan};
-use super::run::LaneResult;
+use super::results::{Expected, LaneResult};
 use crate::contender::Kind;
 use crate::workload::{Request, TraceReader};
 use crate::{Error, ErrorKind};
@@ -31,17 +29,6 @@ const POINTS: f64 = 1.0;
 
 /// By how many times that foyer may have more: its memory holds what its disk does not.
 const FOYER_POINTS: u64 = 3;
-
-/// The hits that were expected.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Expected {
-    /// Hits of the simulation.
-    pub hits: u64,
-    /// The fewest that are accepted.
-    pub low: u64,
-    /// The most that are accepted.
-    pub high: u64,
-}
 
 /// A simulated cache.
 trait Simulated {
