@@ -26,7 +26,7 @@ static STORES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
 
 /// An open store.
 pub struct Open {
-    /// Dropped before the worker, which waits for nobody but itself.
+    /// Dropped before the worker, which waits only for itself.
     store: Store,
     span_bytes: u64,
     reads: Mutex<Reads>,
@@ -134,7 +134,7 @@ impl Open {
         let last = if held.count == 0 { reads.held.remove(&address) } else { None };
         reads.count -= 1;
         drop(reads);
-        // Freeing takes its time; nobody waits for it.
+        // Freeing takes time; no caller waits for it.
         drop(last);
         Ok(())
     }

@@ -15,7 +15,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Who listens on an address, or on its port for every address, as `nginx (process 123)`, as far as this user may see it.
+/// The program that listens on an address, or on its port for every address, as `nginx (process 123)`, if this user may
+/// see it.
 pub fn who_listens(address: SocketAddr) -> Option<String> {
     let inodes: Vec<u64> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum State {
     /// It does everything it should.
     Healthy,
-    /// It serves, but something is lost or slower until somebody acts.
+    /// It serves, but something is lost or slower until the operator acts.
     Degraded,
     /// It does not do what it is there for.
     Broken,

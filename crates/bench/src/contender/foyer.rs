@@ -19,13 +19,13 @@ pub enum FoyerWrites {
 pub enum FoyerEngine {
     /// Calls that wait, on threads of its runtime for such calls; foyer's default.
     Psync,
-    /// One thread with a ring, which turns without a pause.
+    /// One thread with a ring, which polls without sleeping.
     Uring,
     /// The same, and a thread of the kernel that looks for what it submits.
     UringSubmitPoll,
 }
 
-/// foyer's settings, but for those that its disk and memory leave no choice in.
+/// foyer's settings, except those that follow from its disk and memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoyerSettings {
     /// When it writes.

@@ -105,7 +105,7 @@ pub struct Place {
     pub folder: PathBuf,
     /// Bytes that its objects may take on all its devices together.
     pub disk_bytes: u64,
-    /// How many seconds of the disk pass in a real one while nobody waits: above 1 where the disk runs faster than real.
+    /// How many seconds of the disk pass in a real second: above 1 if the disk runs faster than real time.
     pub speed: f64,
     /// Whether the disk's clock is virtual: daemons that wait for real time are called in line instead.
     pub is_virtual: bool,

@@ -93,7 +93,7 @@ impl DiskCounts {
     }
 }
 
-/// An attached disk; dropped, it is detached where nobody uses it any more.
+/// An attached disk. Dropping it detaches it, unless it is still in use.
 pub struct MeasuredDisk {
     below: Below,
 }

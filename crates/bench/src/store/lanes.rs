@@ -1,6 +1,7 @@
 //! The contenders of each preset, as data.
 //!
-//! Owns: who contends on which disk size, with how much memory, under what name. Leaves to others: scaling (`plan`).
+//! Owns: which contenders run on which disk size, with how much memory, under what name. Leaves to others: scaling
+//! (`plan`).
 
 use super::plan::{Lane, MEMORY_MB};
 use super::{Options, Preset};

@@ -1,4 +1,4 @@
-//! Filters: devices that stand on another device and change one thing about it. One small file each.
+//! Filters: devices on top of another device that change one thing about it. One small file each.
 //!
 //! Owns: the [`Filter`] trait, which forwards whatever a filter does not change, and what several filters share: a seeded
 //! chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, total};
 
-/// A device that stands on one other device; every operation goes there unless the filter says otherwise.
+/// A device on top of one other device; every operation goes there unless the filter says otherwise.
 ///
 /// A filter that does the same with every kind of operation says it once, in [`around`](Filter::around); one that means a
 /// single kind overrides that method, which then does not pass through `around`.

@@ -74,7 +74,7 @@ pub fn spec(input: &[u8]) {
     }
 }
 
-/// The same but for where they stand.
+/// The same except for their positions.
 fn are_same(left: &Spec, right: &Spec) -> bool {
     match (&left.form, &right.form) {
         (Form::Text(left), Form::Text(right)) => left == right,

@@ -154,7 +154,7 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
 fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
     let mut start = 0;
     while start < passed {
-        // An empty line before a request is nobody's message.
+        // An empty line before a request belongs to no message.
         let lead = if bytes[start..].starts_with(b"\r\n") { 2 } else { 0 };
         let inside = |end: usize| ends.iter().find(|&&at| at > start + lead && at < end);
         match next(&bytes[start..]) {

@@ -258,7 +258,7 @@ impl Running {
 
     /// Begins a version: its key, number, length, and tags.
     fn begin(&mut self) -> (u32, u32, usize, u32) {
-        // Some keys are replaced all the time; the others lie long enough to be re-inserted.
+        // Some keys are replaced all the time; the others stay long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
         let key = self.random.below(keys.into()) as u32;
         self.next_version += 1;

@@ -247,7 +247,7 @@ async fn ramfs_without_direct_io_falls_back_and_conforms() {
 
 #[tokio::test]
 async fn every_registered_name_is_covered_here() {
-    // A new device or filter that nobody checks shows up as a difference here.
+    // A new device or filter without a check shows up as a difference here.
     let names = [
         "corrupt", "delay", "disk", "error", "file", "log", "memory", "model", "record", "stats", "stripe", "throttle",
     ];

@@ -19,7 +19,7 @@ use super::disk::{Mechanics, Times, Work};
 use super::timer::Timers;
 use super::{Clock, ModelOptions, ModelStats};
 
-/// From how many waiting requests a disk with platters chooses, unless it is told otherwise.
+/// From how many waiting requests a disk with platters chooses by default.
 pub(super) const QUEUE_DEPTH: usize = 32;
 
 /// For how long the oldest request may be passed over, in nanoseconds of the disk's time.
@@ -28,7 +28,7 @@ pub(super) const PATIENCE_NS: u64 = 500_000_000;
 /// How long after its end a request that is served may still choose the next; then any that waits does. *Units*: real time.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// On a virtual clock: for how long nobody sends a request while one is served, before it ends. *Units*: real time. Longer than
+/// On a virtual clock: how long no new request must have come before a served one ends. *Units*: real time. Longer than
 /// the kernel takes from the end of one request to sending the next one.
 const QUIET: Duration = Duration::from_micros(100);
 
@@ -136,7 +136,7 @@ impl Model {
         self.options.clock == Clock::Virtual && self.options.queue_depth > 1
     }
 
-    /// How long the request that is served on a virtual clock goes on, if nobody sends another; `None` where it ends now.
+    /// How long a served request still takes on a virtual clock, if no other comes; `None` if it ends now.
     fn quiet_in(&self) -> Option<Duration> {
         let state = self.lock();
         let left = (state.last_came.max(state.last_chosen) + QUIET).checked_duration_since(std::time::Instant::now());
