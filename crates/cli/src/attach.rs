@@ -25,7 +25,7 @@ use crate::device::engine;
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::{output, runtime};
 
-/// How long each part may take to say what it is.
+/// How long each part may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long writing back and detaching may take.

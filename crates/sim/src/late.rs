@@ -83,7 +83,7 @@ impl Filter for Late {
     }
 }
 
-/// What is under way in the life of a process, at a device that is [`Owned`] and [`Late`].
+/// The operations that one process has under way, on a device that is [`Owned`] and [`Late`].
 #[derive(Clone, Default)]
 pub struct UnderWay(Arc<Mutex<Operations>>);
 

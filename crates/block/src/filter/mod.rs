@@ -155,7 +155,7 @@ impl Chance {
         Chance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
-    /// Draws once; where it hits it gives random bits for what happens next.
+    /// Draws once. At the given rate it returns random bits, to choose what happens to the operation.
     pub fn draw(&self) -> Option<u64> {
         let index = self.drawn.fetch_add(1, Ordering::Relaxed);
         let bits = mix(self.seed ^ mix(index));

@@ -91,7 +91,7 @@ pub struct RecoveredStore {
 /// What a key may answer.
 #[derive(Debug, Clone)]
 pub struct Allowed {
-    /// Versions that may be the hit.
+    /// Versions that a hit may have.
     pub versions: Vec<Version>,
     /// Whether it must hit.
     pub must_hit: bool,

@@ -4,10 +4,10 @@
 //! ends; when it ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when
 //! that was noticed: late timers cost nothing.
 //!
-//! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends when
-//! nobody has sent another one for [`QUIET`] of real time, or when the queue is as long as the disk looks at: by then everybody
-//! waits for the disk, and what came meanwhile was there when it chooses again. With a queue of one there is nothing to
-//! choose, and nothing is waited for.
+//! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends
+//! when no other one has come for [`QUIET`] of real time, or when the queue is as long as the disk chooses from. By
+//! then all callers wait for the disk, and it chooses from all of their requests. With a queue of one there is nothing
+//! to choose, and nothing is waited for.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Model {
         state.dispatch(self.options.queue_depth);
     }
 
-    /// Goes on where the request that is served should have ended, but its waiter is not polled.
+    /// Ends the served request if its time is over, also if its waiter is not polled.
     fn advance(&self) {
         let mut state = self.lock();
         if self.real(state.free_at) <= Instant::now() {

@@ -246,7 +246,7 @@ impl World {
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;
-        // What clients left behind is done first.
+        // First finish what the clients have begun.
         let _ = store.sync().await;
         super::client::purge(self, super::history::Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
         let before = appends();
