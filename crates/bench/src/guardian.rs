@@ -114,7 +114,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("nectary-bench-guardian-{}", std::process::id()));
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/file"), "x").unwrap();
-        // This process lives: its disks are its own.
+        // This process is alive, so its disks must stay.
         let list = format!("run {}\npath {}\nnonsense\n", std::process::id(), folder.display());
         std::thread::spawn(move || serve(list.as_bytes())).join().unwrap();
         assert!(!folder.exists());

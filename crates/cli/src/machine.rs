@@ -1,4 +1,4 @@
-//! What this machine has and who has it: its memory, and who listens on an address.
+//! Facts about this machine: its memory, and which program listens on an address.
 //!
 //! Owns: reading that from `/proc`. Where it cannot be read, nothing is known, and that is no error.
 

@@ -394,8 +394,8 @@ impl Disk {
         }
     }
 
-    /// Kills the process. Its group has no limit from then on: the calls that it was in first end in the kernel, and where one
-    /// needs memory of a group that is full of dirty pages, which no one writes any more, that takes up to minutes.
+    /// Kills the process. Its group has no limit from then on. Otherwise calls that it has in the kernel could take
+    /// minutes to end: they need memory of a group that is full of dirty pages, and no process writes those any more.
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal(libc::SIGKILL);

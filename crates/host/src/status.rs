@@ -1,4 +1,4 @@
-//! How a running part says how it is.
+//! The state that a running part reports.
 //!
 //! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to others:
 //! the part's own figures, which travel as JSON in `detail`.

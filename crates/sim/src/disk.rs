@@ -24,7 +24,7 @@ use nectary_block::{
 use crate::late::Delays;
 use crate::random::Random;
 
-/// What a write never tears below, in bytes.
+/// The unit in which writes are atomic, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
 /// How often a late operation lets others go first, at most.

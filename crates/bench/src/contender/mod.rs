@@ -45,7 +45,7 @@ pub trait Storage: Send + Sync {
     /// Forgets an object.
     fn delete(&self, request: &Request) -> Result<(), Error>;
 
-    /// Does what daemons would do, given the time on the disk's clock; called between requests, in line.
+    /// Does the work of daemons that is due by the disk's clock. It is called between requests.
     fn tick(&self, _now: Duration) -> Result<(), Error> {
         Ok(())
     }

@@ -86,8 +86,8 @@ pub struct Laws {
     pub sites: usize,
 }
 
-/// Clients and sites of the seeds' trace at scale 1. They scale with it, so that how close together the requests for an
-/// object come, measured by how much memory holds, is the same at every scale.
+/// Clients and sites of the seeds' trace at scale 1. They scale with it, so that the distance between requests for an
+/// object, relative to memory, is the same at every scale.
 const SEED_CLIENTS: f64 = 512.0;
 const SEED_SITES: f64 = 16_000.0;
 

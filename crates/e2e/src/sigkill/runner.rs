@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a restart may cost of the store: segments that were open are not filled up.
+/// How much of the ring a restart may skip: open segments are not filled up.
 const RESTART_BYTES: u64 = 32 << 20;
 /// The highest number of a call at which the process is killed.
 const CALLS_MAX: u64 = 12;

@@ -289,7 +289,7 @@ impl Run {
         let (key, version, mut fill) = self.fills.swap_remove(at);
         let bytes = body(self.seed, key, version, length(version));
         if fill.write(bytes.into()).await.is_ok() && fill.finish().await.is_ok() {
-            // One that a purge overtook is not stored.
+            // A fill that began before a purge of its key is not stored.
             let expected = &mut self.expected[key as usize];
             expected.is_purged &= version < expected.oldest;
             expected.oldest = expected.oldest.max(version);

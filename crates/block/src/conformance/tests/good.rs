@@ -130,7 +130,7 @@ async fn files_conform(parent: &Path) {
         if let Err(failure) = check(make).await {
             panic!("{engine:?}, direct {direct}: {failure}");
         }
-        // What is seen of a crash of this process: the device is closed and opened again.
+        // A crash of this process, as the device sees it: it is closed and opened again.
         let again = |device: SharedDevice| async move {
             drop(device);
             let device = FileDevice::open_file(files.last(), &options(None)).await.unwrap();
