@@ -1,8 +1,8 @@
 //! Open stores by handle, and the bodies that a C program holds pointers into.
 //!
-//! Owns: the table of handles and, for each store, of the pointers that were given out. A handle is a number that is given
-//! once and never followed: one that is stale or made up is refused. Promises: a body that was given out stays until it
-//! has been given back as often as it was taken; a store is not closed before.
+//! Owns: the table of handles and, for each store, of the pointers that were given out. A handle is a number that is
+//! given only once and never used as a pointer, so a stale or invented one is refused. Promises: a body that was given
+//! out stays until it has been given back as often as it was taken; a store is not closed before.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

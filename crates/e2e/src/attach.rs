@@ -91,7 +91,7 @@ pub struct Outcome {
     pub synced: usize,
     /// Kills.
     pub kills: u32,
-    /// What re-attaching said that it released.
+    /// The devices that re-attaching reported as released.
     pub released: usize,
     /// How often the attaching process's memory group was at its limit; `None` without one.
     pub short_of_memory: Option<u64>,

@@ -22,7 +22,7 @@ const BODY_BYTES: usize = 200;
 const PAGE_BYTES: usize = 4096;
 /// How many objects are put before it is waited for their writes: less than its buffer holds.
 const OBJECTS_AT_ONCE: usize = 1000;
-/// What its memory holds, in bytes: nothing to speak of.
+/// The size of its memory, in bytes: next to nothing.
 const MEMORY_BYTES: usize = 64 << 10;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);

@@ -42,7 +42,8 @@ pub struct Piece {
     pub run_s: f64,
     /// Of that, writing at the end what still waited, in seconds.
     pub settle_s: f64,
-    /// Of that, what daemons did between requests and the requests' thread waited for, in seconds; virtual clocks alone tell.
+    /// The part of it in which daemons worked and the requests' thread waited, in seconds; known on virtual clocks
+    /// only.
     pub daemon_s: f64,
     /// Of that, giving back memory that was over the allowance, in seconds; virtual clocks alone tell.
     pub pressure_s: f64,

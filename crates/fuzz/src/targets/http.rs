@@ -116,7 +116,7 @@ pub fn metadata_seeds() -> Vec<Vec<u8>> {
     vec![response.to_vec(), marker.to_vec()]
 }
 
-/// Where messages end, byte by byte, and how it ended.
+/// Where each message ends, and how reading ended.
 fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
     let mut ends = Vec::new();
     between(&mut framing);

@@ -83,7 +83,7 @@ struct Expected {
     newest: u32,
     /// What a crash cannot take `oldest` below.
     durable: u32,
-    /// What nothing can take it below: the last purge that returned.
+    /// A lower bound for it: the last purge that returned.
     floor: u32,
     /// Whether a purge failed since the last put: it may hold all the same.
     is_shaken: bool,
