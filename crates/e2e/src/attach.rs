@@ -378,8 +378,9 @@ impl Disk {
         Ok(())
     }
 
-    /// Bounds the memory of the group, where there is one; -1 for no bound. The kernel refuses a bound below what the group has for as
-    /// long as it can take nothing back, as from pages that are being written to a device whose process was killed.
+    /// Bounds the memory of the group, where there is one; -1 for no bound. The kernel refuses a bound below what the
+    /// group uses while it can take nothing back, for example pages that are being written to a device whose process
+    /// was killed.
     fn limit(&self, bytes: i64) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         let file = group.join("memory.limit_in_bytes");

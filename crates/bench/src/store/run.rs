@@ -85,7 +85,7 @@ pub struct LaneResult {
     pub simulated: Option<Expected>,
 }
 
-/// What came of all contenders of a group with one seed.
+/// The results of all contenders of a group with one seed.
 #[derive(Debug, Clone)]
 pub struct GroupResult {
     /// The group, with the laws of that seed.

@@ -47,7 +47,7 @@ pub struct Piece {
     pub daemon_s: f64,
     /// Of that, giving back memory that was over the allowance, in seconds; virtual clocks alone tell.
     pub pressure_s: f64,
-    /// Time of the harness itself between the calls of one thread in real time, in seconds: in no other time.
+    /// Time of the harness between calls, in seconds, with one thread in real time. It is part of no other figure.
     pub harness_s: f64,
     /// Processor time of the contender's process, the harness's own included, in seconds.
     pub processor_s: f64,

@@ -44,7 +44,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Does what this filter does with an operation; `operation` hands it to the device that it is given.
+    /// Applies this filter to an operation; `operation` passes it to the given device.
     ///
     /// The request is not checked yet: the device below refuses what no device takes.
     fn around<T: Send + 'static>(

@@ -71,7 +71,7 @@ pub const WORDS: &[&[u8]] = &[
 /// Heads longer than this are refused by the guards of the targets. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
-/// Stored metadata: what is read is written and read again as the same, and is rendered without adding a line.
+/// Stored metadata: reading, writing and reading again gives the same, and rendering adds no line.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     let found = Found::read(&bytes, b"http://h/p", &default_ttl::DefaultTtl::default());

@@ -200,7 +200,7 @@ async fn leave_former_store(
     let _ = store.checkpoint().await;
 }
 
-/// The tags of which there are bits.
+/// The tags whose bits are set.
 fn names(tags: u32) -> Vec<Vec<u8>> {
     (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
 }

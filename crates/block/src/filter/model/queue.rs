@@ -273,7 +273,7 @@ impl Turn {
             End::Told(told) => loop {
                 let late = self.model.free_at() + GRACE;
                 match tokio::time::timeout_at(late, &mut *told).await {
-                    // The sender is dropped only with the queue, which this turn keeps.
+                    // The sender lives as long as the queue, which this turn keeps alive.
                     Ok(end) => break end.unwrap_or(0),
                     Err(_) => self.model.advance(),
                 }
