@@ -188,7 +188,7 @@ pub enum InTime {
     /// Each of them.
     #[default]
     Every,
-    /// The one in the middle: on a machine that does other work besides, some come late for no reason of ours.
+    /// The median: on a machine with other work, some come late through no fault of the proxy.
     Median,
 }
 

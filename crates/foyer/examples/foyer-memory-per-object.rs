@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p nectary-foyer --example foyer-memory-per-object -- [N ...]`
 //!
-//! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache whose disk is foyer's own
-//! device that keeps nothing, so that millions take no disk, and whose memory holds next to nothing; what is live then, less what the
-//! same cache takes without objects, is what its index costs. Leaves to others: whether that is much.
+//! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache with next
+//! to no memory, on foyer's own device that discards everything, so that millions need no disk. The live memory then,
+//! less that of the same cache without objects, is the cost of the index. Leaves to others: whether that is much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

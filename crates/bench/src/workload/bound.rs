@@ -1,6 +1,6 @@
 //! What a workload demands of any store, and what it would cost a simple one, from the requests alone.
 //!
-//! Owns: three numbers that no contender has a part in.
+//! Owns: three numbers that do not depend on any contender.
 //! - *Compulsory misses*: the first request for each object. Nothing can have it.
 //! - *What must be read*: memory of M bytes holds at most M times the number of requests, counted in bytes times requests.
 //!   An object that stays in memory between two of its requests costs its bytes times the number of requests between

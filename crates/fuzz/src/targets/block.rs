@@ -5,7 +5,7 @@ use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, 
 use super::choices;
 use crate::units;
 
-/// What SPECs and quantities are made of.
+/// The words of which SPECs and quantities consist.
 pub const WORDS: &[&[u8]] = &[
     b"(",
     b")",
