@@ -68,7 +68,7 @@ pub const LAPPING: Load = Load {
     wide_purges: 0.01,
     laps_min: 2.0,
     purges_min: [20.0, 5.0, 5.0, 1.0],
-    // A late purge of everything leaves few.
+    // After a late purge of everything few are left.
     demanded_min: 20,
 };
 

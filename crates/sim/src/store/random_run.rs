@@ -1,9 +1,9 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
 //! Owns: the model (the current version of each key), and the account of what may be missing: what the ring has
-//! overtaken, and one object for each damaged place. Damage in what no later append says was flushed cannot be told from where
-//! power cut the log; the store then says how far it recovered, and a version from behind that may have taken its place or
-//! not: any of them from the last before it on may be found. Every answer is compared byte by byte.
+//! overtaken, and one object for each damaged place. Damage in records that no later append states as flushed looks
+//! like a power cut. The store then reports how far it recovered. Of the versions of a key, the last one before that
+//! point or any later one may be found. Every answer is compared byte by byte.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
