@@ -30,7 +30,7 @@ const NAME: &str = "measured";
 /// What disks are like.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiskOptions {
-    /// The kind of disk whose time operations take, by its name; `None` for that of what lies below.
+    /// The kind of disk whose time operations take, by its name; `None` for the speed of the device below.
     pub model: Option<String>,
     /// How the disk's time passes.
     pub time: Timekeeping,

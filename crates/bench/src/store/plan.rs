@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind};
 /// The seeds' memory, in MB.
 pub(super) const MEMORY_MB: u64 = 256;
 /// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings, stacks, what its
-/// allocator keeps. It is given that much less, so that it stays in the memory that everybody has.
+/// allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
 /// What every memory group allows beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
 /// number of bytes. The seeds count neither. What a peer does not need of it is more buffer cache.

@@ -27,7 +27,7 @@ use crate::switch::{Off, Switch};
 const SPAN_BYTES: u64 = 4 << 20;
 /// Fills that are left open for a while, at most.
 const FILLS_MAX: usize = 4;
-/// Opens with other spans away after which there must have been one that succeeded.
+/// After so many opens with other spans away at least one must have succeeded.
 const OPENS_MAX: u32 = 500;
 /// Operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;
