@@ -188,7 +188,7 @@ impl Arguments {
         Ok(devices)
     }
 
-    /// The value of `key=value` as `read` takes it, where it is there.
+    /// The value of `key=value`, parsed by `read`, if the key is given.
     pub fn option<T>(
         &mut self,
         key: &'static str,

@@ -1,4 +1,4 @@
-//! How a running part says how it is.
+//! The state that a running part reports.
 //!
 //! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to others:
 //! the part's own figures, which travel as JSON in `detail`.
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum State {
     /// It does everything it should.
     Healthy,
-    /// It serves, but something is lost or slower until somebody acts.
+    /// It serves, but something is lost or slower until the operator acts.
     Degraded,
     /// It does not do what it is there for.
     Broken,

@@ -1,6 +1,7 @@
 //! The contenders of each preset, as data.
 //!
-//! Owns: who contends on which disk size, with how much memory, under what name. Leaves to others: scaling (`plan`).
+//! Owns: which contenders run on which disk size, with how much memory, under what name. Leaves to others: scaling
+//! (`plan`).
 
 use super::{Options, Preset};
 use crate::contender::{DIRTY_PERCENT, FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
@@ -19,7 +20,7 @@ const EFS_GB_MAX: u64 = 8;
 pub struct Lane {
     /// Its name in figures; unique in its group.
     pub name: String,
-    /// Whom it stands for in the seeds' table.
+    /// The contender of the seeds' table that it stands for.
     pub seed_name: &'static str,
     /// What it is.
     pub kind: Kind,

@@ -12,7 +12,7 @@ const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const NAMES: f64 = 230.0;
 const BAR: f64 = 18.0;
-/// Told apart also by who does not see some colours.
+/// Distinguishable also for readers who do not see some colours.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
 const INK: &str = "#777";
 
@@ -72,7 +72,7 @@ fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
     }
 }
 
-/// Moves names apart that would lie on each other; each stays with its line.
+/// Moves names apart that would overlap; each stays beside its line.
 fn spread(wanted: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|left, right| wanted[*left].total_cmp(&wanted[*right]));

@@ -29,7 +29,7 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// How ratios went within a run.
     pub trends: Vec<Trend>,
-    /// A row a contender, disk size and seed.
+    /// One row for each contender, disk size and seed.
     pub rows: Vec<Value>,
     #[serde(skip)]
     text: String,

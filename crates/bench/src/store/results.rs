@@ -18,7 +18,7 @@ use crate::workload::{Demand, Locality, Totals};
 pub struct LaneResult {
     /// Its name.
     pub name: String,
-    /// Whom it stands for in the seeds' table.
+    /// The contender of the seeds' table that it stands for.
     pub seed_name: String,
     /// The seeds' memory and its split, in MB.
     pub memory: String,
@@ -44,7 +44,7 @@ pub struct LaneResult {
     pub simulated: Option<Expected>,
 }
 
-/// What came of all contenders of a group with one seed.
+/// The results of all contenders of a group with one seed.
 #[derive(Debug, Clone)]
 pub struct GroupResult {
     /// The group, with the laws of that seed.

@@ -1,9 +1,9 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
 //!
-//! Owns: the order of steps, and who is charged for what. First each file system is tried with several shares of dirty
-//! pages, and contends with its best. Then each disk size is run once with each seed of the workload. Contenders are
-//! stopped between their turns. File systems and stores are made outside of the memory groups; then the worker is put
-//! into its group, and only then it begins, so that its caches are cold and all its memory is charged.
+//! Owns: the order of steps, and which contender is charged for what. First each file system is tried with several
+//! shares of dirty pages, and contends with its best. Then each disk size is run once with each seed of the workload.
+//! Contenders are stopped between their turns. File systems and stores are made outside of the memory groups; then the
+//! worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,8 +30,8 @@ use crate::{Error, machine};
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
 /// They are compared on so large a part of the workload: one in so many requests, from its beginning on.
 const SWEEP_SHARE: u64 = 4;
-/// Runs on virtual clocks that go on at the same time, at most: each waits for its disks most of the time. Their disks, which are in memory,
-/// take at most one of so many parts of what is free.
+/// The most runs on virtual clocks at a time: each waits for its disks most of the time. Their disks, which are in
+/// memory, take at most one of so many parts of what is free.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
@@ -199,7 +199,7 @@ fn run_all(
             plan.groups.iter().map(of_seed).collect::<Vec<_>>()
         })
         .collect();
-    // A virtual clock does not see who else is on the machine.
+    // A virtual clock does not see other work on the machine.
     let threads = match plan.disk.time {
         Timekeeping::Virtual => {
             let largest = plan.groups.iter().map(disks_bytes).max().unwrap_or(0).max(1);

@@ -122,7 +122,7 @@ fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
         let script = "echo > one; dd if=/dev/zero of=/dev/null bs=512 count=20000 status=none; echo $? > three";
         let mut recorder = begin(&scratch, script);
         line(&scratch, "one");
-        // Not to wait for anything, but to strike at another moment in each round.
+        // This waits for nothing; it makes each round strike at another moment.
         std::thread::sleep(Duration::from_micros(round * 3_700));
         recorder.kill().unwrap();
         recorder.wait().unwrap();

@@ -37,7 +37,7 @@ pub enum Way {
     Killed,
     Stopped,
     PowerLost,
-    /// Killed, and then the last block of the purge log, of which later appends tell, is gone.
+    /// Killed, and then the last block of the purge log is lost, although later appends mention it.
     LogCut,
 }
 
@@ -148,7 +148,7 @@ impl World {
         *self.store.borrow_mut() = Some(store);
     }
 
-    /// Ends a life. The clients are gone, but for a clean stop, which they saw begin.
+    /// Ends a life. The clients are gone, except in a clean stop, whose begin they saw.
     pub async fn end(&self, way: Way) -> End {
         let cuts_log = way == Way::LogCut && self.purge_and_append().await;
         self.look();
@@ -246,7 +246,7 @@ impl World {
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;
-        // What clients left behind is done first.
+        // First finish what the clients have begun.
         let _ = store.sync().await;
         super::client::purge(self, super::history::Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
         let before = appends();
