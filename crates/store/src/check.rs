@@ -3,8 +3,6 @@
 //! Owns: the walk and its report. It changes nothing. Leaves to others: what is done about damage (a get that meets it makes
 //! it a miss).
 
-use std::sync::atomic::Ordering;
-
 use nectary_block::{Buffer, read};
 use serde::Serialize;
 
@@ -12,7 +10,7 @@ use crate::format::{BLOCK_BYTES, Place, Record, RecordKind, UNIT_BYTES};
 use crate::index::Location;
 use crate::key::{KeyHash, KeyRef};
 use crate::purges::Verdict;
-use crate::shared::Shared;
+use crate::state::State;
 use crate::tags::TagHash;
 
 /// How much is read at once, in bytes.
@@ -55,18 +53,18 @@ impl CheckReport {
 }
 
 /// Reads everything; `progress` is told how many of how many entries are done.
-pub(crate) async fn check(shared: &Shared, mut progress: impl FnMut(u64, u64)) -> CheckReport {
-    let mut locations = shared.index.locations();
+pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
+    let mut locations = state.index.locations();
     locations.sort_unstable_by_key(|location| location.unit);
     let total = locations.len() as u64;
     let mut report = CheckReport::default();
     let mut window: Option<(u64, Buffer)> = None;
     for location in locations {
         report.entries += 1;
-        if !check_record(shared, location, &mut window, &mut report).await {
+        if !check_record(state, location, &mut window, &mut report).await {
             report.damaged += 1;
             if report.damaged_offsets.len() < NAMED_MAX {
-                report.damaged_offsets.push(shared.layout.segments_offset + location.unit * UNIT_BYTES);
+                report.damaged_offsets.push(state.span.layout.segments_offset + location.unit * UNIT_BYTES);
             }
         }
         if report.entries.is_multiple_of(256) || report.entries == total {
@@ -77,12 +75,12 @@ pub(crate) async fn check(shared: &Shared, mut progress: impl FnMut(u64, u64)) -
 }
 
 async fn check_record(
-    shared: &Shared,
+    state: &State,
     location: Location,
     window: &mut Option<(u64, Buffer)>,
     report: &mut CheckReport,
 ) -> bool {
-    let layout = &shared.layout;
+    let layout = &state.span.layout;
     let offset = location.unit * UNIT_BYTES;
     let segment_end = (offset / layout.segment_bytes + 1) * layout.segment_bytes;
     let address = layout.segments_offset + offset;
@@ -92,15 +90,15 @@ async fn check_record(
         let start = address / BLOCK_BYTES * BLOCK_BYTES;
         let stop = (start + WINDOW_BYTES).max(end).min(layout.segments_offset + segment_end);
         let length = (stop - start).next_multiple_of(BLOCK_BYTES);
-        *window = read(&*shared.device, start, length as usize).await.ok().map(|buffer| (start, buffer));
+        *window = read(&*state.span.device, start, length as usize).await.ok().map(|buffer| (start, buffer));
     }
     let Some((start, bytes)) = window else { return false };
     let Some(bytes) = bytes.get((address - *start) as usize..) else { return false };
-    let incarnation = shared.incarnation_at(location, shared.head.load(Ordering::Acquire));
+    let incarnation = state.span.incarnation_at(location, state.span.head());
     let place = Place { identity: layout.identity, incarnation, address };
     let Ok(record) = Record::decode(bytes, place) else { return false };
     let hash = KeyHash(record.fields.key_hash.get());
-    if !record.body_is_whole(bytes) || !shared.index.contains(hash, location) {
+    if !record.body_is_whole(bytes) || !state.index.contains(hash, location) {
         return false;
     }
     report.bytes += record.bytes() as u64;
@@ -108,10 +106,10 @@ async fn check_record(
         report.fragments += 1;
         return true;
     }
-    let (primary, _) = shared.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
+    let (primary, _) = state.span.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
     let tags: Vec<TagHash> = record.tags(bytes).collect();
     let generation = record.fields.generation.get();
-    if shared.purges.verdict(primary, generation, record.primary(bytes), &tags) != Verdict::Live {
+    if state.purges.verdict(primary, generation, record.primary(bytes), &tags) != Verdict::Live {
         report.purged += 1;
     } else {
         report.objects += 1;

@@ -20,8 +20,10 @@ use crate::index::{Index, Slots, slots_bytes};
 use crate::layout::Layout;
 use crate::options::Background;
 use crate::purge_log::LogEnd;
-use crate::shared::Shared;
+use crate::span::Span;
 use crate::stat::Counters;
+use crate::state::State;
+use crate::warm_list::WarmList;
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -55,25 +57,36 @@ pub struct CheckpointHeader {
     homes: [u32; INDEX_SHARDS],
 }
 
+/// What a checkpoint is written from.
+#[derive(Clone)]
+pub(crate) struct Checkpoints {
+    pub state: Arc<State>,
+    /// What is still to be taken into memory.
+    pub warm_list: Arc<WarmList>,
+    /// Where memory is looked through.
+    pub background: Background,
+}
+
 /// Writes the index as checkpoint `number`, and flushes. Returns what it says; `None` where it does not fit its area.
 ///
 /// `last_sequence` is the highest sequence before `position`.
 pub(crate) async fn write_checkpoint(
-    shared: &Arc<Shared>,
+    from: &Checkpoints,
     number: u64,
     position: LogPosition,
     last_sequence: u64,
     purge_end: LogEnd,
 ) -> Result<Option<CheckpointHeader>, Error> {
-    let layout = &shared.layout;
+    let Checkpoints { state, .. } = from;
+    let Span { device, layout, counters, .. } = &*state.span;
     let area = layout.checkpoint_offset[(number % 2) as usize];
     let payload = Vec::with_capacity(CHUNK_BYTES);
     let mut writer =
-        ChunkWriter { shared, number, area, magic: Magic::CheckpointChunk, chunk: 0, offset: BLOCK_BYTES, payload };
+        ChunkWriter { from, number, area, magic: Magic::CheckpointChunk, chunk: 0, offset: BLOCK_BYTES, payload };
     let mut homes = [0; INDEX_SHARDS];
-    let entry_count = shared.index.len();
+    let entry_count = state.index.len();
     for (shard, homes) in homes.iter_mut().enumerate() {
-        let (shard_homes, bytes) = shared.index.dump(shard);
+        let (shard_homes, bytes) = state.index.dump(shard);
         *homes = shard_homes;
         if !writer.add(&bytes).await? {
             return Ok(None);
@@ -85,7 +98,7 @@ pub(crate) async fn write_checkpoint(
     let chunk_count = writer.chunk;
     writer.write_hot().await?;
     let hot_chunk_count = writer.chunk - chunk_count;
-    shared.flush().await?;
+    state.flush().await?;
     let body = CheckpointBody {
         number: number.into(),
         position_incarnation: position.incarnation.into(),
@@ -102,11 +115,11 @@ pub(crate) async fn write_checkpoint(
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<CheckpointBody>()].copy_from_slice(body.as_bytes());
     let place = Place { identity: layout.identity, incarnation: number, address: area };
     format::seal(&mut buffer, Magic::CheckpointHeader, place, BLOCK_BYTES as usize);
-    write(&*shared.device, area, buffer).await?;
-    shared.flush().await?;
-    Counters::add(&shared.counters.checkpoints, 1);
+    write(&**device, area, buffer).await?;
+    state.flush().await?;
+    Counters::add(&counters.checkpoints, 1);
     let chunks = chunk_count + hot_chunk_count;
-    Counters::add(&shared.counters.metadata_bytes, BLOCK_BYTES + chunks * CHUNK_BYTES as u64);
+    Counters::add(&counters.metadata_bytes, BLOCK_BYTES + chunks * CHUNK_BYTES as u64);
     Ok(Some(CheckpointHeader {
         number,
         position,
@@ -120,17 +133,17 @@ pub(crate) async fn write_checkpoint(
 }
 
 /// Writes the hot list of the newest checkpoint anew, as memory is now, without a flush: it is advice.
-pub(crate) async fn rewrite_hot(shared: &Arc<Shared>, header: &CheckpointHeader) -> Result<(), Error> {
-    let (number, area) = (header.number, shared.layout.checkpoint_offset[(header.number % 2) as usize]);
+pub(crate) async fn rewrite_hot(from: &Checkpoints, header: &CheckpointHeader) -> Result<(), Error> {
+    let (number, area) = (header.number, from.state.span.layout.checkpoint_offset[(header.number % 2) as usize]);
     let (magic, chunk, offset) = (Magic::HotChunk, header.chunk_count, header.hot_offset());
-    let mut writer = ChunkWriter { shared, number, area, magic, chunk, offset, payload: Vec::new() };
+    let mut writer = ChunkWriter { from, number, area, magic, chunk, offset, payload: Vec::new() };
     writer.write_hot().await?;
-    Counters::add(&shared.counters.metadata_bytes, (writer.chunk - chunk) * CHUNK_BYTES as u64);
+    Counters::add(&from.state.span.counters.metadata_bytes, (writer.chunk - chunk) * CHUNK_BYTES as u64);
     Ok(())
 }
 
 struct ChunkWriter<'a> {
-    shared: &'a Arc<Shared>,
+    from: &'a Checkpoints,
     number: u64,
     area: u64,
     magic: Magic,
@@ -157,16 +170,16 @@ impl ChunkWriter<'_> {
     async fn write_hot(&mut self) -> Result<(), Error> {
         self.magic = Magic::HotChunk;
         // Looking at all that is in memory takes time, and appends wait for this thread.
-        let mut hot = match self.shared.background {
-            Background::Caller => self.shared.memory.hot_places(HOT_PLACES_MAX),
+        let mut hot = match self.from.background {
+            Background::Caller => self.from.state.memory.hot_places(HOT_PLACES_MAX),
             Background::Threads => {
-                let memory_of = Arc::clone(self.shared);
-                let places = tokio::task::spawn_blocking(move || memory_of.memory.hot_places(HOT_PLACES_MAX)).await;
+                let state = Arc::clone(&self.from.state);
+                let places = tokio::task::spawn_blocking(move || state.memory.hot_places(HOT_PLACES_MAX)).await;
                 places.map_err(|error| Error::stopped(format!("the hot list cannot be made: {error}")))?
             }
         };
         let room = HOT_PLACES_MAX - hot.len();
-        hot.extend(self.shared.warm_list.left(room).await);
+        hot.extend(self.from.warm_list.left(room).await);
         for places in hot.chunks((PAYLOAD_BYTES_MAX / 8) as usize) {
             self.payload.extend(places.iter().flat_map(|place| place.packed().to_le_bytes()));
             if !self.write_chunk().await? {
@@ -183,7 +196,7 @@ impl ChunkWriter<'_> {
         if self.payload.is_empty() {
             return Ok(true);
         }
-        if offset + length as u64 > self.shared.layout.checkpoint_bytes {
+        if offset + length as u64 > self.from.state.span.layout.checkpoint_bytes {
             return Ok(false);
         }
         let mut buffer = Buffer::zeroed(length);
@@ -196,9 +209,9 @@ impl ChunkWriter<'_> {
         let end = CHUNK_HEADER_BYTES + self.payload.len();
         buffer[CHUNK_HEADER_BYTES..end].copy_from_slice(&self.payload);
         let address = self.area + offset;
-        let place = Place { identity: self.shared.layout.identity, incarnation: self.number, address };
+        let place = Place { identity: self.from.state.span.layout.identity, incarnation: self.number, address };
         format::seal(&mut buffer, self.magic, place, end);
-        write(&*self.shared.device, address, buffer).await?;
+        write(&*self.from.state.span.device, address, buffer).await?;
         self.payload.clear();
         self.chunk += 1;
         self.offset += length as u64;

@@ -432,7 +432,7 @@ mod tests {
         let options = OpenOptions { memory_bytes: 32 << 20, ..OpenOptions::default() };
         for life in 0..2 {
             let store = Store::open(device.clone(), options.clone()).await.unwrap();
-            assert_eq!(store.shared().layout, earlier);
+            assert_eq!(store.span().layout, earlier);
             if life == 0 {
                 for name in ["purged", "kept"] {
                     store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), "body".into()).await.unwrap();

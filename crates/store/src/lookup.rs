@@ -1,19 +1,25 @@
 //! Finding an entry: in memory, else where the index leads.
 //!
 //! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it, what it
-//! replaced is not looked for (`shared`, rule 4). Leaves to others: reading a record and deciding what it is (`shared`, `near`).
+//! replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is (`record`, `near`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use crate::clusters::Clusters;
 use crate::entry::{Entry, Piece};
+use crate::groups::Groups;
 use crate::index::Location;
+use crate::intake::Intake;
 use crate::key::{KeyHash, KeyRef, hash_fragment};
 use crate::planted::{Bug, planted};
 use crate::purges::Verdict;
-use crate::reads::{ReadEntry, Turn};
-use crate::shared::{Found, Shared};
+use crate::reads::{ReadEntry, Reads, Turn};
+use crate::record::Found;
+use crate::rewriting::Rewriting;
+use crate::span::Span;
 use crate::stat::Counters;
+use crate::state::State;
+use crate::twins::Twins;
 
 /// What memory has under a key.
 pub(crate) enum Resident {
@@ -35,30 +41,45 @@ impl Resident {
     }
 }
 
-impl Shared {
+/// What finds objects of a span, in memory and on disk.
+pub(crate) struct Lookup {
+    pub span: Arc<Span>,
+    pub state: Arc<State>,
+    pub intake: Arc<Intake>,
+    pub rewriting: Arc<Rewriting>,
+    pub reads: Reads,
+    /// Where groups lie.
+    pub groups: Groups,
+    /// Whether a read takes the cluster around an object.
+    pub clusters: Clusters,
+    /// Which versions have copies.
+    pub twins: Twins,
+}
+
+impl Lookup {
     /// Finds an object in memory.
     pub fn find_resident(&self, key: KeyRef<'_>) -> Resident {
-        let (_, hash) = self.hash(key);
-        let Some(entry) = self.memory.get(hash, key) else { return Resident::Absent };
-        let verdict = self.verdict(&entry);
+        let (_, hash) = self.span.hash(key);
+        let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
+        let verdict = self.state.verdict(&entry);
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
-            Counters::add(&self.counters.hits_purged, 1);
+            Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
             // Until it is in the index, nothing but its place in memory hides what it replaced; and what replaces it has to know of it,
             // as the order within an append does not say which is newer.
             if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
-                self.memory.remove_same(&entry);
+                self.state.memory.remove_same(&entry);
             }
             return if uncovers { Resident::Absent } else { Resident::Purged };
         }
-        if let Some(neighbour) = self.memory.promote(&entry) {
+        if let Some(neighbour) = self.state.memory.promote(&entry) {
             self.clusters.note_hit(neighbour);
-            Counters::add(&self.counters.neighbours_hit, 1);
+            Counters::add(&self.span.counters.neighbours_hit, 1);
         }
         if entry.ask()
             && let Some(location) = entry.location()
         {
-            self.marks.set(location);
+            self.state.marks.set(location);
         }
         Resident::Live(entry)
     }
@@ -67,8 +88,8 @@ impl Shared {
     ///
     /// Who comes while it is read waits for that read.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
-        self.presence.wait(hash).await;
-        let candidates = self.index.candidates(hash);
+        self.state.presence.wait(hash).await;
+        let candidates = self.state.index.candidates(hash);
         if candidates.is_empty() {
             return None;
         }
@@ -82,7 +103,7 @@ impl Shared {
                 if let Some(answer) = self.shared_answer(hash, key, found) {
                     return answer;
                 }
-                self.read_candidates(hash, key, self.index.candidates(hash)).await.map(|read| read.entry)
+                self.read_candidates(hash, key, self.state.index.candidates(hash)).await.map(|read| read.entry)
             }
         }
     }
@@ -101,18 +122,18 @@ impl Shared {
             Some(Resident::Live(entry)) => Some(entry),
             Some(Resident::Purged) => return Some(None),
             Some(Resident::Absent) => None,
-            None => self.memory.get_hashed(hash),
+            None => self.state.memory.get_hashed(hash),
         };
         let current = resident.or_else(|| {
             let ReadEntry { entry, incarnation } = found?;
-            let is_newest = self.is_newest(hash, entry.location()?, incarnation);
+            let is_newest = self.state.is_newest(hash, entry.location()?, incarnation);
             Some(entry).filter(|entry| is_newest && key.is_none_or(|key| entry.is(hash, key)))
         })?;
-        if current.piece.is_object() && self.is_purged(&current) {
+        if current.piece.is_object() && self.state.is_purged(&current) {
             return Some(None);
         }
-        Counters::add(&self.counters.hits_disk, 1);
-        Counters::add(&self.counters.reads_shared, 1);
+        Counters::add(&self.span.counters.hits_disk, 1);
+        Counters::add(&self.span.counters.reads_shared, 1);
         current.ask();
         Some(Some(current))
     }
@@ -124,51 +145,52 @@ impl Shared {
         key: Option<KeyRef<'_>>,
         mut candidates: Vec<Location>,
     ) -> Option<ReadEntry> {
-        let head = self.head.load(Ordering::Acquire);
-        candidates.sort_by_key(|location| std::cmp::Reverse((self.incarnation_at(*location, head), location.unit)));
+        let head = self.span.head();
+        candidates
+            .sort_by_key(|location| std::cmp::Reverse((self.span.incarnation_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
             let (found, window) = self.read_near(hash, key, location).await;
             match found {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.piece, Piece::Fragment { .. });
-                    let verdict = if fragment { Verdict::Live } else { self.verdict(&entry) };
+                    let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
                     if verdict != Verdict::Live {
-                        Counters::add(&self.counters.hits_purged, 1);
+                        Counters::add(&self.span.counters.hits_purged, 1);
                     }
                     if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
-                        self.index.remove(hash, location);
+                        self.state.index.remove(hash, location);
                         continue;
                     }
                     if verdict != Verdict::Live {
-                        self.forget_purged(hash, location);
+                        self.state.forget_purged(hash, location);
                         return None;
                     }
-                    Counters::add(&self.counters.hits_disk, 1);
+                    Counters::add(&self.span.counters.hits_disk, 1);
                     entry.ask();
-                    self.marks.set(location);
-                    let incarnation = self.incarnation_at(location, head);
-                    let in_memory = self.memory.put_read(&entry, || {
+                    self.state.marks.set(location);
+                    let incarnation = self.span.incarnation_at(location, head);
+                    let in_memory = self.state.memory.put_read(&entry, || {
                         // What replaced it may have been written, read and evicted while this was read.
-                        self.is_newest(hash, location, incarnation) || planted(Bug::ReadUnchecked)
+                        self.state.is_newest(hash, location, incarnation) || planted(Bug::ReadUnchecked)
                     });
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
-                    self.note_read(&entry, members);
+                    self.rewriting.note_read(&entry, members);
                     let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
                     return Some(ReadEntry { entry: current.unwrap_or(entry), incarnation });
                 }
-                Found::Other | Found::Reclaimed => Counters::add(&self.counters.reads_wasted, 1),
+                Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
                 Found::Failed => return None,
                 Found::Damaged => {
                     // What is damaged may be the newest version of this very key: nothing older may be believed.
-                    if !self.admission.is_open() {
-                        self.admission.doubt.is_damaged(hash, head, self.layout.segment_count);
+                    if !self.intake.admission.is_open() {
+                        self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
                     }
                     // The youngest goes last: a checkpoint between must not have one that it replaced, and not it.
                     for &older in candidates[position..].iter().rev() {
-                        self.index.remove(hash, older);
+                        self.state.index.remove(hash, older);
                     }
-                    Counters::add(&self.counters.damaged, 1);
-                    self.note_damage(location);
+                    Counters::add(&self.span.counters.damaged, 1);
+                    self.span.note_damage(location);
                     return None;
                 }
             }
@@ -176,34 +198,11 @@ impl Shared {
         None
     }
 
-    /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its hash: it
-    /// hides that, as the purge may be one by tag, or not durable yet.
-    pub fn forget_purged(&self, hash: KeyHash, location: Location) {
-        if self.index.leads_only_to(hash, location) {
-            self.index.remove(hash, location);
-        }
-    }
-
-    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index leads to
-    /// something younger, or not there any more: the place may have been found long ago.
-    pub fn forget_from(&self, hash: KeyHash, location: Location) {
-        let head = self.head.load(Ordering::Acquire);
-        let age = |location: Location| (self.incarnation_at(location, head), location.unit);
-        if !self.index.leads_last_to(hash, location, age) {
-            return;
-        }
-        let mut candidates = self.index.candidates(hash);
-        candidates.sort_by_key(|location| age(*location));
-        for location in candidates {
-            self.index.remove(hash, location);
-        }
-    }
-
     /// Finds fragment `number` of a head.
     pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Option<Arc<Entry>> {
         let hash = hash_fragment(key, generation, number);
         let is_it = |entry: &Arc<Entry>| entry.piece == Piece::Fragment { generation, number };
-        if let Some(entry) = self.memory.get_hashed(hash).filter(is_it) {
+        if let Some(entry) = self.state.memory.get_hashed(hash).filter(is_it) {
             return Some(entry);
         }
         self.find_on_disk(hash, None).await.filter(is_it)
@@ -215,59 +214,23 @@ impl Shared {
     /// an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
-        if !self.presence.has(hash) {
+        if !self.state.presence.has(hash) {
             // Whoever reads it waits until it is known.
             return true;
         }
-        let mut candidates = self.index.candidates(hash);
+        let mut candidates = self.state.index.candidates(hash);
         if candidates.is_empty() {
-            if self.memory.contains(hash) {
+            if self.state.memory.contains(hash) {
                 return true;
             }
             // It may have been written, and have left memory, between the two looks.
-            candidates = self.index.candidates(hash);
+            candidates = self.state.index.candidates(hash);
         }
-        let head = self.head.load(Ordering::Acquire);
+        let head = self.span.head();
         let stays = |location: &Location| {
-            let incarnation = self.incarnation_at(*location, head);
-            self.layout.stays(incarnation, head) && self.pace.stays(&self.layout, incarnation, head)
+            let incarnation = self.span.incarnation_at(*location, head);
+            self.span.layout.stays(incarnation, head) && self.span.pace.stays(&self.span.layout, incarnation, head)
         };
         candidates.iter().any(stays)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use nectary_block::{MemoryDevice, SharedDevice};
-
-    use crate::{CreateOptions, KeyRef, OpenOptions, Store};
-
-    #[tokio::test]
-    async fn who_reads_a_replaced_object_in_part_takes_nothing_newer_out_of_the_index() {
-        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
-        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-        let store =
-            Store::open(device, OpenOptions { memory_bytes: 16 << 20, ..OpenOptions::default() }).await.unwrap();
-        let (key, shared) = (KeyRef::new(b"key", b""), store.shared());
-        let (_, hash) = shared.hash(key);
-        let mut places = Vec::new();
-        for body in ["older", "newer"] {
-            store.put(key, "m".into(), body.into()).await.unwrap();
-            store.sync().await.unwrap();
-            places.extend(shared.index.candidates(hash));
-        }
-        let [older, newer] = places[..] else { panic!("one place each: {places:?}") };
-        // As the index is while an older version has not been compared yet.
-        shared.index.insert(hash, older);
-        shared.forget_from(hash, older);
-        assert!(shared.index.contains(hash, newer), "what is newer stays");
-        shared.forget_from(hash, newer);
-        assert!(shared.index.candidates(hash).is_empty(), "what is older goes with it");
-        shared.index.insert(hash, newer);
-        shared.forget_from(hash, older);
-        assert!(shared.index.contains(hash, newer), "the index does not lead there any more");
-        store.close().await.unwrap();
     }
 }

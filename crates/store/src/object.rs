@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::entry::{Entry, Piece};
 use crate::error::{Error, ErrorKind};
-use crate::shared::Shared;
+use crate::lookup::Lookup;
 use crate::stat::{Counters, Sequence};
 
 /// An object of the store. *Cost*: cloning it copies no bytes.
@@ -17,13 +17,13 @@ use crate::stat::{Counters, Sequence};
 pub struct Object {
     pub(crate) entry: Arc<Entry>,
     /// Needed for fragments alone.
-    pub(crate) shared: Option<Arc<Shared>>,
+    lookup: Option<Arc<Lookup>>,
 }
 
 impl Object {
-    pub(crate) fn new(entry: Arc<Entry>, shared: &Arc<Shared>) -> Object {
+    pub(crate) fn new(entry: Arc<Entry>, lookup: &Arc<Lookup>) -> Object {
         let fragmented = !matches!(entry.piece, Piece::Whole);
-        Object { entry, shared: fragmented.then(|| Arc::clone(shared)) }
+        Object { entry, lookup: fragmented.then(|| Arc::clone(lookup)) }
     }
 
     /// The metadata that was put.
@@ -103,18 +103,18 @@ impl BodyReader {
             self.position = self.end;
             return Some(Ok(piece));
         };
-        let Some(shared) = &self.object.shared else { return Some(Err(gone(self.position))) };
-        let fragment_bytes = shared.layout.fragment_bytes;
+        let Some(lookup) = &self.object.lookup else { return Some(Err(gone(self.position))) };
+        let fragment_bytes = lookup.span.layout.fragment_bytes;
         let number = (self.position / fragment_bytes) as u32;
         let skip = self.position % fragment_bytes;
-        match shared.find_fragment(self.object.entry.hash, generation, number).await {
+        match lookup.find_fragment(self.object.entry.hash, generation, number).await {
             Some(entry) if (entry.body.len() as u64) > skip => {
                 let stop = (skip + self.end - self.position).min(entry.body.len() as u64);
                 self.position += stop - skip;
                 Some(Ok(entry.body.slice(skip as usize..stop as usize)))
             }
             _ => {
-                Counters::add(&shared.counters.bodies_overtaken, 1);
+                Counters::add(&lookup.span.counters.bodies_overtaken, 1);
                 Some(Err(gone(self.position)))
             }
         }

@@ -8,7 +8,7 @@ use crate::admission::AdmissionOptions;
 use crate::arrange::PackEnd;
 use crate::clusters::ClusterRead;
 use crate::error::Error;
-use crate::regroup::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
+use crate::keep::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
 use crate::reinsert::REINSERT_PERCENT_MAX;
 
 /// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns in two seconds

@@ -1,11 +1,7 @@
-//! Purges as callers ask for them: of a key, by prefix, by tag, of everything.
+//! Purges as callers want them: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls, whether one needs a rule at all, that it waits for room among the rules, and that a rule holds in memory
-//! before it is on the disk. Leaves to others: the rules (`purges`), what the store may hold (`names`), making rules durable and
-//! room among them (`writer`), and what hits make of them (`shared`).
-//!
-//! A purge is decided in the order of sequences, under the lock of the queue: what was committed before is among the names, and what
-//! is committed later is compared with its rule.
+//! Owns: the four calls, and that they wait for room among the rules. Leaves to others: their place in the order of puts
+//! (`purge_commit`), the rules (`purges`), and making them durable and room among them (`writer`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,37 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
+use crate::commit::Puts;
 use crate::error::{Error, ErrorKind};
 use crate::format::PurgeRecord;
-use crate::key::{KeyRef, PRIMARY_BYTES_MAX, PrimaryHash, hash_prefix};
-use crate::names::Standing;
+use crate::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
+use crate::purge_commit::{Begun, Target};
 use crate::purge_log::PurgeOrder;
-use crate::purges::{self, PREFIX_LENGTHS_MAX};
-use crate::shared::Shared;
+use crate::purges::PREFIX_LENGTHS_MAX;
 use crate::stat::Counters;
 use crate::store::Store;
-use crate::tags::{TagHash, hash_tag};
+use crate::tags::hash_tag;
 use crate::writer::Command;
-
-/// What is purged.
-#[derive(Debug, Clone, Copy)]
-enum Target {
-    Key(PrimaryHash),
-    /// What begins with so many bytes of this hash.
-    Prefix(PrimaryHash, u16),
-    Tag(TagHash),
-    All,
-}
-
-/// What came of a purge at first.
-enum Begun {
-    /// There is nothing of it, and nothing can come back: it is done.
-    Absent,
-    /// Its rule holds in memory, and is to be made durable.
-    Holds(PurgeRecord),
-    /// There are too many rules; it purges nothing yet.
-    Full,
-}
 
 /// Counts a purge that waits, for as long as it does.
 struct Waiting<'a>(&'a AtomicU64);
@@ -80,16 +56,16 @@ impl Store {
 
     /// The same, in its turn among the purges of a store of several spans.
     pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
-        let shared = self.shared();
+        let puts = self.puts();
         let key = KeyRef::new(primary, b"");
-        let (primary_hash, hash) = shared.hash(key);
+        let (primary_hash, hash) = puts.span.hash(key);
         let drop_resident = |generation| {
-            let resident = shared.memory.get(hash, key);
+            let resident = puts.state.memory.get(hash, key);
             if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
                 && let Some(location) = entry.location()
             {
-                shared.forget_purged(hash, location);
-                shared.memory.remove_same(&entry);
+                puts.state.forget_purged(hash, location);
+                puts.state.memory.remove_same(&entry);
             }
         };
         self.purge(Target::Key(primary_hash), turn, drop_resident).await
@@ -121,13 +97,13 @@ impl Store {
 
     /// The same, in its turn among the purges of a store of several spans.
     pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
-        let shared = self.shared();
+        let puts = self.puts();
         let length = match prefix.len() {
             0 => return self.purge_all_in(turn).await,
             length if length <= PRIMARY_BYTES_MAX => length as u16,
             length => return Err(Error::invalid(format!("a key has no {length} bytes to begin with"))),
         };
-        if !shared.purges.has_room_for_prefix(length) {
+        if !puts.state.purges.has_room_for_prefix(length) {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
@@ -136,7 +112,7 @@ impl Store {
                 ),
             ));
         }
-        let hash = hash_prefix(shared.layout.hash_seed, prefix);
+        let hash = hash_prefix(puts.span.layout.hash_seed, prefix);
         self.purge(Target::Prefix(hash, length), turn, |_| ()).await
     }
 
@@ -151,29 +127,29 @@ impl Store {
 
     /// The same, in its turn among the purges of a store of several spans.
     pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
-        let hash = hash_tag(self.shared().layout.hash_seed, tag)?;
+        let hash = hash_tag(self.span().layout.hash_seed, tag)?;
         self.purge(Target::Tag(hash), turn, |_| ()).await
     }
 
     /// Purges, and does `then` with its generation when it holds in memory.
     async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
-        let shared = self.shared();
+        let puts = self.puts();
         // Where there are several spans each notes every purge, so that one that has not come as far is told.
         let may_leave_out = turn.guard.is_none();
         let record = loop {
-            match shared.begin_purge(target, may_leave_out) {
+            match puts.begin_purge(target, may_leave_out) {
                 Begun::Absent => {
-                    Counters::add(&shared.counters.purges, 1);
-                    Counters::add(&shared.counters.purges_absent, 1);
+                    Counters::add(&puts.span.counters.purges, 1);
+                    Counters::add(&puts.span.counters.purges_absent, 1);
                     return Ok(());
                 }
                 Begun::Holds(record) => break record,
-                Begun::Full => self.wait_for_rules(shared).await?,
+                Begun::Full => self.wait_for_rules(puts).await?,
             }
         };
         then(record.generation.get());
         self.ask_in_turn(record, turn).await?;
-        Counters::add(&shared.counters.purges, 1);
+        Counters::add(&puts.span.counters.purges, 1);
         Ok(())
     }
 
@@ -186,67 +162,13 @@ impl Store {
     }
 
     /// Waits until there was room for another rule; somebody else may have taken it since.
-    async fn wait_for_rules(&self, shared: &Arc<Shared>) -> Result<(), Error> {
-        shared.purges_waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&shared.purges_waiting);
+    async fn wait_for_rules(&self, puts: &Puts) -> Result<(), Error> {
+        puts.purges_waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&puts.purges_waiting);
         let begun = Instant::now();
         let result = self.ask(Command::PurgeRoom).await;
-        Counters::add(&shared.counters.purges_waited, 1);
-        Counters::add(&shared.counters.purges_waited_us, begun.elapsed().as_micros() as u64);
+        Counters::add(&puts.span.counters.purges_waited, 1);
+        Counters::add(&puts.span.counters.purges_waited_us, begun.elapsed().as_micros() as u64);
         result
-    }
-}
-
-impl Shared {
-    /// Draws the generation of a purge and adds its rule, if there is room for it, and unless it needs none and may be left out.
-    fn begin_purge(&self, target: Target, may_leave_out: bool) -> Begun {
-        self.queue.ordered(|waiting_bytes| {
-            let generation = self.draw();
-            let everywhere = self.purge_position(waiting_bytes);
-            let record = match target {
-                Target::Key(primary) => match self.standing(primary) {
-                    // A store that takes no more writes says so.
-                    Standing::Absent if may_leave_out && self.stopped().is_none() => return Begun::Absent,
-                    // It is noted, and forgotten with the oldest segments.
-                    Standing::Absent if self.stopped().is_none() => purges::key_record(primary, generation, 0),
-                    Standing::Through(last) => purges::key_record(primary, generation, last.min(everywhere)),
-                    Standing::Absent | Standing::Anywhere => purges::key_record(primary, generation, everywhere),
-                },
-                Target::Prefix(hash, length) => purges::prefix_record(hash, length, generation, everywhere),
-                Target::Tag(tag) => purges::tag_record(tag, generation, everywhere),
-                Target::All => purges::all_record(generation, everywhere),
-            };
-            self.admission.doubt.purge_begins();
-            if self.purges.try_add(&record, self.purge_rules_max) {
-                return Begun::Holds(record);
-            }
-            self.admission.doubt.purges_are_durable(1);
-            Begun::Full
-        })
-    }
-
-    /// Where versions of a key may be that are older than a generation that was drawn before.
-    fn standing(&self, primary: PrimaryHash) -> Standing {
-        // A fill notes its name when it is committed, and ends after that.
-        if self.fills.is_running(primary) {
-            return Standing::Anywhere;
-        }
-        self.names.standing(primary, self.head.load(Ordering::Acquire))
-    }
-
-    /// Begins a new era of names where the segment of `incarnation`, which is about to be written, is the first of one.
-    pub fn begin_era(&self, incarnation: u64) {
-        if !self.names.begins_era(incarnation) {
-            return;
-        }
-        if !self.admission.is_open() {
-            self.memory.sweep(|entry| {
-                if entry.is_in_memory_alone() {
-                    self.names.note(entry.primary_hash);
-                }
-                false
-            });
-        }
-        self.queue.begin_era(incarnation);
     }
 }

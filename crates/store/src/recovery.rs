@@ -161,7 +161,7 @@ pub struct SpanPurges {
 
 /// What a state slot says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct State {
+pub struct StateSlot {
     /// Opens of the span so far, and changes of the membership.
     pub life: u64,
     /// Whether the last life ended cleanly.
@@ -171,8 +171,8 @@ pub struct State {
 }
 
 /// The newer state slot.
-pub async fn read_state(device: &SharedDevice, layout: &Layout) -> State {
-    let mut newest = State::default();
+pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
+    let mut newest = StateSlot::default();
     for slot in 0..2 {
         let address = STATE_OFFSET + slot * BLOCK_BYTES;
         let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
@@ -194,15 +194,15 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> State {
                 since: body.since.get(),
                 present: body.present.get(),
             };
-            newest = State { life, is_clean: body.clean.get() == 1, membership };
+            newest = StateSlot { life, is_clean: body.clean.get() == 1, membership };
         }
     }
     newest
 }
 
 /// Writes a state slot, without a flush.
-pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &State) -> Result<(), Error> {
-    let State { life, is_clean, membership } = *state;
+pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSlot) -> Result<(), Error> {
+    let StateSlot { life, is_clean, membership } = *state;
     let address = STATE_OFFSET + life % 2 * BLOCK_BYTES;
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
     let body = StateBody {
@@ -256,7 +256,7 @@ pub async fn recover(
     let life = previous.life.max(found_life) + 1;
     repair_superblock(device, layout).await?;
     let membership = previous.membership;
-    write_state(device, layout, &State { life, is_clean: false, membership }).await?;
+    write_state(device, layout, &StateSlot { life, is_clean: false, membership }).await?;
     device.flush(Default::default()).await?;
     let clock = life << LIFE_SHIFT;
 

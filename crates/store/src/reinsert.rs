@@ -29,21 +29,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use nectary_block::Buffer;
 
-use crate::entry::{Entry, EntryParts, Piece};
-use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
-use crate::hints::HintId;
+use crate::entry::{Entry, Piece};
+use crate::format::UNIT_BYTES;
 use crate::index::Location;
-use crate::key::{KeyHash, KeyRef};
+use crate::key::KeyHash;
 use crate::layout::Layout;
 use crate::log::{Care, SegmentReader};
 use crate::planted::{Bug, planted};
-use crate::purges::Verdict;
-use crate::queue::{Refused, Unwritten};
-use crate::shared::Shared;
+use crate::record::whole_in;
+use crate::rewriting::{Refusal, Rewriting};
 use crate::stat::Counters;
 
 /// The largest share of a segment that may be re-inserted, in percent: beyond, the ring would carry itself around.
@@ -69,62 +66,57 @@ fn extent_bytes_max(layout: &Layout) -> u64 {
 }
 
 /// Re-inserts what has proved itself in the segments that are overwritten next, until there is none that is due.
-pub async fn harvest(shared: Arc<Shared>) {
-    while let Some(old) = due(&shared) {
-        harvest_segment(&shared, old).await;
-        shared.harvested.store(old, Ordering::Release);
-        if shared.stopped().is_some() {
+pub async fn harvest(rewriting: Arc<Rewriting>) {
+    while let Some(old) = due(&rewriting) {
+        harvest_segment(&rewriting, old).await;
+        rewriting.harvested.store(old, Ordering::Release);
+        if rewriting.state.stopped().is_some() {
             return;
         }
     }
 }
 
 /// The oldest incarnation that is due and has not been harvested.
-fn due(shared: &Shared) -> Option<u64> {
-    let layout = &shared.layout;
-    let head = shared.head.load(Ordering::Acquire);
+fn due(rewriting: &Rewriting) -> Option<u64> {
+    let layout = &rewriting.span.layout;
+    let head = rewriting.span.head();
     let ahead = (layout.segment_count / AHEAD_SHARE).clamp(1, AHEAD_MAX);
     let newest = (head + ahead).checked_sub(layout.segment_count)?;
-    let oldest = layout.tail(head).max(shared.harvested.load(Ordering::Acquire) + 1);
+    let oldest = layout.tail(head).max(rewriting.harvested.load(Ordering::Acquire) + 1);
     (oldest <= newest).then_some(oldest)
 }
 
-/// Whether an incarnation has been overwritten, or is being so.
-fn is_overtaken(shared: &Shared, incarnation: u64) -> bool {
-    incarnation < shared.layout.tail(shared.head.load(Ordering::Acquire))
-}
-
-async fn harvest_segment(shared: &Shared, old: u64) {
+async fn harvest_segment(rewriting: &Rewriting, old: u64) {
     let mut found: Vec<Proved> = Vec::new();
-    let mut reader = SegmentReader::new(&shared.device, &shared.layout, old);
+    let mut reader = SegmentReader::new(&rewriting.span.device, &rewriting.span.layout, old);
     reader
         .scan(0, 0, Care::Search, |record| {
-            let proved = record.whole && shared.marks.has(record.location);
-            if proved && is_current(shared, record.hash, record.location) {
+            let proved = record.whole && rewriting.state.marks.has(record.location);
+            if proved && is_current(rewriting, record.hash, record.location) {
                 found.push(Proved { hash: record.hash, from: record.location, bytes: record.bytes, resident: None });
             }
         })
         .await;
     drop(reader);
-    let mut chosen = chosen(found, shared.reinsert_bytes_max());
+    let mut chosen = chosen(found, rewriting.reinsert_bytes_max());
     for object in &mut chosen {
-        object.resident = shared.memory.get_at(object.hash, object.from);
+        object.resident = rewriting.state.memory.get_at(object.hash, object.from);
     }
     let mut left = chosen.len() as u64;
-    let mut extents = stream::iter(extents(chosen, extent_bytes_max(&shared.layout)))
-        .map(|extent| read_extent(shared, extent))
+    let mut extents = stream::iter(extents(chosen, extent_bytes_max(&rewriting.span.layout)))
+        .map(|extent| read_extent(rewriting, extent))
         .buffered(READS_AT_ONCE);
     while let Some((extent, start, buffer)) = extents.next().await {
         for object in extent.objects {
             let entry = match (object.resident, &buffer) {
                 (Some(entry), _) => Some(entry),
-                (None, Some(buffer)) => entry_in(shared, buffer, start, old, object.hash, object.from),
+                (None, Some(buffer)) => whole_in(&rewriting.span, buffer, start, old, object.hash, object.from),
                 (None, None) => None,
             };
             if let Some(entry) = entry.filter(|entry| entry.piece == Piece::Whole)
-                && !reinsert_when_idle(shared, &entry, object.from, old).await
+                && !reinsert_when_idle(rewriting, &entry, object.from, old).await
             {
-                Counters::add(&shared.counters.reinsertions_refused, left);
+                Counters::add(&rewriting.span.counters.reinsertions_refused, left);
                 return;
             }
             left -= 1;
@@ -151,10 +143,10 @@ struct Extent {
 }
 
 /// Whether the index still leads there; purges are compared later, with the entry.
-fn is_current(shared: &Shared, hash: KeyHash, location: Location) -> bool {
+fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool {
     let ignored = planted(Bug::ReinsertionIgnoresPurge) || planted(Bug::ReinsertionIgnoresTagPurge);
-    let purged = ignored && shared.index.candidates(hash).is_empty();
-    shared.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
+    let purged = ignored && rewriting.state.index.candidates(hash).is_empty();
+    rewriting.state.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
 }
 
 /// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they lie.
@@ -192,70 +184,33 @@ fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
 }
 
 /// Reads an extent; tells the address of the first byte that was read.
-async fn read_extent(shared: &Shared, extent: Extent) -> (Extent, u64, Option<Buffer>) {
+async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Option<Buffer>) {
     if extent.range.is_empty() {
         return (extent, 0, None);
     }
-    let block = u64::from(shared.device.geometry().block_bytes);
-    let start = (shared.layout.segments_offset + extent.range.start) / block * block;
-    let end = (shared.layout.segments_offset + extent.range.end).next_multiple_of(block);
-    Counters::add(&shared.counters.device_reads, 1);
-    Counters::add(&shared.counters.device_read_bytes, end - start);
-    match nectary_block::read(&*shared.device, start, (end - start) as usize).await {
+    let block = u64::from(rewriting.span.device.geometry().block_bytes);
+    let start = (rewriting.span.layout.segments_offset + extent.range.start) / block * block;
+    let end = (rewriting.span.layout.segments_offset + extent.range.end).next_multiple_of(block);
+    Counters::add(&rewriting.span.counters.device_reads, 1);
+    Counters::add(&rewriting.span.counters.device_read_bytes, end - start);
+    match nectary_block::read(&*rewriting.span.device, start, (end - start) as usize).await {
         Ok(buffer) => (extent, start, Some(buffer)),
         Err(error) => {
-            Counters::add(&shared.counters.device_read_errors, 1);
-            shared.note(error.to_string());
+            Counters::add(&rewriting.span.counters.device_read_errors, 1);
+            rewriting.span.note(error.to_string());
             (extent, start, None)
         }
     }
 }
 
-/// The record of `hash` at `from`, where `buffer`, which was read at address `start`, has it as it was written.
-fn entry_in(
-    shared: &Shared,
-    buffer: &Buffer,
-    start: u64,
-    incarnation: u64,
-    hash: KeyHash,
-    from: Location,
-) -> Option<Arc<Entry>> {
-    let address = shared.layout.segments_offset + from.unit * UNIT_BYTES;
-    let bytes = buffer.get(address.checked_sub(start)? as usize..)?;
-    let place = Place { identity: shared.layout.identity, incarnation, address };
-    let record = Record::decode(bytes, place).ok()?;
-    if record.kind != RecordKind::Whole || record.fields.key_hash.get() != hash.0 || !record.body_is_whole(bytes) {
-        return None;
-    }
-    let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
-    let (primary_hash, _) = shared.hash(key);
-    let fields = record.fields;
-    // Copies: what waits to be written must not keep a whole extent in memory.
-    let parts = EntryParts {
-        key: key.to_owned(),
-        primary_hash,
-        hash,
-        piece: Piece::Whole,
-        metadata: Bytes::copy_from_slice(&bytes[record.metadata_range()]),
-        body: Bytes::copy_from_slice(&bytes[record.body_start..record.bytes()]),
-        object_bytes: fields.object_bytes.get(),
-        generation: fields.generation.get(),
-        tags: shared.tags_of(&record, bytes),
-    };
-    let mut entry = Entry::new(parts, fields.sequence.get());
-    entry.cluster = fields.cluster.get();
-    entry.set_location(from);
-    Some(Arc::new(entry))
-}
-
 /// Queues an entry as soon as puts leave room; false where the ring came first or the store takes no more writes.
-async fn reinsert_when_idle(shared: &Shared, entry: &Arc<Entry>, from: Location, incarnation: u64) -> bool {
+async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, incarnation: u64) -> bool {
     loop {
-        let room = shared.queue.room.notified();
+        let room = rewriting.intake.queue.room.notified();
         tokio::pin!(room);
         // From here on no room that is made is missed.
         room.as_mut().enable();
-        match shared.reinsert(entry, from, incarnation) {
+        match rewriting.reinsert(entry, from, incarnation) {
             Ok(()) | Err(Refusal::Outdated) => return true,
             Err(Refusal::Overtaken | Refusal::Closed) => return false,
             Err(Refusal::Full) => room.await,
@@ -263,98 +218,25 @@ async fn reinsert_when_idle(shared: &Shared, entry: &Arc<Entry>, from: Location,
     }
 }
 
-/// Why an object is not written anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It has been purged or replaced, or waits already where not everything is admitted.
-    Outdated,
-    /// Its place has been overwritten.
-    Overtaken,
-    /// Puts come first.
-    Full,
-    /// The store takes no more writes.
-    Closed,
-}
-
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
-        match refused {
-            Refused::Full => Refusal::Full,
-            Refused::Closed => Refusal::Closed,
-        }
-    }
-}
-
-impl Shared {
+impl Rewriting {
     /// The most that is re-inserted of a segment, in bytes.
     fn reinsert_bytes_max(&self) -> u64 {
-        self.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
+        self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }
 
     /// Queues an entry that lies at `from` to be written anew, unless it has been purged, replaced or overwritten.
     fn reinsert(&self, entry: &Arc<Entry>, from: Location, incarnation: u64) -> Result<(), Refusal> {
-        self.write_anew(entry, from, incarnation, None)?;
-        Counters::add(&self.counters.reinserted, 1);
-        Counters::add(&self.counters.reinserted_bytes, entry.body.len() as u64);
+        self.rewrite(entry, from, incarnation, None)?;
+        Counters::add(&self.span.counters.reinserted, 1);
+        Counters::add(&self.span.counters.reinserted_bytes, entry.body.len() as u64);
         Ok(())
-    }
-
-    /// Queues an entry that lies at `from`, in that incarnation of its segment, to be written anew and laid down with `tie`,
-    /// unless it has been purged, replaced or overwritten. Returns its new sequence.
-    pub(crate) fn write_anew(
-        &self,
-        entry: &Arc<Entry>,
-        from: Location,
-        incarnation: u64,
-        tie: Option<HintId>,
-    ) -> Result<u64, Refusal> {
-        let mut sequence = 0;
-        self.queue.push_if_idle::<Refusal>(|| {
-            if is_overtaken(self, incarnation) {
-                return Err(Refusal::Overtaken);
-            }
-            let verdict = self.verdict(entry);
-            let purged = verdict != Verdict::Live;
-            let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
-                || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);
-            if ignored {
-                // The bug: it is written as if it had been put now.
-                let parts = EntryParts {
-                    key: entry.key.clone(),
-                    primary_hash: entry.primary_hash,
-                    hash: entry.hash,
-                    piece: entry.piece,
-                    metadata: entry.metadata.clone(),
-                    body: entry.body.clone(),
-                    object_bytes: entry.object_bytes,
-                    generation: self.draw(),
-                    tags: entry.tags.clone(),
-                };
-                let entry = Arc::new(Entry::new(parts, self.draw()));
-                let previous = self.memory.put_unwritten(&entry);
-                sequence = entry.sequence;
-                return Ok(Unwritten::of(entry, previous));
-            }
-            let alone = self.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit)
-                && self.index.contains(entry.hash, from);
-            let replaced = !alone || self.memory.has_other_version(entry);
-            if purged || (replaced && !planted(Bug::ReinsertionIgnoresReplacement)) {
-                return Err(Refusal::Outdated);
-            }
-            if !self.admission.is_open() && !self.admission.doubt.move_begins(entry.hash) {
-                return Err(Refusal::Outdated);
-            }
-            let entry = Arc::clone(entry);
-            sequence = self.draw();
-            Ok(Unwritten { sequence, entry, previous: None, moved_from: Some(from), tie })
-        })?;
-        Ok(sequence)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::KeyRef;
     use crate::purges::key_record;
     use crate::{AdmissionOptions, CreateOptions, OpenOptions, Store};
     use nectary_block::{MemoryDevice, SharedDevice};
@@ -383,7 +265,7 @@ mod tests {
         }
         store.put(key, "metadata".into(), vec![7; 3000].into()).await.unwrap();
         store.sync().await.unwrap();
-        let entry = store.shared().find_resident(key).live().expect("it was just put");
+        let entry = store.lookup().find_resident(key).live().expect("it was just put");
         let from = entry.location().expect("it was written");
         (store, entry, from)
     }
@@ -391,20 +273,21 @@ mod tests {
     #[tokio::test]
     async fn what_was_overwritten_purged_or_replaced_is_refused() {
         let (store, entry, from) = one_object().await;
-        let shared = store.shared();
-        let head = shared.head.load(Ordering::Acquire);
-        assert_eq!(shared.reinsert(&entry, from, head), Ok(()));
-        shared.head.store(head + shared.layout.segment_count, Ordering::Release);
-        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Overtaken));
-        shared.head.store(head, Ordering::Release);
+        let rewriting = store.rewriting();
+        let (span, state) = (&rewriting.span, &rewriting.state);
+        let head = span.head();
+        assert_eq!(rewriting.reinsert(&entry, from, head), Ok(()));
+        span.set_head(head + span.layout.segment_count);
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Overtaken));
+        span.set_head(head);
         let elsewhere = Location { unit: from.unit + 64, ..from };
-        shared.index.insert(entry.hash, elsewhere);
-        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Outdated));
-        shared.index.remove(entry.hash, elsewhere);
-        shared.purges.add(&key_record(entry.primary_hash, entry.generation, head));
-        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Outdated));
-        shared.stop("a test");
-        assert_eq!(shared.reinsert(&entry, from, head), Err(Refusal::Closed));
+        state.index.insert(entry.hash, elsewhere);
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        state.index.remove(entry.hash, elsewhere);
+        state.purges.add(&key_record(entry.primary_hash, entry.generation, head));
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        rewriting.intake.stop("a test");
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Closed));
     }
 
     #[tokio::test]
@@ -415,36 +298,39 @@ mod tests {
             (AdmissionOptions::default(), Ok(())),
         ] {
             let (store, entry, from) = one_object_admitted_by(admission).await;
-            let shared = store.shared();
-            let head = shared.head.load(Ordering::Acquire);
-            assert_eq!(shared.reinsert(&entry, from, head), Ok(()));
-            assert_eq!(shared.reinsert(&entry, from, head), again);
+            let rewriting = store.rewriting();
+            let head = rewriting.span.head();
+            assert_eq!(rewriting.reinsert(&entry, from, head), Ok(()));
+            assert_eq!(rewriting.reinsert(&entry, from, head), again);
             store.sync().await.unwrap();
-            let to = shared.index.candidates(entry.hash);
+            let to = rewriting.state.index.candidates(entry.hash);
             assert!(to.len() == 1 && to[0].unit != from.unit, "{to:?}");
-            assert_eq!(shared.reinsert(&entry, to[0], head), Ok(()), "it waits no more");
+            assert_eq!(rewriting.reinsert(&entry, to[0], head), Ok(()), "it waits no more");
         }
     }
 
     #[tokio::test]
     async fn a_record_is_taken_from_an_extent_as_it_was_written_or_not_at_all() {
         let (store, entry, from) = one_object().await;
-        let shared = store.shared();
+        let rewriting = store.rewriting();
         let start = from.unit * UNIT_BYTES;
         let proved = Proved { hash: entry.hash, from, bytes: 3200, resident: None };
         let extent = Extent { objects: vec![proved], range: start..start + 3200 };
-        let (_, at, buffer) = read_extent(shared, extent).await;
+        let (_, at, buffer) = read_extent(rewriting, extent).await;
         let mut buffer = buffer.expect("the device reads");
-        let incarnation = shared.head.load(Ordering::Acquire);
-        let found = entry_in(shared, &buffer, at, incarnation, entry.hash, from).expect("it is there");
+        let incarnation = rewriting.span.head();
+        let found = whole_in(&rewriting.span, &buffer, at, incarnation, entry.hash, from).expect("it is there");
         assert_eq!((&found.body, &found.metadata, found.generation), (&entry.body, &entry.metadata, entry.generation));
         assert!(found.key == entry.key && found.primary_hash == entry.primary_hash && found.location() == Some(from));
-        let later = incarnation + shared.layout.segment_count;
-        assert!(entry_in(shared, &buffer, at, later, entry.hash, from).is_none(), "of another lap");
-        assert!(entry_in(shared, &buffer, at, incarnation, KeyHash(1), from).is_none(), "of another key");
-        let end = (shared.layout.segments_offset + start - at) as usize + 3000;
+        let later = incarnation + rewriting.span.layout.segment_count;
+        assert!(whole_in(&rewriting.span, &buffer, at, later, entry.hash, from).is_none(), "of another lap");
+        assert!(whole_in(&rewriting.span, &buffer, at, incarnation, KeyHash(1), from).is_none(), "of another key");
+        let end = (rewriting.span.layout.segments_offset + start - at) as usize + 3000;
         buffer[end] ^= 1;
-        assert!(entry_in(shared, &buffer, at, incarnation, entry.hash, from).is_none(), "not what was written");
+        assert!(
+            whole_in(&rewriting.span, &buffer, at, incarnation, entry.hash, from).is_none(),
+            "not what was written"
+        );
     }
 
     fn place(unit: u64, bytes: u64) -> Proved {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::AdmissionStat;
 use crate::clusters::ClusterRead;
-use crate::store::Store;
 
 /// Sequences of puts: each put has one, later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -366,57 +365,5 @@ impl Stat {
         sum.admission.admitted_share = sum.counts.admitted_share();
         sum.written_per_admitted = sum.counts.written_per_admitted();
         Stat { spans, ..sum }
-    }
-}
-
-impl Store {
-    /// The state of the store.
-    pub fn stat(&self) -> Stat {
-        let shared = self.shared();
-        let layout = &shared.layout;
-        let (capacity, used, unwritten, entries) = shared.memory.usage();
-        let index_loading = !shared.presence.is_whole();
-        let counts = shared.counters.snapshot();
-        let admission = shared.admission.stat(shared.counters.written_bytes(), &counts);
-        Stat {
-            device: shared.device.spec(),
-            identity: format!("{:032x}", layout.identity),
-            span_bytes: layout.span_bytes,
-            segment_bytes: layout.segment_bytes,
-            segment_count: layout.segment_count,
-            head_incarnation: shared.head.load(Ordering::Acquire),
-            whole_bytes_max: layout.whole_bytes_max,
-            entries: if index_loading { shared.checkpoint_entries } else { shared.index.len() },
-            index_loading,
-            entries_bytes: shared.index.record_bytes(),
-            index_bytes: shared.index.bytes(),
-            marks_bytes: shared.marks.bytes(),
-            reinsert_percent: shared.reinsert_percent,
-            cluster_bytes: shared.clusters.cluster_bytes(),
-            cluster_read: shared.clusters.mode(),
-            hints_bytes: shared.hints.bytes(),
-            groups_bytes: shared.groups.bytes(),
-            index_evictions: shared.index.evictions(),
-            memory_policy: shared.memory.policy_name().to_owned(),
-            memory_capacity_bytes: capacity,
-            memory_used_bytes: used,
-            memory_unwritten_bytes: unwritten,
-            memory_entries: entries,
-            memory_tags_bytes: shared.tag_ledger.load(Ordering::Relaxed),
-            fill_bytes: shared.fills.bytes(),
-            warming: shared.warming.load(Ordering::Acquire),
-            purge_records: shared.purges.len() as u64,
-            purge_records_max: shared.purge_rules_max,
-            purges_waiting: shared.purges_waiting.load(Ordering::Relaxed),
-            names_bytes: shared.names.bytes(),
-            names_known: shared.names.are_known(shared.head.load(Ordering::Acquire)),
-            sequences: shared.sequences(),
-            admission,
-            written_per_admitted: counts.written_per_admitted(),
-            counts,
-            recovery: shared.recovery,
-            stopped: shared.stopped().map(str::to_owned),
-            spans: Vec::new(),
-        }
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: the public face. What each call promises is said here and, with the test of each promise, in
 //! `docs/semantics.md`.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,17 +16,20 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::check::{self, CheckReport};
+use crate::checkpoint::Checkpoints;
 use crate::clusters::Clusters;
+use crate::commit::Puts;
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::fill::{self, FillRole, FillTable};
 use crate::format::BLOCK_BYTES;
 use crate::groups::Groups;
 use crate::hints::Hints;
+use crate::intake::Intake;
 use crate::key::KeyRef;
 use crate::layout::{Layout, Member};
 use crate::loading::Presence;
-use crate::lookup::Resident;
+use crate::lookup::{Lookup, Resident};
 use crate::marks::Marks;
 use crate::memory::MemoryTier;
 use crate::names::Names;
@@ -35,18 +38,28 @@ use crate::options::{Background, CreateOptions, OpenOptions};
 use crate::purge_log::PurgeLog;
 use crate::purges::rules_max;
 use crate::queue::Queue;
+use crate::random::random_u64s;
+use crate::reads::Reads;
 use crate::recovery::{self, Membership, Opening, SpanPurges};
 use crate::regroup::Views;
-use crate::shared::{Parts, Shared};
-use crate::stat::{Counters, Sequence, Sequences};
+use crate::rewriting::Rewriting;
+use crate::span::Span;
+use crate::stat::{Counters, Recovery, Sequence, Sequences, Stat};
+use crate::state::{Progress, State, Tables};
 use crate::twins::Twins;
 use crate::warm::Warm;
+use crate::warm_list::WarmList;
 use crate::writer::{Command, MembershipChange, Start, Writer};
 
 /// Commands that wait for the writer at most; callers beyond wait for a place.
 const COMMANDS_MAX: usize = 1024;
+
 struct Inner {
-    shared: Arc<Shared>,
+    puts: Arc<Puts>,
+    warm_list: Arc<WarmList>,
+    /// How many entries the checkpoint has that the index is loaded from.
+    checkpoint_entries: u64,
+    recovery: Recovery,
     commands: Option<mpsc::Sender<Command>>,
     writer: Mutex<Option<WriterHandle>>,
 }
@@ -223,44 +236,62 @@ impl Store {
         let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0)
             .with_objects_bytes_max(options.objects_bytes_max);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
-        let shared = Arc::new(Shared::new(Parts {
-            device,
-            layout,
+        let span = Arc::new(Span::new(device, layout, recovered.position.incarnation));
+        let tables = Tables {
             index: recovered.index,
             presence: Presence::new(recovered.rest.loading.as_ref()),
-            checkpoint_entries: recovered.checkpoint.map_or(0, |header| header.entries()),
             memory: MemoryTier::new(Box::new(Gdsf::new(budget.tier_bytes))),
             purges: recovered.purges,
-            purge_rules_max: purge_rules_max as u64,
             names: Arc::clone(&names),
-            queue: Queue::new(
-                budget.unwritten_bytes,
-                budget.append_bytes.min(budget.unwritten_bytes / 2),
-                recovered.recovered_sequence,
-                names,
-            ),
-            admission,
             marks,
-            reinsert_percent: options.reinsert_percent,
+        };
+        let (since, purge_number) = (recovered.membership.since, recovered.purge_log.order().number);
+        let progress = Progress::new(recovered.clock, recovered.recovered_sequence, since, purge_number);
+        let state = Arc::new(State::new(&span, tables, progress));
+        let wake_bytes = budget.append_bytes.min(budget.unwritten_bytes / 2);
+        let queue = Queue::new(budget.unwritten_bytes, wake_bytes, recovered.recovered_sequence, names);
+        let intake =
+            Arc::new(Intake { span: Arc::clone(&span), state: Arc::clone(&state), queue: Arc::new(queue), admission });
+        let rewriting = Arc::new(Rewriting {
+            span: Arc::clone(&span),
+            state: Arc::clone(&state),
+            intake: Arc::clone(&intake),
             hints,
+            views: Views::new(options.memory_bytes, regroups),
+            percent: options.rewrite_percent,
+            reinsert_percent: options.reinsert_percent,
+            harvested: AtomicU64::new(0),
+        });
+        let lookup = Arc::new(Lookup {
+            span: Arc::clone(&span),
+            state: Arc::clone(&state),
+            intake: Arc::clone(&intake),
+            rewriting: Arc::clone(&rewriting),
+            reads: Reads::new(),
             groups,
-            twins,
-            views: Views::new(options.memory_bytes, options.rewrite_percent, regroups),
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
-            pack_end: options.pack_end,
-            background: options.background,
+            twins,
+        });
+        let puts = Arc::new(Puts {
+            span,
+            state: Arc::clone(&state),
+            intake,
+            rewriting,
+            lookup,
             fills: FillTable::new(budget.fill_bytes),
-            recovery: recovered.recovery,
-            head: recovered.position.incarnation,
-            clock: recovered.clock,
-            recovered_sequence: recovered.recovered_sequence,
-            since: recovered.membership.since,
-            purge_number: recovered.purge_log.order().number,
-        }));
+            purge_rules_max: purge_rules_max as u64,
+            purges_waiting: AtomicU64::new(0),
+        });
+        let warm_list = Arc::new(WarmList::default());
+        let checkpoints = Checkpoints { state, warm_list: Arc::clone(&warm_list), background: options.background };
+        let checkpoint_entries = recovered.checkpoint.map_or(0, |header| header.entries());
+        let recovery = recovered.recovery;
         let writer = Writer::new(
-            Arc::clone(&shared),
+            &puts,
+            checkpoints,
             receiver,
             Start {
+                pack_end: options.pack_end,
                 position: recovered.position,
                 checkpoint_number: recovered.checkpoint_number,
                 life: recovered.life,
@@ -285,7 +316,14 @@ impl Store {
                 Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}"))
             })?),
         };
-        let inner = Inner { shared, commands: Some(sender), writer: Mutex::new(Some(handle)) };
+        let inner = Inner {
+            puts,
+            warm_list,
+            checkpoint_entries,
+            recovery,
+            commands: Some(sender),
+            writer: Mutex::new(Some(handle)),
+        };
         Ok(Store { inner: Arc::new(inner) })
     }
 
@@ -302,9 +340,10 @@ impl Store {
     /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for; but for the first hit of what is in
     /// memory alone, which may queue it to be written.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
-        let entry = self.shared().find_resident(key).live()?;
-        self.shared().note_hit(&entry);
-        Some(Object::new(entry, self.shared()))
+        let lookup = self.lookup();
+        let entry = lookup.find_resident(key).live()?;
+        lookup.intake.note_hit(&entry);
+        Some(Object::new(entry, lookup))
     }
 
     /// Finds an object in memory or on disk.
@@ -312,19 +351,19 @@ impl Store {
     /// What it returns are exactly the bytes of one completed put of this key that no purge had killed when this was
     /// called. Damage is a counted miss. *Cost*: at most one read, and one more for each fragment as it is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
-        let shared = self.shared();
-        let found = match shared.find_resident(key) {
+        let lookup = self.lookup();
+        let found = match lookup.find_resident(key) {
             Resident::Live(entry) => {
-                shared.note_hit(&entry);
+                lookup.intake.note_hit(&entry);
                 Some(entry)
             }
-            Resident::Absent if key.is_bounded() => shared.find_on_disk(shared.hash(key).1, Some(key)).await,
+            Resident::Absent if key.is_bounded() => lookup.find_on_disk(lookup.span.hash(key).1, Some(key)).await,
             Resident::Purged | Resident::Absent => None,
         };
-        if let Some(object) = found.map(|entry| Object::new(entry, shared)).filter(|object| self.is_complete(object)) {
+        if let Some(object) = found.map(|entry| Object::new(entry, lookup)).filter(|object| self.is_complete(object)) {
             return Some(object);
         }
-        Counters::add(&shared.counters.misses, 1);
+        Counters::add(&lookup.span.counters.misses, 1);
         None
     }
 
@@ -333,7 +372,7 @@ impl Store {
     /// `stale` is the object that the caller has and does not want: an object that came since is handed out instead of a
     /// new fill. A fill that began before a purge of the key is not joined.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
-        fill::begin(self.shared(), key, stale)
+        fill::begin(self.puts(), key, stale)
     }
 
     /// Puts a whole object without tags.
@@ -359,7 +398,7 @@ impl Store {
         metadata: Bytes,
         body: Bytes,
     ) -> Result<Sequence, Error> {
-        let shared = self.shared();
+        let puts = self.puts();
         if !key.is_bounded() || metadata.len() > crate::format::METADATA_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "key of {} + {} bytes or metadata of {} bytes is out of bounds",
@@ -368,10 +407,10 @@ impl Store {
                 metadata.len()
             )));
         }
-        if body.len() as u64 <= shared.layout.whole_bytes_max {
-            let (primary_hash, hash) = shared.hash(key);
+        if body.len() as u64 <= puts.span.layout.whole_bytes_max {
+            let (primary_hash, hash) = puts.span.hash(key);
             // Before its generation is drawn: a purge that is later finds the name.
-            shared.names.note(primary_hash);
+            puts.state.names.note(primary_hash);
             let parts = EntryParts {
                 key: key.to_owned(),
                 primary_hash,
@@ -380,19 +419,19 @@ impl Store {
                 metadata,
                 object_bytes: body.len() as u64,
                 body,
-                generation: shared.draw(),
-                tags: shared.tags(tags.iter().copied())?,
+                generation: puts.state.draw(),
+                tags: puts.span.tags(tags.iter().copied())?,
             };
-            let decision = shared.decide(hash, Some(parts.object_bytes));
-            return shared.commit(parts, decision, None).map(|entry| Sequence(entry.sequence));
+            let decision = puts.intake.decide(hash, Some(parts.object_bytes));
+            return puts.commit(parts, decision, None).map(|entry| Sequence(entry.sequence));
         }
-        let mut fill = fill::begin_alone(shared, key);
+        let mut fill = fill::begin_alone(puts, key);
         fill.tag(tags.iter().copied())?;
         let length = body.len() as u64;
-        if length > shared.layout.object_bytes_max() {
+        if length > puts.span.layout.object_bytes_max() {
             return Err(Error::invalid(format!(
                 "a body of {length} bytes is too long: this store takes {} at most",
-                shared.layout.object_bytes_max()
+                puts.span.layout.object_bytes_max()
             )));
         }
         if !fill.start(key.variant, metadata, Some(length)) {
@@ -401,7 +440,7 @@ impl Store {
         if !fill.is_admitted() {
             return fill.let_go_by(length);
         }
-        let step = shared.layout.fragment_bytes as usize;
+        let step = puts.span.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
             // What is begun is ended: what the disk has of a body that is refused after all has overwritten something for nothing.
             if start > 0 {
@@ -416,7 +455,7 @@ impl Store {
     ///
     /// For whoever has all the time there is: a proxy rather does not store. Another may take the room first.
     pub async fn wait_for_room(&self) {
-        self.shared().queue.wait_for_room().await;
+        self.puts().intake.queue.wait_for_room().await;
     }
 
     /// Says that objects of the primary key `object` will be wanted with those of `seed`: an image with its page.
@@ -426,10 +465,10 @@ impl Store {
     /// beside its page ([`OpenOptions::rewrite_percent`]). *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two
     /// hashes and a store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
-        let shared = self.shared();
-        let hash = |primary| shared.hash(KeyRef::new(primary, b"")).0;
-        shared.hints.add(hash(object), hash(seed));
-        Counters::add(&shared.counters.hints, 1);
+        let (span, rewriting) = (self.span(), self.rewriting());
+        let hash = |primary| span.hash(KeyRef::new(primary, b"")).0;
+        rewriting.hints.add(hash(object), hash(seed));
+        Counters::add(&span.counters.hints, 1);
     }
 
     /// Writes what was put before this call, as far as it was admitted, and flushes the device.
@@ -447,50 +486,117 @@ impl Store {
     ///
     /// `progress` is told how many of how many entries are done.
     pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
-        self.shared().presence.wait_for_all().await;
-        check::check(self.shared(), progress).await
+        self.state().presence.wait_for_all().await;
+        check::check(self.state(), progress).await
     }
 
     /// How far puts have come.
     pub fn sequences(&self) -> Sequences {
-        self.shared().sequences()
+        self.puts().intake.sequences()
     }
 
     /// What the store has noticed since the last call that an operator should know: damage, failed reads.
     pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.shared().damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        self.span().take_notes()
+    }
+
+    /// The state of the store.
+    pub fn stat(&self) -> Stat {
+        let puts = self.puts();
+        let Puts { span, state, intake, lookup, rewriting, .. } = &**puts;
+        let layout = &span.layout;
+        let (capacity, used, unwritten, entries) = state.memory.usage();
+        let index_loading = !state.presence.is_whole();
+        let counts = span.counters.snapshot();
+        let admission = intake.admission.stat(span.counters.written_bytes(), &counts);
+        Stat {
+            device: span.device.spec(),
+            identity: format!("{:032x}", layout.identity),
+            span_bytes: layout.span_bytes,
+            segment_bytes: layout.segment_bytes,
+            segment_count: layout.segment_count,
+            head_incarnation: span.head(),
+            whole_bytes_max: layout.whole_bytes_max,
+            entries: if index_loading { self.inner.checkpoint_entries } else { state.index.len() },
+            index_loading,
+            entries_bytes: state.index.record_bytes(),
+            index_bytes: state.index.bytes(),
+            marks_bytes: state.marks.bytes(),
+            reinsert_percent: rewriting.reinsert_percent,
+            cluster_bytes: lookup.clusters.cluster_bytes(),
+            cluster_read: lookup.clusters.mode(),
+            hints_bytes: rewriting.hints.bytes(),
+            groups_bytes: lookup.groups.bytes(),
+            index_evictions: state.index.evictions(),
+            memory_policy: state.memory.policy_name().to_owned(),
+            memory_capacity_bytes: capacity,
+            memory_used_bytes: used,
+            memory_unwritten_bytes: unwritten,
+            memory_entries: entries,
+            memory_tags_bytes: span.tag_ledger.load(Ordering::Relaxed),
+            fill_bytes: puts.fills.bytes(),
+            warming: self.inner.warm_list.is_under_way(),
+            purge_records: state.purges.len() as u64,
+            purge_records_max: puts.purge_rules_max,
+            purges_waiting: puts.purges_waiting.load(Ordering::Relaxed),
+            names_bytes: state.names.bytes(),
+            names_known: state.names.are_known(span.head()),
+            sequences: intake.sequences(),
+            admission,
+            written_per_admitted: counts.written_per_admitted(),
+            counts,
+            recovery: self.inner.recovery,
+            stopped: state.stopped().map(str::to_owned),
+            spans: Vec::new(),
+        }
     }
 
     /// Why it takes no more writes, where that is so.
     pub(crate) fn stopped(&self) -> Option<String> {
-        self.shared().stopped().map(str::to_owned)
+        self.state().stopped().map(str::to_owned)
     }
 
     /// The clock when a span of its store last came back.
     pub(crate) fn since(&self) -> u64 {
-        self.shared().since.load(Ordering::Acquire)
+        self.state().progress.since.load(Ordering::Acquire)
     }
 
     /// The number of the last purge of its store that is durable on it.
     pub(crate) fn purge_number(&self) -> u64 {
-        self.shared().purge_number.load(Ordering::Acquire)
+        self.state().progress.purge_number.load(Ordering::Acquire)
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.inner.shared
+    pub(crate) fn puts(&self) -> &Arc<Puts> {
+        &self.inner.puts
+    }
+
+    pub(crate) fn lookup(&self) -> &Arc<Lookup> {
+        &self.puts().lookup
+    }
+
+    pub(crate) fn rewriting(&self) -> &Rewriting {
+        &self.puts().rewriting
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.puts().state
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.puts().span
     }
 
     /// Whether all fragments of an object seem to be there; where not, its head is of no use.
     fn is_complete(&self, object: &Object) -> bool {
         let entry = &object.entry;
         let Piece::Head { generation, count } = entry.piece else { return true };
-        let complete = (0..count).all(|number| self.shared().has_fragment(entry.hash, generation, number));
+        let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
         if let Some(location) = entry.location().filter(|_| !complete) {
             // Nothing older under this key may be found in its place; nor may what follows it stay in memory alone.
-            if self.shared().admission.is_open() {
-                self.shared().forget_from(entry.hash, location);
+            if self.puts().intake.admission.is_open() {
+                self.state().forget_from(entry.hash, location);
             }
-            self.shared().memory.remove_same(entry);
+            self.state().memory.remove_same(entry);
         }
         complete
     }
@@ -509,7 +615,7 @@ impl Store {
         command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
     ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (reply, answer) = oneshot::channel();
-        let ended = || self.shared().stopped_error();
+        let ended = || self.state().stopped_error();
         let commands = self.inner.commands.as_ref().ok_or_else(ended)?;
         commands.send(command(reply)).await.map_err(|_| ended())?;
         Ok(answer)
@@ -517,7 +623,7 @@ impl Store {
 
     /// Waits for what the writer says.
     pub(crate) async fn answer(&self, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
-        answer.await.map_err(|_| self.shared().stopped_error())?
+        answer.await.map_err(|_| self.state().stopped_error())?
     }
 }
 
@@ -529,21 +635,4 @@ fn writer_thread(writer: Writer) -> std::io::Result<std::thread::JoinHandle<()>>
             Err(error) => writer.cannot_run(&error),
         }
     })
-}
-
-/// Random numbers from a seed, or else from the operating system.
-pub(crate) fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
-    let mut drawn = 0_u64;
-    move || {
-        drawn += 1;
-        seed.map_or_else(random_u64, |seed| xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), seed))
-    }
-}
-
-/// Random bits from the operating system, by way of the standard library's hasher keys.
-pub(crate) fn random_u64() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u64(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64));
-    hasher.finish()
 }

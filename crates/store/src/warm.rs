@@ -18,23 +18,24 @@
 //! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the writer's
 //! thread; a list of 8 bytes for each object.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 use nectary_block::Buffer;
-use tokio::sync::SetOnce;
 
 use crate::checkpoint::{CheckpointHeader, load_hot};
 use crate::entry::Entry;
-use crate::format::{Place, Record, RecordKind, UNIT_BYTES};
+use crate::format::{Place, Record, RecordKind};
 use crate::hot::HotPlace;
 use crate::index::Location;
 use crate::key::KeyHash;
 use crate::memory::Warmed;
 use crate::planted::{Bug, planted};
-use crate::shared::{Extent, Shared};
+use crate::record::unasked;
+use crate::span::{Extent, Span};
 use crate::stat::Counters;
+use crate::state::State;
+use crate::warm_list::WarmList;
 
 /// The longest read, in bytes.
 const RUN_BYTES_MAX: u64 = 512 << 10;
@@ -57,48 +58,12 @@ pub(crate) struct Warm {
     pub newest: Vec<Location>,
 }
 
-/// What is to be taken into memory, and how much of it was looked at.
-#[derive(Default)]
-pub(crate) struct WarmList {
-    /// In the order of the disk.
-    list: Mutex<Arc<Vec<HotPlace>>>,
-    /// At least so many of them are not to be taken any more.
-    done: AtomicUsize,
-    is_known: SetOnce<()>,
-}
-
-impl WarmList {
-    /// Waits until it is known.
-    pub async fn known(&self) {
-        self.is_known.wait().await;
-    }
-
-    /// What is still to be taken, at most `most` places; waits until that is known.
-    pub async fn left(&self, most: usize) -> Vec<HotPlace> {
-        self.known().await;
-        let list = Arc::clone(&self.lock());
-        let done = self.done.load(Ordering::Acquire).min(list.len());
-        list[done..].iter().copied().take(most).collect()
-    }
-
-    fn set(&self, list: Arc<Vec<HotPlace>>) {
-        *self.lock() = list;
-        let _ = self.is_known.set(());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arc<Vec<HotPlace>>> {
-        self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 /// Says that warming has ended, whatever ended it.
-struct EndWarming(Arc<Shared>);
+struct EndWarming(Arc<WarmList>);
 
 impl Drop for EndWarming {
     fn drop(&mut self) {
-        // Who waits for the list waits no more.
-        let _ = self.0.warm_list.is_known.set(());
-        self.0.warming.store(false, Ordering::Release);
+        self.0.end();
     }
 }
 
@@ -109,28 +74,27 @@ struct Run {
 }
 
 /// Takes into memory what was there, until it is full or the list ends.
-pub(crate) fn warm_up(shared: Arc<Shared>, warm: Warm) -> impl Future<Output = ()> + Send {
+pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -> impl Future<Output = ()> + Send {
     // Also where it is broken off before it begins.
-    let end = EndWarming(shared);
+    let end = EndWarming(warm_list);
     async move {
-        let shared = &end.0;
         if warm.is_wanted {
-            read_list(shared, warm).await;
+            read_list(&state, &end.0, warm).await;
             // Unlike where it was broken off, nothing is left.
-            shared.warm_list.set(Arc::default());
+            end.0.set(Arc::default());
         }
     }
 }
 
-async fn read_list(shared: &Shared, warm: Warm) {
+async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     let Warm { checkpoint, newest, .. } = warm;
     let mut list: Vec<HotPlace> = newest.into_iter().map(|location| HotPlace::new(location, 1)).collect();
     if let Some(header) = checkpoint {
-        let (hot, damaged) = load_hot(&shared.device, &shared.layout, &header).await;
-        Counters::add(&shared.counters.hot_chunks_damaged, damaged);
+        let (hot, damaged) = load_hot(&state.span.device, &state.span.layout, &header).await;
+        Counters::add(&state.span.counters.hot_chunks_damaged, damaged);
         list.extend(hot);
     }
-    let mut room = shared.memory.capacity();
+    let mut room = state.memory.capacity();
     // Much of what was written last was asked for once.
     list.sort_by_key(HotPlace::hottest_first);
     list.retain(|place| {
@@ -142,17 +106,17 @@ async fn read_list(shared: &Shared, warm: Warm) {
     list.sort_unstable_by_key(|place| (place.location().unit, place.hottest_first()));
     list.dedup_by_key(|place| place.location().unit);
     let list = Arc::new(list);
-    shared.warm_list.set(Arc::clone(&list));
+    warm_list.set(Arc::clone(&list));
     // The memory of one read serves another.
     let spares: Mutex<Vec<Buffer>> = Mutex::default();
     let spare = || spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
-    let mut runs = stream::iter(Runs { shared, list: list.iter().copied().peekable() })
+    let mut runs = stream::iter(Runs { span: &state.span, list: list.iter().copied().peekable() })
         .map(|run| {
             let bytes = (run.extent.end - run.extent.start) as usize;
             let spare = spare().filter(|buffer| buffer.capacity() >= bytes);
             let mut buffer = spare.unwrap_or_else(|| Buffer::zeroed(bytes.max(RUN_BYTES_MAX as usize)));
             buffer.set_len(bytes);
-            async move { (shared.read_extent_into(run.extent, buffer).await, run) }
+            async move { (state.span.read_extent_into(run.extent, buffer).await, run) }
         })
         .buffered(READS_AT_ONCE);
     let mut done = 0;
@@ -161,46 +125,46 @@ async fn read_list(shared: &Shared, warm: Warm) {
         let Some(buffer) = buffer else { continue };
         for places in run.places.chunks(TURN) {
             for &place in places {
-                if take(shared, &buffer, run.extent, place) == Warmed::Full {
+                if take(state, &buffer, run.extent, place) == Warmed::Full {
                     return;
                 }
             }
             tokio::task::yield_now().await;
         }
-        shared.warm_list.done.store(done, Ordering::Release);
+        warm_list.set_done(done);
         spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
     }
 }
 
 /// Takes one object out of what was read, if it passes.
-fn take(shared: &Shared, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
+fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
     let location = hot.location();
-    let address = shared.layout.segments_offset + location.unit * UNIT_BYTES;
+    let address = state.span.address_of(location);
     let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return Warmed::No };
-    let place = Place { identity: shared.layout.identity, incarnation: extent.incarnation, address };
+    let place = Place { identity: state.span.layout.identity, incarnation: extent.incarnation, address };
     let Ok(record) = Record::decode(bytes, place) else { return Warmed::No };
     let hash = KeyHash(record.fields.key_hash.get());
-    if record.kind != RecordKind::Whole || record.bytes() > bytes.len() || shared.memory.contains(hash) {
+    if record.kind != RecordKind::Whole || record.bytes() > bytes.len() || state.memory.contains(hash) {
         return Warmed::No;
     }
     let is_newest = || {
-        shared.is_newest(hash, location, extent.incarnation)
+        state.is_newest(hash, location, extent.incarnation)
             || (planted(Bug::HotListIgnoresReplacement)
-                && shared.incarnation_at(location, shared.head.load(Ordering::Acquire)) == extent.incarnation)
+                && state.span.incarnation_at(location, state.span.head()) == extent.incarnation)
     };
-    let entry: Option<Entry> = shared.unasked(bytes, &record, location, planted(Bug::HotListIgnoresPurge));
+    let entry: Option<Entry> = unasked(state, bytes, &record, location, planted(Bug::HotListIgnoresPurge));
     let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
-    let warmed = shared.memory.put_warm(&entry, hot.references(), is_newest);
+    let warmed = state.memory.put_warm(&entry, hot.references(), is_newest);
     if warmed == Warmed::Taken {
-        Counters::add(&shared.counters.warmed, 1);
-        Counters::add(&shared.counters.warmed_bytes, entry.body.len() as u64);
+        Counters::add(&state.span.counters.warmed, 1);
+        Counters::add(&state.span.counters.warmed_bytes, entry.body.len() as u64);
     }
     warmed
 }
 
 /// Gathers locations in the order of the disk into runs.
 struct Runs<'a, L: Iterator<Item = HotPlace>> {
-    shared: &'a Shared,
+    span: &'a Span,
     list: std::iter::Peekable<L>,
 }
 
@@ -209,9 +173,9 @@ impl<L: Iterator<Item = HotPlace>> Iterator for Runs<'_, L> {
 
     fn next(&mut self) -> Option<Run> {
         let (first, mut extent) = std::iter::from_fn(|| self.list.next())
-            .find_map(|first| Some((first, self.shared.extent(first.location())?)))?;
+            .find_map(|first| Some((first, self.span.extent(first.location())?)))?;
         let mut places = vec![first];
-        while let Some(next) = self.list.peek().and_then(|next| self.shared.extent(next.location())) {
+        while let Some(next) = self.list.peek().and_then(|next| self.span.extent(next.location())) {
             let close = next.start <= extent.end + GAP_BYTES_MAX && next.end <= extent.start + RUN_BYTES_MAX;
             if !close || next.incarnation != extent.incarnation {
                 break;

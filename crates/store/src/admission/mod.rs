@@ -1,7 +1,7 @@
 //! Admission: which objects are written to the disk.
 //!
 //! Owns: the decision, and the account of it. `options`: the rules; `sketch`: which keys were asked for before; `rate`: the write
-//! budget; `doubt`: what may be on the disk without the index knowing; `keep`: objects that stay in memory alone. Leaves
+//! budget; `doubt`: what may be on the disk without the index knowing. Leaves
 //! to others: everything that happens to an object that is admitted.
 //!
 //! # Invariants
@@ -16,7 +16,6 @@
 //! 5. Where everything is admitted, which is the default, nothing here costs anything.
 
 mod doubt;
-mod keep;
 mod options;
 mod rate;
 mod sketch;
@@ -27,11 +26,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::key::KeyHash;
+use crate::random::random_u64;
 use crate::stat::{Counters, Counts};
-use crate::store::random_u64;
 
 pub(crate) use doubt::Doubt;
-pub(crate) use keep::Kept;
 pub use options::{AdmissionOptions, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget};
 pub use rate::WriteBudgetStat;
 use rate::WriteRate;
@@ -139,7 +137,7 @@ impl Admission {
     }
 
     /// Decides about something that replaces nothing on the disk; notes that its key was asked for.
-    fn judge(&self, hash: KeyHash, bytes: Option<u64>, written_bytes: u64, waiting_bytes: u64) -> Decision {
+    pub fn judge(&self, hash: KeyHash, bytes: Option<u64>, written_bytes: u64, waiting_bytes: u64) -> Decision {
         if bytes.is_some_and(|bytes| !self.has_size(bytes)) {
             return Decision::Size;
         }
@@ -156,7 +154,7 @@ impl Admission {
     }
 
     /// Whether the budget lets so many bytes in, when so many were written and so many wait.
-    fn is_in_budget(&self, bytes: u64, written_bytes: u64, waiting_bytes: u64) -> bool {
+    pub fn is_in_budget(&self, bytes: u64, written_bytes: u64, waiting_bytes: u64) -> bool {
         let now_us = self.begun.elapsed().as_micros() as u64;
         self.rate.as_ref().is_none_or(|rate| lock(rate).admits(now_us, written_bytes, waiting_bytes, bytes))
     }

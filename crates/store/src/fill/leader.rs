@@ -10,15 +10,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
-use super::{FillReader, FillShared, Head, Phase, State, WINDOW_BYTES_MAX};
+use super::{FillReader, FillShared, FillState, Head, Phase, WINDOW_BYTES_MAX};
 use crate::admission::Decision;
+use crate::commit::Puts;
 use crate::entry::{EntryParts, Piece};
 use crate::error::{Error, ErrorKind};
 use crate::format::RECORD_HEADER_BYTES;
 use crate::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::object::Object;
 use crate::queue::Reserved;
-use crate::shared::Shared;
 use crate::stat::{Counters, Sequence};
 use crate::tags::Tags;
 
@@ -34,7 +34,7 @@ struct Target {
 
 /// The right and the duty to fetch a key. Dropped unfinished, it fails: nothing is stored.
 pub struct Fill {
-    shared: Arc<Shared>,
+    puts: Arc<Puts>,
     pub(super) fill: Arc<FillShared>,
     primary: Bytes,
     primary_hash: PrimaryHash,
@@ -50,16 +50,16 @@ pub struct Fill {
 }
 
 impl Fill {
-    pub(super) fn new(shared: &Arc<Shared>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
+    pub(super) fn new(puts: &Arc<Puts>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
         let fill = FillShared {
             hash,
-            generation: shared.fills.begin(primary_hash, || shared.draw()),
+            generation: puts.fills.begin(primary_hash, || puts.state.draw()),
             superseded: AtomicBool::new(false),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(FillState::default()),
             changed: Notify::new(),
         };
         Fill {
-            shared: Arc::clone(shared),
+            puts: Arc::clone(puts),
             fill: Arc::new(fill),
             primary: Bytes::copy_from_slice(key.primary),
             primary_hash,
@@ -80,7 +80,7 @@ impl Fill {
 
     /// A reader for the leader's own client.
     pub fn reader(&self) -> FillReader {
-        FillReader::attach(&self.shared, &self.fill)
+        FillReader::attach(&self.puts.lookup, &self.fill)
     }
 
     /// Says which tags the object gets, besides those that were said before: before [`start`](Self::start), or before
@@ -89,7 +89,7 @@ impl Fill {
     /// *Errors*: `Invalid` where one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than
     /// [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store the object.
     pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
-        self.tags = self.tags.with(&self.shared.tags(tags)?)?;
+        self.tags = self.tags.with(&self.puts.span.tags(tags)?)?;
         Ok(())
     }
 
@@ -98,13 +98,13 @@ impl Fill {
     /// room for the longest body of one record is taken if much is free, and nothing waits. Before `start`; a caller that leaves
     /// it out may learn at the end only that the disk is too slow for what is put. *Cancel safety*: can be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
-        let whole_bytes_max = self.shared.layout.whole_bytes_max;
+        let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
         let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
         let weight = (RECORD_HEADER_BYTES + described) as u64 + body_bytes.unwrap_or(whole_bytes_max);
         match body_bytes {
-            None => self.reserved = self.shared.queue.reserve_if_idle(weight),
+            None => self.reserved = self.puts.intake.queue.reserve_if_idle(weight),
             Some(bytes) if bytes <= whole_bytes_max => {
-                self.reserved = self.shared.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+                self.reserved = self.puts.intake.queue.wait_to_reserve(weight, ROOM_WAIT).await;
                 self.has_no_room = self.reserved.is_none();
             }
             Some(_) => {}
@@ -113,7 +113,7 @@ impl Fill {
 
     /// The longest body that is stored, in bytes: a quarter of the span that its key is on.
     pub fn object_bytes_max(&self) -> u64 {
-        self.shared.layout.object_bytes_max()
+        self.puts.span.layout.object_bytes_max()
     }
 
     /// Says that the response is storable, under this variant, and shows its head to all followers.
@@ -122,7 +122,7 @@ impl Fill {
     /// told to go on their own, and so must the caller.
     pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
         let key = KeyRef::new(&self.primary, variant);
-        let layout = &self.shared.layout;
+        let layout = &self.puts.span.layout;
         let fits = key.is_bounded()
             && metadata.len() <= crate::format::METADATA_BYTES_MAX
             && body_bytes.is_none_or(|bytes| bytes <= layout.object_bytes_max())
@@ -130,16 +130,16 @@ impl Fill {
                 + layout.whole_bytes_max
                 + 256
                 <= layout.record_bytes_max();
-        let over_budget = self.shared.fills.bytes() >= self.shared.fills.bytes_max;
-        if !fits || over_budget || self.shared.stopped().is_some() {
+        let over_budget = self.puts.fills.bytes() >= self.puts.fills.bytes_max;
+        if !fits || over_budget || self.puts.state.stopped().is_some() {
             if over_budget {
-                Counters::add(&self.shared.counters.puts_refused, 1);
+                Counters::add(&self.puts.span.counters.puts_refused, 1);
             }
             self.end(Phase::Declined);
             return false;
         }
-        let (_, hash) = self.shared.hash(key);
-        self.decision = self.shared.decide(hash, body_bytes);
+        let (_, hash) = self.puts.span.hash(key);
+        self.decision = self.puts.intake.decide(hash, body_bytes);
         if !self.decision.is_admitted() {
             (self.reserved, self.has_no_room) = (None, false);
         }
@@ -188,15 +188,15 @@ impl Fill {
             state.received += chunk.len() as u64;
             state.chunks.push_back(chunk);
             let is_unbounded = body_bytes.is_none() && self.decision == Decision::Admitted;
-            if is_unbounded && self.shared.admission.is_too_long(state.received) {
+            if is_unbounded && self.puts.intake.admission.is_too_long(state.received) {
                 (self.decision, state.is_admitted) = (Decision::Size, false);
             }
-            let layout = &self.shared.layout;
+            let layout = &self.puts.span.layout;
             state.not_stored |= state.received > layout.object_bytes_max()
                 || (!state.is_admitted && state.received > layout.whole_bytes_max);
-            (state.received - state.stored >= self.shared.layout.fragment_bytes, state.not_stored)
+            (state.received - state.stored >= self.puts.span.layout.fragment_bytes, state.not_stored)
         };
-        self.shared.fills_grow(chunk_bytes);
+        self.puts.fills_grow(chunk_bytes);
         self.fill.changed.notify_waiters();
         if due && !not_stored {
             self.store_fragments(false).await;
@@ -217,11 +217,11 @@ impl Fill {
             let expected = target.body_bytes.unwrap_or(0);
             return Err(Error::invalid(format!("the body has {received} bytes, {expected} were announced")));
         }
-        let whole = received <= self.shared.layout.whole_bytes_max && self.fragments == 0;
+        let whole = received <= self.puts.span.layout.whole_bytes_max && self.fragments == 0;
         if !whole && !self.fill.lock().not_stored {
             self.store_fragments(true).await;
         }
-        if whole && self.decision == Decision::Admitted && !self.shared.admission.has_size(received) {
+        if whole && self.decision == Decision::Admitted && !self.puts.intake.admission.has_size(received) {
             self.decision = Decision::Size;
         }
         if !whole && !self.decision.is_admitted() {
@@ -239,7 +239,7 @@ impl Fill {
             let body = if whole { self.gather(0, received) } else { Bytes::new() };
             if whole && self.reserved.is_none() && self.decision.is_admitted() {
                 let weight = self.weight(body.len() as u64);
-                self.reserved = self.shared.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+                self.reserved = self.puts.intake.queue.wait_to_reserve(weight, ROOM_WAIT).await;
             }
             self.commit(piece, body, received)
         };
@@ -267,11 +267,11 @@ impl Fill {
         };
         // A head without its fragments' place on the disk is nothing.
         let decision = match parts.piece {
-            Piece::Whole => self.shared.decide(parts.hash, Some(parts.object_bytes)),
+            Piece::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
         };
-        let entry = self.shared.commit(parts, decision, None)?;
-        let object = Object::new(entry, &self.shared);
+        let entry = self.puts.commit(parts, decision, None)?;
+        let object = Object::new(entry, &self.puts.lookup);
         self.end(Phase::Object(object.clone()));
         Ok(object)
     }
@@ -282,8 +282,8 @@ impl Fill {
         let decision = self.decision;
         let gone = self.parts(Piece::Whole, Bytes::new(), body_bytes).and_then(|parts| {
             let (hash, generation) = (parts.hash, parts.generation);
-            let sequence = self.shared.let_go_by(parts).map_err(|refused| self.shared.refusal(refused))?;
-            self.shared.accepted(hash, generation, decision, body_bytes);
+            let sequence = self.puts.let_go_by(parts).map_err(|refused| self.puts.refusal(refused))?;
+            self.puts.accepted(hash, generation, decision, body_bytes);
             Ok(Sequence(sequence))
         });
         self.end(Phase::Done);
@@ -298,7 +298,7 @@ impl Fill {
     fn end(&mut self, phase: Phase) {
         self.ended = true;
         // The entry is in memory by now, so that whoever no longer finds the fill finds the object.
-        self.shared.fills.remove(&self.fill);
+        self.puts.fills.remove(&self.fill);
         self.fill.enter(phase);
     }
 
@@ -341,14 +341,14 @@ impl Fill {
     fn commit(&mut self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
         let parts = self.parts(piece, body, object_bytes)?;
         let reserved = self.reserved.take();
-        self.shared.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
+        self.puts.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
     }
 
     /// Stores what has come in as fragments; the last, short one only at the end.
     async fn store_fragments(&mut self, at_end: bool) {
         // It is no record that this was meant for.
         self.reserved = None;
-        let fragment_bytes = self.shared.layout.fragment_bytes;
+        let fragment_bytes = self.puts.span.layout.fragment_bytes;
         loop {
             let (stored, received) = {
                 let state = self.fill.lock();
@@ -362,7 +362,7 @@ impl Fill {
             let piece = Piece::Fragment { generation: self.fill.generation, number: self.fragments };
             let mut result = self.commit(piece, body.clone(), length);
             if matches!(&result, Err(error) if error.kind == ErrorKind::Busy) {
-                let _ = tokio::time::timeout(ROOM_WAIT, self.shared.queue.room.notified()).await;
+                let _ = tokio::time::timeout(ROOM_WAIT, self.puts.intake.queue.room.notified()).await;
                 result = self.commit(piece, body, length);
             }
             let mut state = self.fill.lock();
@@ -392,7 +392,7 @@ impl Fill {
                 while state.chunks.front().is_some_and(|chunk| state.base + chunk.len() as u64 <= limit) {
                     let Some(chunk) = state.chunks.pop_front() else { break };
                     state.base += chunk.len() as u64;
-                    self.shared.fills_shrink(chunk.len() as u64);
+                    self.puts.fills_shrink(chunk.len() as u64);
                 }
                 if !state.not_stored || state.received - state.base <= WINDOW_BYTES_MAX {
                     if state.not_stored && state.followers.is_empty() {
@@ -411,10 +411,10 @@ impl Drop for Fill {
         if !self.ended {
             self.end(Phase::Failed);
         }
-        self.shared.fills.end(self.fill.generation);
+        self.puts.fills.end(self.fill.generation);
         // Followers hold the chunks they still need through the state; the budget counts what runs, not what drains.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        self.shared.fills_shrink(held);
+        self.puts.fills_shrink(held);
     }
 }

@@ -27,10 +27,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::commit::Puts;
 use crate::key::{KeyHash, KeyRef, PrimaryHash};
 use crate::object::Object;
 use crate::purges::Verdict;
-use crate::shared::Shared;
+use crate::state::State;
 use crate::tags::Tags;
 
 mod leader;
@@ -146,12 +147,12 @@ struct FillShared {
     hash: KeyHash,
     generation: u64,
     superseded: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<FillState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct FillState {
     phase: Phase,
     head: Option<Head>,
     chunks: VecDeque<Bytes>,
@@ -192,16 +193,16 @@ enum Phase {
 }
 
 impl FillShared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FillState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether a purge that came since may be meant for what is being fetched. What has no head yet may get any tag.
-    fn is_purged(&self, shared: &Shared, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
+    fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();
-        shared.purges.verdict(primary_hash, self.generation, primary, tags) != Verdict::Live
-            || (state.head.is_none() && shared.purges.may_be_purged_by_tag(self.generation))
+        of.purges.verdict(primary_hash, self.generation, primary, tags) != Verdict::Live
+            || (state.head.is_none() && of.purges.may_be_purged_by_tag(self.generation))
     }
 
     fn enter(&self, phase: Phase) {
@@ -241,29 +242,30 @@ pub enum FillHead {
 }
 
 /// Joins or begins the fill of a key.
-pub(crate) fn begin(shared: &Arc<Shared>, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
-    let (primary_hash, hash) = shared.hash(key);
-    let mut fills = shared.fills.lock();
+pub(crate) fn begin(puts: &Arc<Puts>, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
+    let (primary_hash, hash) = puts.span.hash(key);
+    let mut fills = puts.fills.lock();
     if let Some(fill) = fills.get(&hash)
-        && !fill.is_purged(shared, primary_hash, key.primary)
-        && let Some(reader) = FillReader::join(shared, fill)
+        && !fill.is_purged(&puts.state, primary_hash, key.primary)
+        && let Some(reader) = FillReader::join(&puts.lookup, fill)
     {
         return FillRole::Follower(reader);
     }
-    if let Some(entry) = shared
+    if let Some(entry) = puts
+        .lookup
         .find_resident(key)
         .live()
         .filter(|entry| stale.is_none_or(|stale| stale.entry.generation != entry.generation))
     {
-        return FillRole::Resident(Object::new(entry, shared));
+        return FillRole::Resident(Object::new(entry, &puts.lookup));
     }
-    let fill = Fill::new(shared, key, primary_hash, hash);
+    let fill = Fill::new(puts, key, primary_hash, hash);
     fills.insert(hash, Arc::clone(&fill.fill));
     FillRole::Leader(fill)
 }
 
 /// Begins a fill that nobody joins: a put of a long body.
-pub(crate) fn begin_alone(shared: &Arc<Shared>, key: KeyRef<'_>) -> Fill {
-    let (primary_hash, hash) = shared.hash(key);
-    Fill::new(shared, key, primary_hash, hash)
+pub(crate) fn begin_alone(puts: &Arc<Puts>, key: KeyRef<'_>) -> Fill {
+    let (primary_hash, hash) = puts.span.hash(key);
+    Fill::new(puts, key, primary_hash, hash)
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{FillHead, FillShared, Phase, State};
+use super::{FillHead, FillShared, FillState, Phase};
 use crate::error::{Error, ErrorKind};
 use crate::key::KeyHash;
-use crate::shared::Shared;
+use crate::lookup::Lookup;
 use crate::stat::Counters;
 
 /// Reads a fill along while it comes in.
 pub struct FillReader {
-    shared: Arc<Shared>,
+    lookup: Arc<Lookup>,
     fill: Arc<FillShared>,
     id: u64,
     position: u64,
@@ -23,23 +23,23 @@ pub struct FillReader {
 
 impl FillReader {
     /// Joins a fill from the start of its body, unless bytes of it are gone already.
-    pub(super) fn join(shared: &Arc<Shared>, fill: &Arc<FillShared>) -> Option<FillReader> {
+    pub(super) fn join(lookup: &Arc<Lookup>, fill: &Arc<FillShared>) -> Option<FillReader> {
         {
             let state = fill.lock();
             if (state.not_stored && state.base > 0) || matches!(state.phase, Phase::Failed | Phase::Declined) {
                 return None;
             }
         }
-        Some(FillReader::attach(shared, fill))
+        Some(FillReader::attach(lookup, fill))
     }
 
-    pub(super) fn attach(shared: &Arc<Shared>, fill: &Arc<FillShared>) -> FillReader {
+    pub(super) fn attach(lookup: &Arc<Lookup>, fill: &Arc<FillShared>) -> FillReader {
         let mut state = fill.lock();
         let id = state.follower_next;
         state.follower_next += 1;
         state.followers.insert(id, 0);
         drop(state);
-        FillReader { shared: Arc::clone(shared), fill: Arc::clone(fill), id, position: 0 }
+        FillReader { lookup: Arc::clone(lookup), fill: Arc::clone(fill), id, position: 0 }
     }
 
     /// Waits for the head. *Cancel safety*: can be called again.
@@ -114,17 +114,17 @@ impl FillReader {
 
     /// Reads what has left the window from the fragments that were stored.
     async fn next_stored(&mut self, hash: Option<KeyHash>) -> Result<Bytes, Error> {
-        let fragment_bytes = self.shared.layout.fragment_bytes;
+        let fragment_bytes = self.lookup.span.layout.fragment_bytes;
         let (number, skip) = ((self.position / fragment_bytes) as u32, (self.position % fragment_bytes) as usize);
         let Some(hash) = hash else { return Err(broken(self.position)) };
-        match self.shared.find_fragment(hash, self.fill.generation, number).await {
+        match self.lookup.find_fragment(hash, self.fill.generation, number).await {
             Some(entry) if entry.body.len() > skip => {
                 let piece = entry.body.slice(skip..);
                 self.moved_to(self.position + piece.len() as u64);
                 Ok(piece)
             }
             _ => {
-                Counters::add(&self.shared.counters.bodies_overtaken, 1);
+                Counters::add(&self.lookup.span.counters.bodies_overtaken, 1);
                 Err(broken(self.position))
             }
         }
@@ -151,7 +151,7 @@ impl Drop for FillReader {
     }
 }
 
-fn piece_at(state: &State, position: u64) -> Option<Bytes> {
+fn piece_at(state: &FillState, position: u64) -> Option<Bytes> {
     let mut start = state.base;
     for chunk in &state.chunks {
         let end = start + chunk.len() as u64;

@@ -44,9 +44,10 @@ use crate::object::Object;
 use crate::planted::{Bug, planted};
 use crate::purge_log::PurgeOrder;
 use crate::purging::Turn;
+use crate::random::random_u64;
 use crate::recovery::Membership;
 use crate::stat::{Sequence, SpanStat, Stat};
-use crate::store::{Store, random_u64};
+use crate::store::Store;
 
 use placement::Placement;
 
@@ -204,7 +205,7 @@ impl Spans {
     /// different spans the hint is of no use.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         if let (Some((store, _)), Some((other, _))) = (self.place(object), self.place(seed))
-            && Arc::ptr_eq(store.shared(), other.shared())
+            && Arc::ptr_eq(store.puts(), other.puts())
         {
             store.collocate(object, seed);
         }

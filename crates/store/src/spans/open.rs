@@ -19,8 +19,9 @@ use crate::options::{CreateOptions, OpenOptions};
 use crate::planted::{Bug, planted};
 use crate::purge_log::{self, PurgeLog, PurgeOrder};
 use crate::purges::all_record;
+use crate::random::random_u64s;
 use crate::recovery::{self, Membership, SpanPurges};
-use crate::store::{Store, random_u64s};
+use crate::store::Store;
 
 /// What was found on a device.
 enum Found {

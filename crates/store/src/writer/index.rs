@@ -4,19 +4,18 @@
 //! (`loading`) and making an index anew (`recovery`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Writer;
 use crate::format::INDEX_SHARDS;
 use crate::loading::Rest;
 use crate::recovery::rebuild;
-use crate::shared::Shared;
+use crate::state::State;
 
 /// Of what was replayed, so much is told to be taken into memory at most.
 const NEWEST_MAX: usize = 1 << 18;
 
 /// Ends all waiting for the index, whatever happens to who brings it.
-struct EndWaiting(Arc<Shared>);
+struct EndWaiting(Arc<State>);
 
 impl Drop for EndWaiting {
     fn drop(&mut self) {
@@ -28,15 +27,15 @@ impl Writer {
     /// Brings what the index lacks, and finds out from it what is to be warmed up and what to be compared.
     pub(super) async fn bring_index(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
-        let shared = Arc::clone(&self.shared);
-        let _end_waiting = EndWaiting(Arc::clone(&shared));
+        let state = Arc::clone(&self.state);
+        let _end_waiting = EndWaiting(Arc::clone(&state));
         let commands = &self.commands;
         let arrived = |shard: usize| {
-            shared.presence.arrive(1 << shard);
+            state.presence.arrive(1 << shard);
             // Where nobody holds the store any more, nobody waits.
             !commands.is_closed()
         };
-        let missing = rest.bring(&shared.device, &shared.layout, &shared.index, arrived).await;
+        let missing = rest.bring(&state.span.device, &state.span.layout, &state.index, arrived).await;
         if commands.is_closed() {
             return;
         }
@@ -52,19 +51,18 @@ impl Writer {
 
     /// Makes shards anew that a damaged checkpoint does not give.
     async fn bring_anew(&mut self, rest: &Rest, missing: u64) {
-        let shared = &self.shared;
+        let (span, state) = (&self.span, &self.state);
         // What is made anew may lack what the checkpoint had, and what it gives up itself is not counted.
-        shared.admission.doubt.is_everywhere(shared.head.load(Ordering::Acquire), shared.layout.segment_count);
+        self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
         let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
-        shared.note(format!(
+        span.note(format!(
             "{}: index checkpoint {number} is damaged; what it lacks is found in an older one or in the segments",
-            shared.device.spec()
+            span.device.spec()
         ));
         let bytes_max = self.memory_bytes / 2;
-        let (index, replay) =
-            rebuild(&shared.device, &shared.layout, &shared.purges, bytes_max, number, self.opening).await;
+        let (index, replay) = rebuild(&span.device, &span.layout, &state.purges, bytes_max, number, self.opening).await;
         for shard in (0..INDEX_SHARDS).filter(|shard| missing & 1 << shard != 0) {
-            shared.index.adopt(shard, &index);
+            state.index.adopt(shard, &index);
         }
         self.suspects.extend(replay.suspects);
     }

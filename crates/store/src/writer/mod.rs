@@ -26,20 +26,26 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::arrange::PackEnd;
 use crate::budget::Budget;
-use crate::checkpoint::{CheckpointHeader, LogPosition, rewrite_hot, write_checkpoint};
+use crate::checkpoint::{CheckpointHeader, Checkpoints, LogPosition, rewrite_hot, write_checkpoint};
+use crate::commit::Puts;
 use crate::error::Error;
 use crate::format::PurgeRecord;
 use crate::index::Location;
+use crate::intake::Intake;
 use crate::loading::Rest;
 use crate::log::LIFE_SHIFT;
+use crate::lookup::Lookup;
 use crate::planted::{Bug, planted};
 use crate::purge_log::{LogEnd, PurgeLog, PurgeOrder};
 use crate::queue::Unwritten;
-use crate::recovery::{Membership, Opening, State, write_state};
+use crate::recovery::{Membership, Opening, StateSlot, write_state};
 use crate::replay::Suspect;
-use crate::shared::Shared;
+use crate::rewriting::Rewriting;
+use crate::span::Span;
 use crate::stat::Recovery;
+use crate::state::State;
 use crate::warm::{Warm, warm_up};
 use buffers::AppendBuffers;
 use purges::PurgesWritten;
@@ -90,6 +96,8 @@ pub(crate) struct MembershipChange {
 
 /// What the writer starts with.
 pub(crate) struct Start {
+    /// From which end of what waits clusters are packed.
+    pub pack_end: PackEnd,
     pub position: LogPosition,
     pub checkpoint_number: u64,
     pub life: u64,
@@ -143,7 +151,14 @@ struct Flushed {
 
 /// The writer of a span.
 pub(crate) struct Writer {
-    shared: Arc<Shared>,
+    span: Arc<Span>,
+    state: Arc<State>,
+    intake: Arc<Intake>,
+    rewriting: Arc<Rewriting>,
+    lookup: Arc<Lookup>,
+    puts: Arc<Puts>,
+    checkpoints: Checkpoints,
+    pack_end: PackEnd,
     commands: mpsc::Receiver<Command>,
     position: LogPosition,
     in_flight: InFlight,
@@ -214,9 +229,16 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, start: Start) -> Writer {
+    pub fn new(puts: &Arc<Puts>, checkpoints: Checkpoints, commands: mpsc::Receiver<Command>, start: Start) -> Writer {
         Writer {
-            shared,
+            span: Arc::clone(&puts.span),
+            state: Arc::clone(&puts.state),
+            intake: Arc::clone(&puts.intake),
+            rewriting: Arc::clone(&puts.rewriting),
+            lookup: Arc::clone(&puts.lookup),
+            puts: Arc::clone(puts),
+            checkpoints,
+            pack_end: start.pack_end,
             commands,
             position: start.position,
             in_flight: FuturesOrdered::new(),
@@ -270,8 +292,8 @@ impl Writer {
 
     /// Says that there is no runtime to run on.
     pub fn cannot_run(self, error: &std::io::Error) {
-        self.shared.stop(format!("the writer cannot run: {error}"));
-        self.shared.presence.arrive(u64::MAX);
+        self.intake.stop(format!("the writer cannot run: {error}"));
+        self.state.presence.arrive(u64::MAX);
     }
 
     /// Runs until the store is closed or nobody holds it any more.
@@ -280,7 +302,7 @@ impl Writer {
         self.bring_index().await;
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
-            let warming = warm_up(Arc::clone(&self.shared), warm);
+            let warming = warm_up(Arc::clone(&self.state), Arc::clone(&self.checkpoints.warm_list), warm);
             task(async move {
                 warming.await;
                 let _ = warm_ended.send(());
@@ -309,7 +331,7 @@ impl Writer {
             self.checkpoint_if_due().await;
             self.rewrite_hot_if_due();
             let deadline = self.deadline();
-            let shared = Arc::clone(&self.shared);
+            let queue = Arc::clone(&self.intake.queue);
             let warm = self.warming.as_ref().is_none_or(AbortOnDropHandle::is_finished);
             let idle = self.in_flight.is_empty() && !self.suspects.is_empty() && warm;
             tokio::select! {
@@ -318,7 +340,7 @@ impl Writer {
                 Some(ended) = self.purging.join_next(), if !self.purging.is_empty() => self.purges_written(ended),
                 Some(ended) = self.flushing.join_next(), if !self.flushing.is_empty() => self.flush_ended(ended),
                 command = self.commands.recv() => match command {
-                    Some(Command::Sync(reply)) => self.syncs_waiting.push((shared.queue.last_sequence(), reply)),
+                    Some(Command::Sync(reply)) => self.syncs_waiting.push((queue.last_sequence(), reply)),
                     Some(Command::Purge(record, reply)) => {
                         self.purges_waiting.push((record, reply));
                         self.gather_purges();
@@ -329,13 +351,13 @@ impl Writer {
                     Some(Command::Close(reply)) => self.closing = Some(reply),
                     // Nobody holds the store any more: what waits is lost, as in a crash.
                     None => {
-                        self.shared.stop("it was dropped");
+                        self.intake.stop("it was dropped");
                         return;
                     }
                 },
                 Some(ended) = async { match self.checkpoint.as_mut() { Some(task) => Some(task.await), None => None } },
                     if self.checkpoint.is_some() => self.checkpoint_ended(ended),
-                _ = shared.queue.wake.notified() => {}
+                _ = queue.wake.notified() => {}
                 _ = tokio::time::sleep_until(deadline) => {}
                 _ = std::future::ready(()), if idle => self.compare_suspects().await,
             }
@@ -347,7 +369,7 @@ impl Writer {
 
     /// When there will be something to do without being asked.
     fn deadline(&self) -> Instant {
-        let (_, oldest) = self.shared.queue.backlog();
+        let (_, oldest) = self.intake.queue.backlog();
         let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
         let flush = self.flush_interval.filter(|_| self.flushing.is_empty());
         let flush = flush.map(|interval| self.flushed_at + interval);
@@ -358,51 +380,50 @@ impl Writer {
 
     /// Gives the memory tier what the index leaves.
     fn divide_memory(&mut self) {
-        let index_bytes = self.shared.index.bytes()
-            + self.shared.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP)
-            + self.shared.purges.bytes().next_multiple_of(PURGES_BYTES_STEP);
+        let index_bytes = self.state.index.bytes()
+            + self.lookup.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP)
+            + self.state.purges.bytes().next_multiple_of(PURGES_BYTES_STEP);
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
-            let shared = &self.shared;
             let fixed = index_bytes
-                + shared.marks.bytes()
-                + shared.hints.bytes()
-                + shared.twins.bytes()
-                + shared.admission.bytes()
-                + shared.names.bytes();
-            let reinserts = self.shared.reinsert_percent > 0;
+                + self.state.marks.bytes()
+                + self.rewriting.hints.bytes()
+                + self.lookup.twins.bytes()
+                + self.intake.admission.bytes()
+                + self.state.names.bytes();
+            let reinserts = self.rewriting.reinsert_percent > 0;
             let fixed = fixed + self.tables_bytes_max();
-            let budget = Budget::of(self.memory_bytes, fixed, &self.shared.layout, reinserts);
-            self.shared.memory.set_capacity(budget.with_objects_bytes_max(self.objects_bytes_max).tier_bytes);
+            let budget = Budget::of(self.memory_bytes, fixed, &self.span.layout, reinserts);
+            self.state.memory.set_capacity(budget.with_objects_bytes_max(self.objects_bytes_max).tier_bytes);
         }
     }
 
     fn fail(&mut self, error: &Error) {
-        self.shared.stop(error.message.clone());
+        self.intake.stop(error.message.clone());
         for (_, reply) in self.syncs_waiting.drain(..) {
-            let _ = reply.send(Err(self.shared.stopped_error()));
+            let _ = reply.send(Err(self.state.stopped_error()));
         }
         for (_, reply) in self.purges_waiting.drain(..) {
-            let _ = reply.send(Err(self.shared.stopped_error()));
+            let _ = reply.send(Err(self.state.stopped_error()));
         }
         for (_, reply) in self.room_waiting.drain(..) {
-            let _ = reply.send(Err(self.shared.stopped_error()));
+            let _ = reply.send(Err(self.state.stopped_error()));
         }
     }
 
     /// Begins the flush for syncs whose entries are all written, unless another is under way: what was written since that
     /// began is not flushed by it.
     fn serve_syncs(&mut self) {
-        if self.shared.stopped().is_some() {
+        if self.state.stopped().is_some() {
             for (_, reply) in self.syncs_waiting.drain(..) {
-                let _ = reply.send(Err(self.shared.stopped_error()));
+                let _ = reply.send(Err(self.state.stopped_error()));
             }
             return;
         }
         if !self.flushing.is_empty() {
             return;
         }
-        let written = self.shared.written.load(Ordering::Acquire);
+        let written = self.state.progress.written.load(Ordering::Acquire);
         let due = self.syncs_waiting.extract_if(.., |(sequence, _)| *sequence <= written);
         self.syncs_due.extend(due.map(|(_, reply)| reply));
         if !self.syncs_due.is_empty() {
@@ -415,7 +436,7 @@ impl Writer {
             return;
         }
         self.flushed_at = Instant::now();
-        if self.shared.written.load(Ordering::Acquire) > self.shared.flushed.load(Ordering::Acquire) {
+        if self.state.progress.written.load(Ordering::Acquire) > self.state.progress.flushed.load(Ordering::Acquire) {
             self.begin_flush();
         }
     }
@@ -423,8 +444,8 @@ impl Writer {
     /// Flushes beside appends, and answers the syncs that are due when that is done.
     fn begin_flush(&mut self) {
         self.flushed_at = Instant::now();
-        let (shared, replies) = (Arc::clone(&self.shared), std::mem::take(&mut self.syncs_due));
-        self.flushing.spawn(async move { Flushed { result: shared.flush().await, replies } });
+        let (state, replies) = (Arc::clone(&self.state), std::mem::take(&mut self.syncs_due));
+        self.flushing.spawn(async move { Flushed { result: state.flush().await, replies } });
     }
 
     fn flush_ended(&mut self, ended: Result<Flushed, JoinError>) {
@@ -450,13 +471,13 @@ impl Writer {
 
     /// Starts a checkpoint where enough was appended since the last, or one was asked for.
     async fn checkpoint_if_due(&mut self) {
-        if self.shared.stopped().is_some() {
+        if self.state.stopped().is_some() {
             for reply in self.checkpoints_asked.drain(..) {
-                let _ = reply.send(Err(self.shared.stopped_error()));
+                let _ = reply.send(Err(self.state.stopped_error()));
             }
             return;
         }
-        let index_bytes = self.shared.index.bytes();
+        let index_bytes = self.state.index.bytes();
         let bytes_due = (index_bytes * CHECKPOINT_INDEX_FACTOR).clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX);
         let due = self.appended_bytes >= bytes_due
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
@@ -472,9 +493,9 @@ impl Writer {
         }
         // It may be on its way into the area that is written next.
         self.end_hot().await;
-        let shared = Arc::clone(&self.shared);
+        let checkpoints = self.checkpoints.clone();
         let (position, purge_end) = (self.position, self.purge_end);
-        let last_sequence = shared.written.load(Ordering::Acquire);
+        let last_sequence = self.state.progress.written.load(Ordering::Acquire);
         self.checkpoint_number += 1;
         let number = self.checkpoint_number;
         self.appended_bytes = 0;
@@ -482,13 +503,13 @@ impl Writer {
         self.appended_records = 0;
         self.checkpoint_waiting = std::mem::take(&mut self.checkpoints_asked);
         self.checkpoint =
-            Some(task(async move { write_checkpoint(&shared, number, position, last_sequence, purge_end).await }));
+            Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
     }
 
     /// Waits until a checkpoint has what was found of a log that a crash had cut: what it lacks is looked for in the last two segments
     /// alone, so before there is another, later recoveries must not need to.
     pub(super) async fn settle_cut(&mut self) {
-        while self.is_cut && self.shared.stopped().is_none() {
+        while self.is_cut && self.state.stopped().is_none() {
             self.checkpoint_if_due().await;
             if let Some(task) = self.checkpoint.as_mut() {
                 let ended = task.await;
@@ -503,19 +524,20 @@ impl Writer {
             return;
         }
         self.hot_at = Instant::now();
-        let inserted_bytes = self.shared.memory.inserted_bytes();
-        let is_changed = inserted_bytes - self.hot_inserted_bytes >= self.shared.memory.capacity() / HOT_SHARE;
+        let inserted_bytes = self.state.memory.inserted_bytes();
+        let is_changed = inserted_bytes - self.hot_inserted_bytes >= self.state.memory.capacity() / HOT_SHARE;
         let is_busy = self.checkpoint.is_some() || self.hot.as_ref().is_some_and(|task| !task.is_finished());
         let is_warm = self.warming.as_ref().is_none_or(AbortOnDropHandle::is_finished);
         let Some(header) = self.newest_checkpoint.filter(|_| is_changed && !is_busy && is_warm) else { return };
-        if self.shared.stopped().is_some() {
+        if self.state.stopped().is_some() {
             return;
         }
         self.hot_inserted_bytes = inserted_bytes;
-        let shared = Arc::clone(&self.shared);
+        let checkpoints = self.checkpoints.clone();
         self.hot = Some(task(async move {
-            if let Err(error) = rewrite_hot(&shared, &header).await {
-                shared.note(format!("{}: the hot list is not written: {error}", shared.device.spec()));
+            if let Err(error) = rewrite_hot(&checkpoints, &header).await {
+                let span = &checkpoints.state.span;
+                span.note(format!("{}: the hot list is not written: {error}", span.device.spec()));
             }
         }));
     }
@@ -535,10 +557,10 @@ impl Writer {
                     Some(header) => {
                         self.newest_checkpoint = Some(header);
                         self.hot_at = Instant::now();
-                        self.hot_inserted_bytes = self.shared.memory.inserted_bytes();
+                        self.hot_inserted_bytes = self.state.memory.inserted_bytes();
                     }
                     None => self
-                        .shared
+                        .span
                         .note("the index does not fit its checkpoint area; a restart will scan the store".into()),
                 }
                 Ok(())
@@ -560,20 +582,20 @@ impl Writer {
         let has_missed = change.membership.number > self.membership.number + 1;
         let is_return =
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
-        let since = if is_return { self.shared.draw() } else { self.membership.since };
+        let since = if is_return { self.state.draw() } else { self.membership.since };
         let membership = Membership { since, ..change.membership };
-        let state = State { life: self.life + 1, is_clean: false, membership };
-        let result = match self.shared.stopped() {
-            Some(_) => Err(self.shared.stopped_error()),
-            None => match write_state(&self.shared.device, &self.shared.layout, &state).await {
-                Ok(()) => self.shared.flush().await,
+        let state = StateSlot { life: self.life + 1, is_clean: false, membership };
+        let result = match self.state.stopped() {
+            Some(_) => Err(self.state.stopped_error()),
+            None => match write_state(&self.span.device, &self.span.layout, &state).await {
+                Ok(()) => self.state.flush().await,
                 Err(error) => Err(error),
             },
         };
         match &result {
             Ok(()) => {
                 (self.life, self.membership) = (state.life, membership);
-                self.shared.since.store(since, Ordering::Release);
+                self.state.progress.since.store(since, Ordering::Release);
             }
             Err(error) => self.fail(error),
         }
@@ -583,20 +605,20 @@ impl Writer {
     /// Writes everything that waits, a checkpoint and the clean mark.
     async fn close(&mut self) -> Result<(), Error> {
         // What is accepted before is written.
-        self.shared.queue.refuse_more();
+        self.intake.queue.refuse_more();
         self.end_harvest().await;
         self.names.shutdown().await;
         if let Some(task) = self.warming.take() {
             // What it has not done goes into the hot list.
-            self.shared.warm_list.known().await;
+            self.checkpoints.warm_list.known().await;
             task.abort();
             let _ = task.await;
         }
-        while self.shared.stopped().is_none() {
+        while self.state.stopped().is_none() {
             if let Err(error) = self.serve_purges().await {
                 self.fail(&error);
             }
-            if self.shared.queue.backlog().1.is_some() && self.may_append() {
+            if self.intake.queue.backlog().1.is_some() && self.may_append() {
                 if let Err(error) = self.append().await {
                     self.fail(&error);
                 }
@@ -614,16 +636,16 @@ impl Writer {
             let _ = task.await;
         }
         self.end_hot().await;
-        if self.shared.stopped().is_some() {
-            return Err(self.shared.stopped_error());
+        if self.state.stopped().is_some() {
+            return Err(self.state.stopped_error());
         }
-        let last_sequence = self.shared.written.load(Ordering::Acquire);
+        let last_sequence = self.state.progress.written.load(Ordering::Acquire);
         let number = self.checkpoint_number + 1;
-        write_checkpoint(&self.shared, number, self.position, last_sequence, self.purge_end).await?;
-        let state = State { life: self.life, is_clean: true, membership: self.membership };
-        write_state(&self.shared.device, &self.shared.layout, &state).await?;
-        self.shared.flush().await?;
-        self.shared.stop("it was closed");
+        write_checkpoint(&self.checkpoints, number, self.position, last_sequence, self.purge_end).await?;
+        let state = StateSlot { life: self.life, is_clean: true, membership: self.membership };
+        write_state(&self.span.device, &self.span.layout, &state).await?;
+        self.state.flush().await?;
+        self.intake.stop("it was closed");
         Ok(())
     }
 }

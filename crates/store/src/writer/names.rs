@@ -13,9 +13,9 @@ use super::Writer;
 use crate::checkpoint::LogPosition;
 use crate::format::COUNTER_MAX;
 use crate::log::{Care, SegmentReader};
-use crate::names::MARGIN_SEGMENTS;
+use crate::names::{MARGIN_SEGMENTS, Names};
 use crate::planted::{Bug, planted};
-use crate::shared::Shared;
+use crate::span::Span;
 
 /// A device that remembers whether an operation failed.
 struct Watched {
@@ -49,46 +49,46 @@ impl Filter for Watched {
 impl Writer {
     /// Begins to read names, once `begin` says something or is dropped.
     pub(super) fn read_names(&mut self, begin: oneshot::Receiver<()>) {
-        let (shared, position) = (Arc::clone(&self.shared), self.position);
+        let (span, names, position) = (Arc::clone(&self.span), Arc::clone(&self.state.names), self.position);
         self.names.spawn(async move {
             let _ = begin.await;
-            read_names(&shared, position).await;
+            read_names(&span, &names, position).await;
         });
     }
 }
 
 /// Notes the names of all that was written before `position` and may be found by a scan.
-async fn read_names(shared: &Shared, position: LogPosition) {
+async fn read_names(span: &Span, names: &Names, position: LogPosition) {
     if planted(Bug::NamesNotRead) {
-        return shared.names.are_read(0);
+        return names.are_read(0);
     }
-    let layout = &shared.layout;
+    let layout = &span.layout;
     let tail = layout.tail(position.incarnation);
     let mut damaged_through = 0;
     for incarnation in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.incarnation {
         // Behind damage of a whole segment the log may have gone on before: a scan would begin with that.
-        let found = SegmentReader::new(&shared.device, layout, incarnation).find_incarnation().await;
+        let found = SegmentReader::new(&span.device, layout, incarnation).find_incarnation().await;
         let beyond = found.filter(|&found| found > incarnation && incarnation >= tail && found <= COUNTER_MAX);
         damaged_through = damaged_through.max(beyond.unwrap_or(0));
-        let is_whole = read_segment(shared, incarnation, position).await;
+        let is_whole = read_segment(span, names, incarnation, position).await;
         // What is left of segments that are partly overwritten has gaps.
         if !is_whole && incarnation >= tail {
             damaged_through = damaged_through.max(incarnation);
         }
         tokio::task::yield_now().await;
     }
-    shared.names.are_read(damaged_through);
+    names.are_read(damaged_through);
 }
 
 /// Notes the names in a segment; whether these are all.
-async fn read_segment(shared: &Shared, incarnation: u64, position: LogPosition) -> bool {
+async fn read_segment(span: &Span, names: &Names, incarnation: u64, position: LogPosition) -> bool {
     let has_failed = Arc::new(AtomicBool::new(false));
-    let watched = Watched { device: Arc::clone(&shared.device), has_failed: Arc::clone(&has_failed) };
+    let watched = Watched { device: Arc::clone(&span.device), has_failed: Arc::clone(&has_failed) };
     let watched: SharedDevice = Arc::new(watched);
     let is_last = incarnation == position.incarnation;
-    let end = if is_last { position.offset } else { shared.layout.segment_bytes };
-    let mut reader = SegmentReader::new(&watched, &shared.layout, incarnation).until(end);
-    let note = |record: crate::log::LoggedRecord| shared.names.note_at(record.primary_hash, incarnation);
+    let end = if is_last { position.offset } else { span.layout.segment_bytes };
+    let mut reader = SegmentReader::new(&watched, &span.layout, incarnation).until(end);
+    let note = |record: crate::log::LoggedRecord| names.note_at(record.primary_hash, incarnation);
     let scanned = reader.scan(0, 0, Care::Search, note).await;
     // An append that is not believed, with nothing behind it, looks like the end.
     let rest = reader.units_from(scanned.end).await;

@@ -3,7 +3,6 @@
 //! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Writer;
 use crate::entry::{Entry, Piece};
@@ -11,8 +10,8 @@ use crate::index::Location;
 use crate::planted::{Bug, planted};
 use crate::purges::Verdict;
 use crate::queue::Unwritten;
+use crate::record::{Found, read_record};
 use crate::replay::{SUSPECTS_MAX, Suspect};
-use crate::shared::Found;
 use crate::twins::Version;
 
 /// Suspects that are compared at once.
@@ -29,37 +28,34 @@ impl Writer {
             }
             admitted.push(entry);
         }
-        self.shared.memory.admit(&admitted);
-        purged.iter().for_each(|entry| self.shared.memory.remove_same(entry));
+        self.state.memory.admit(&admitted);
+        purged.iter().for_each(|entry| self.state.memory.remove_same(entry));
     }
 
     /// Returns what memory gives to its policy, and what purges say of it.
     fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
-        let shared = &self.shared;
+        let state = &self.state;
         let entry = &item.entry;
         if let Some(from) = item.moved_from {
             self.publish_moved(entry, from, location);
-            if !self.shared.admission.is_open() {
-                self.shared.admission.doubt.move_ends(entry.hash);
+            if !self.intake.admission.is_open() {
+                self.intake.admission.doubt.move_ends(entry.hash);
             }
             return None;
         }
         // What is purged is found all the same: until the purge is durable, it is what hides what it replaced.
-        let verdict = shared.verdict(entry);
+        let verdict = state.verdict(entry);
         if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
-            shared.memory.drop_unwritten(entry);
+            state.memory.drop_unwritten(entry);
             return None;
         }
         let known = item.previous.as_ref().and_then(|previous| previous.location());
-        let older = if matches!(entry.piece, Piece::Fragment { .. }) {
-            Vec::new()
-        } else {
-            shared.index.candidates(entry.hash)
-        };
-        shared.index.insert(entry.hash, location);
+        let older =
+            if matches!(entry.piece, Piece::Fragment { .. }) { Vec::new() } else { state.index.candidates(entry.hash) };
+        state.index.insert(entry.hash, location);
         for older in older {
             if known.is_some_and(|known| known.unit == older.unit) {
-                shared.index.remove(entry.hash, older);
+                state.index.remove(entry.hash, older);
             } else if older.unit != location.unit && self.suspects.len() < SUSPECTS_MAX {
                 self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
             }
@@ -68,35 +64,35 @@ impl Writer {
         // must not uncover is out of it or behind it.
         entry.set_location(location);
         if entry.was_asked_for() {
-            shared.marks.set(location);
+            state.marks.set(location);
         }
         Some((item.entry, verdict))
     }
 
     /// Makes an entry that was written anew findable at its new place, unless it has been purged or replaced since.
     fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
-        let shared = &self.shared;
-        let alone = shared.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit);
-        let outdated = shared.is_purged(entry) || shared.memory.has_other_version(entry);
+        let (span, state) = (&self.span, &self.state);
+        let alone = state.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit);
+        let outdated = state.is_purged(entry) || state.memory.has_other_version(entry);
         if (outdated || !alone) && !planted(Bug::ReinsertionIgnoresReplacement) {
             return;
         }
-        shared.index.insert(entry.hash, to);
-        shared.index.remove(entry.hash, from);
-        let incarnation = shared.incarnation_at(to, shared.head.load(Ordering::Acquire));
-        shared.twins.note(&Version { hash: entry.hash, generation: entry.generation, location: to, incarnation });
-        shared.memory.relocate(entry.hash, from, to);
+        state.index.insert(entry.hash, to);
+        state.index.remove(entry.hash, from);
+        let incarnation = span.incarnation_at(to, span.head());
+        self.lookup.twins.note(&Version { hash: entry.hash, generation: entry.generation, location: to, incarnation });
+        state.memory.relocate(entry.hash, from, to);
     }
 
     /// Reads some suspects and removes those that are older versions of the same key.
     pub(super) async fn compare_suspects(&mut self) {
         let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
         for suspect in self.suspects.split_off(from) {
-            if !self.shared.index.contains(suspect.hash, suspect.newer) {
+            if !self.state.index.contains(suspect.hash, suspect.newer) {
                 continue;
             }
-            if let Found::Entry(_) = self.shared.read_record(suspect.hash, None, suspect.older).await {
-                self.shared.index.remove(suspect.hash, suspect.older);
+            if let Found::Entry(_) = read_record(&self.state, suspect.hash, None, suspect.older).await {
+                self.state.index.remove(suspect.hash, suspect.older);
             }
         }
     }

@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind};
 use crate::format::{BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, PurgeRecord};
 use crate::planted::{Bug, planted};
 use crate::purge_log::PurgeLog;
-use crate::shared::Shared;
 use crate::stat::Counters;
+use crate::state::State;
 
 /// A purge waits at most so long for fills that keep others from being forgotten, …
 const FILLS_WAIT: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ impl Writer {
             match self.commands.try_recv() {
                 Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
                 Ok(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
-                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.shared.queue.last_sequence(), reply)),
+                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
                 Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                 Ok(Command::Membership(change)) => self.membership_changes.push(change),
                 // Closing comes after the purges that were gathered.
@@ -57,10 +57,10 @@ impl Writer {
         if self.purges_waiting.is_empty() || !self.purging.is_empty() {
             return Ok(());
         }
-        if self.shared.stopped().is_some() {
-            return Err(self.shared.stopped_error());
+        if self.state.stopped().is_some() {
+            return Err(self.state.stopped_error());
         }
-        let Some(mut log) = self.purge_log.take() else { return Err(self.shared.stopped_error()) };
+        let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
         let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
         // The lists of the purges before: mostly it is one purge, and lists for it would be the larger part of what it allocates.
         let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
@@ -72,9 +72,9 @@ impl Writer {
         if planted(Bug::PurgeOfManyUnlogged) && records.len() > 8 {
             records.pop();
         }
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         self.purging.spawn(async move {
-            let result = write_purges(&shared, &mut log, &records).await;
+            let result = write_purges(&state, &mut log, &records).await;
             PurgesWritten { log, records, replies, result }
         });
         Ok(())
@@ -89,9 +89,9 @@ impl Writer {
         };
         match &result {
             Ok(()) => {
-                self.shared.admission.doubt.purges_are_durable(replies.len() as u64);
+                self.intake.admission.doubt.purges_are_durable(replies.len() as u64);
                 self.purge_end = log.end();
-                self.shared.purge_number.store(log.order().number, Ordering::Release);
+                self.state.progress.purge_number.store(log.order().number, Ordering::Release);
             }
             Err(error) => self.fail(error),
         }
@@ -122,20 +122,20 @@ impl Writer {
         if self.room_at.is_none_or(|at| at > Instant::now()) {
             return Ok(());
         }
-        let shared = Arc::clone(&self.shared);
-        if shared.stopped().is_some() {
+        let (state, puts) = (Arc::clone(&self.state), Arc::clone(&self.puts));
+        if state.stopped().is_some() {
             self.room_at = None;
-            return Err(shared.stopped_error());
+            return Err(state.stopped_error());
         }
         self.retire_purges();
-        let most = shared.purge_rules_max;
-        if (shared.purges.len() as u64) < most {
+        let most = puts.purge_rules_max;
+        if (state.purges.len() as u64) < most {
             self.room_at = None;
             self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Ok(()))));
             return Ok(());
         }
         // What fills keep is not forgotten however much is reclaimed.
-        let kept = shared.purges.count_from(shared.fills.generation_min()) as u64;
+        let kept = state.purges.count_from(puts.fills.generation_min()) as u64;
         if kept >= most {
             self.room_at = Some(Instant::now() + FILLS_STEP);
             let error = self.too_many_purges(kept);
@@ -143,7 +143,7 @@ impl Writer {
             for (_, reply) in self.room_waiting.extract_if(.., due) {
                 let _ = reply.send(Err(error.clone()));
             }
-        } else if shared.queue.backlog().1.is_some() {
+        } else if self.intake.queue.backlog().1.is_some() {
             // What waits has to come to lie where rules say that it does: a segment is opened only for what comes later.
             if !self.append().await?
                 && let Some(written) = self.in_flight.next().await
@@ -155,7 +155,7 @@ impl Writer {
             self.read_tables_ahead();
             self.begin_harvest();
             self.start(Vec::new(), self.appended_sequence).await;
-            Counters::add(&shared.counters.purge_segments_reclaimed, 1);
+            Counters::add(&self.span.counters.purge_segments_reclaimed, 1);
             self.room_at = Some(Instant::now());
         }
         if self.room_waiting.is_empty() {
@@ -165,7 +165,7 @@ impl Writer {
     }
 
     fn too_many_purges(&self, kept: u64) -> Error {
-        let (spec, most) = (self.shared.device.spec(), self.shared.purge_rules_max);
+        let (spec, most) = (self.span.device.spec(), self.puts.purge_rules_max);
         Error::new(
             ErrorKind::Busy,
             format!(
@@ -177,19 +177,19 @@ impl Writer {
 }
 
 /// Writes one block of records and flushes it, in a new lap where this one is full.
-async fn write_purges(shared: &Shared, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
+async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
     if log.is_full() {
-        log.compact(&shared.purges).await?;
-        Counters::add(&shared.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));
-        Counters::add(&shared.counters.flushes, 1);
+        log.compact(&state.purges).await?;
+        Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));
+        Counters::add(&state.span.counters.flushes, 1);
     }
     // What was written before the flush begins is flushed with it.
-    let written = shared.written.load(Ordering::Acquire);
+    let written = state.progress.written.load(Ordering::Acquire);
     let result = log.commit(records).await;
-    Counters::add(&shared.counters.metadata_bytes, 2 * BLOCK_BYTES);
-    Counters::add(&shared.counters.flushes, 1);
+    Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES);
+    Counters::add(&state.span.counters.flushes, 1);
     if result.is_ok() {
-        shared.flushed.fetch_max(written, Ordering::AcqRel);
+        state.progress.flushed.fetch_max(written, Ordering::AcqRel);
     }
     result
 }
