@@ -5,17 +5,18 @@
 use nectary_block::SharedDevice;
 
 use crate::checkpoint;
+use crate::disk::segment::{Care, SegmentReader};
 use crate::error::Error;
+use crate::format::Location;
+use crate::format::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
 use crate::format::{Append, BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, Place, Record};
-use crate::index::{Index, Kept, Location};
-use crate::key::KeyHash;
-use crate::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
-use crate::loading::{Loading, Rest};
-use crate::log::{Care, SegmentReader};
-use crate::purge_log::PurgeLog;
-use crate::purges::PurgeTable;
-use crate::recovery;
-use crate::replay::Replay;
+use crate::index::{Index, Kept};
+use crate::names::key::KeyHash;
+use crate::purge::log::PurgeLog;
+use crate::purge::rules::PurgeTable;
+use crate::recover as recovery;
+use crate::recover::loading::{Loading, Rest};
+use crate::recover::replay::Replay;
 
 /// The identity of the span. Units must carry it to be believed.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;

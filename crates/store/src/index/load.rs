@@ -7,11 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{
-    DISTANCE_MASK, DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, UNIT_BITS, UNIT_MASK, class_units, distance_of,
-    location_of, slots_bytes,
-};
+use super::{DISTANCE_MASK, DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, distance_of, location_of, slots_bytes};
 use crate::format::UNIT_BYTES;
+use crate::format::location::{UNIT_BITS, UNIT_MASK, class_units};
 use crate::planted::{Bug, planted};
 
 /// Which places a checkpoint may lead to.
@@ -139,8 +137,8 @@ impl Index {
 mod tests {
     use super::super::REACH;
     use super::*;
-    use crate::index::Location;
-    use crate::key::KeyHash;
+    use crate::format::Location;
+    use crate::names::key::KeyHash;
 
     const UNITS: u64 = 1000;
 

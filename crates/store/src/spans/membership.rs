@@ -8,7 +8,7 @@
 //! Each open makes two changes before it serves. So a span that knows neither was put back as it was in an earlier life, and what it holds
 //! may have been purged or replaced since. One that was put back as it was in this life is told by its purges (`open`).
 
-use crate::recovery::Membership;
+use crate::recover::Membership;
 
 /// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be known.
 ///

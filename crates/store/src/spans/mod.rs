@@ -35,19 +35,20 @@ use futures_util::future::join_all;
 use nectary_block::SharedDevice;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::check::CheckReport;
+use crate::api::check::CheckReport;
+use crate::api::purging::Turn;
+use crate::api::stat::{SpanStat, Stat};
+use crate::api::store::Store;
+use crate::counters::Sequence;
 use crate::error::Error;
-use crate::fill::FillRole;
-use crate::key::KeyRef;
-use crate::layout::{Member, SPANS_MAX};
-use crate::object::Object;
+use crate::format::layout::{Member, SPANS_MAX};
+use crate::get::object::Object;
+use crate::names::key::KeyRef;
 use crate::planted::{Bug, planted};
-use crate::purge_log::PurgeOrder;
-use crate::purging::Turn;
+use crate::purge::log::PurgeOrder;
+use crate::put::fill::FillRole;
 use crate::random::random_u64;
-use crate::recovery::Membership;
-use crate::stat::{Sequence, SpanStat, Stat};
-use crate::store::Store;
+use crate::recover::Membership;
 
 use placement::Placement;
 

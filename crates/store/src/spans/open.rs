@@ -12,16 +12,16 @@ use nectary_block::SharedDevice;
 use super::membership::{self, believed, last_in_force};
 use super::placement::Placement;
 use super::{Inner, Span, SpanDevice, Spans};
+use crate::api::options::{CreateOptions, OpenOptions};
+use crate::api::store::Store;
 use crate::error::{Error, ErrorKind};
 use crate::format::PurgeRecord;
-use crate::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
-use crate::options::{CreateOptions, OpenOptions};
+use crate::format::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
 use crate::planted::{Bug, planted};
-use crate::purge_log::{self, PurgeLog, PurgeOrder};
-use crate::purges::all_record;
+use crate::purge::log::{self as purge_log, PurgeLog, PurgeOrder};
+use crate::purge::rules::all_record;
 use crate::random::random_u64s;
-use crate::recovery::{self, Membership, SpanPurges};
-use crate::store::Store;
+use crate::recover::{self as recovery, Membership, SpanPurges};
 
 /// What was found on a device.
 enum Found {

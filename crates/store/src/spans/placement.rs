@@ -6,7 +6,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::layout::Member;
+use crate::format::layout::Member;
 
 /// The order of spans for each key.
 pub(super) struct Placement {

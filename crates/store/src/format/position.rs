@@ -1,0 +1,29 @@
+//! Positions: in the log of segments, in the purge log, and in the order of sequences.
+//!
+//! Owns: what they are made of and how they are compared.
+
+/// A position in the log: everything before it is in the checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct LogPosition {
+    /// The segment incarnation.
+    pub incarnation: u64,
+    /// Bytes from that segment's start.
+    pub offset: u64,
+}
+
+/// How far the purge log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct LogEnd {
+    /// The lap.
+    pub lap: u64,
+    /// Durable blocks of it.
+    pub blocks: u32,
+}
+
+/// The clock of a life starts at the life times two to the power of this.
+pub const LIFE_SHIFT: u32 = 40;
+
+/// The life that drew a sequence.
+pub fn life_of(sequence: u64) -> u64 {
+    sequence >> LIFE_SHIFT
+}

@@ -1,0 +1,215 @@
+//! The order in which the records of an append lie: what hints tie together side by side, in as few clusters as may be.
+//!
+//! Owns: that order, and the number that says which neighbours are tied. Leaves to others: which records an append has
+//! (`pack`: always the next ones by sequence), so that what is promised of sequences does not depend on hints.
+//!
+//! # How
+//! A cluster is an aligned window of a segment: what one read brings. A *group* is an object (the seed) and what hints tie
+//! to it. Groups are laid down in the order in which their first objects came, or from the other end; one that does not fit
+//! into the rest of a cluster waits while a later one does, up to [`LOOKAHEAD`] groups. Nothing is padded: where none fits,
+//! the group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
+
+use crate::locality::hints::HintId;
+use crate::names::key::Hashed;
+
+/// Groups that are tried for the rest of a cluster.
+const LOOKAHEAD: usize = 64;
+/// A record of more than this share of a cluster is never read with it.
+const LONG_SHARE: u64 = 2;
+
+/// From which end of what waits clusters are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PackEnd {
+    /// What has waited longest first.
+    #[default]
+    Cold,
+    /// What came last first.
+    Hot,
+}
+
+/// What is known of a record to be placed.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece {
+    /// Its own id; none where it is no whole object.
+    pub id: Option<HintId>,
+    /// What ties it to others.
+    pub tie: Option<Tie>,
+    /// Its length with padding.
+    pub bytes: u64,
+}
+
+/// What ties records together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tie {
+    /// They belong to this object.
+    Seed(HintId),
+    /// They lay in the same group before they were written anew.
+    Former(u16),
+}
+
+/// Where a record goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Which of the pieces.
+    pub index: usize,
+    /// The number that the tied records of a neighbourhood share; 0 of one that is tied to none.
+    pub cluster: u16,
+}
+
+struct Group {
+    /// The seed's versions, then what is tied to it; versions of one object in the order in which they came.
+    members: Vec<usize>,
+    seeds: usize,
+    bytes: u64,
+}
+
+/// Orders pieces, which come by sequence, for an append whose first record stands at `position` of its segment.
+///
+/// `cluster_bytes` of 0 leaves the order as it is. `number` differs from append to append.
+pub fn arrange(pieces: &[Piece], position: u64, cluster_bytes: u64, end: PackEnd, number: u64) -> Vec<Placed> {
+    let mut placed = Vec::with_capacity(pieces.len());
+    if cluster_bytes == 0 {
+        placed.extend((0..pieces.len()).map(|index| Placed { index, cluster: 0 }));
+        return placed;
+    }
+    let (mut groups, last) = groups_of(pieces, cluster_bytes);
+    if end == PackEnd::Hot {
+        groups.reverse();
+    }
+    let mut waiting: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
+    let (mut first, mut count, mut position) = (0, 0u64, position);
+    while first < waiting.len() {
+        let room = cluster_bytes - position % cluster_bytes;
+        let fits = |slot: &Option<Group>| slot.as_ref().is_some_and(|group| group.bytes <= room);
+        let next = waiting[first..].iter().take(LOOKAHEAD).position(fits).unwrap_or(0);
+        if let Some(group) = waiting[first + next].take() {
+            count += 1;
+            let tied = group.members.len() > 1;
+            let cluster = if tied { 1 + (number.wrapping_add(count) % u64::from(u16::MAX)) as u16 } else { 0 };
+            position += group.bytes;
+            placed.extend(group.members.into_iter().map(|index| Placed { index, cluster }));
+        }
+        while first < waiting.len() && waiting[first].is_none() {
+            first += 1;
+        }
+    }
+    placed.extend(last.into_iter().map(|index| Placed { index, cluster: 0 }));
+    placed
+}
+
+/// The groups in the order of their first members, and what is in none because it is long or no whole object.
+fn groups_of(pieces: &[Piece], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
+    let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = pieces
+        .iter()
+        .filter_map(|piece| match piece.tie {
+            Some(Tie::Seed(seed)) => Some(seed),
+            _ => None,
+        })
+        .collect();
+    let mut groups: Vec<Group> = Vec::new();
+    let mut by_tie: HashMap<Tie, usize, BuildHasherDefault<Hashed>> = HashMap::default();
+    by_tie.reserve(pieces.len());
+    let mut last = Vec::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        let Some(id) = piece.id.filter(|_| piece.bytes <= cluster_bytes / LONG_SHARE) else {
+            last.push(index);
+            continue;
+        };
+        // What others belong to is a seed, whatever it belongs to itself: groups are one level deep.
+        let tie = match piece.tie {
+            Some(tie) if !seeds.contains(&id) => tie,
+            _ => Tie::Seed(id),
+        };
+        let group = *by_tie.entry(tie).or_insert_with(|| {
+            groups.push(Group { members: Vec::new(), seeds: 0, bytes: 0 });
+            groups.len() - 1
+        });
+        let group = &mut groups[group];
+        if tie == Tie::Seed(id) {
+            group.members.insert(group.seeds, index);
+            group.seeds += 1;
+        } else {
+            group.members.push(index);
+        }
+        group.bytes += piece.bytes;
+    }
+    (groups, last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::key::PrimaryHash;
+
+    fn id(number: u32) -> HintId {
+        HintId::of(PrimaryHash(number.into()))
+    }
+
+    fn piece(number: u32, seed: Option<u32>, bytes: u64) -> Piece {
+        Piece { id: Some(id(number)), tie: seed.map(|seed| Tie::Seed(id(seed))), bytes }
+    }
+
+    fn order(placed: &[Placed]) -> Vec<usize> {
+        placed.iter().map(|placed| placed.index).collect()
+    }
+
+    #[test]
+    fn what_is_tied_lies_side_by_side_behind_its_seed_and_shares_a_number() {
+        let pieces = [
+            piece(1, None, 1024),
+            piece(2, Some(9), 1024),
+            piece(3, Some(1), 1024),
+            piece(9, None, 1024),
+            piece(4, Some(1), 1024),
+            piece(5, None, 1024),
+        ];
+        let placed = arrange(&pieces, 0, 65536, PackEnd::Cold, 7);
+        assert_eq!(order(&placed), [0, 2, 4, 3, 1, 5]);
+        let numbers: Vec<u16> = placed.iter().map(|placed| placed.cluster).collect();
+        assert!(numbers[0] != 0 && numbers[0] == numbers[1] && numbers[1] == numbers[2]);
+        assert!(numbers[3] != 0 && numbers[3] == numbers[4] && numbers[3] != numbers[0]);
+        assert_eq!(numbers[5], 0);
+        assert_eq!(order(&arrange(&pieces, 0, 65536, PackEnd::Hot, 7)), [5, 3, 1, 0, 2, 4]);
+        assert_eq!(order(&arrange(&pieces, 0, 0, PackEnd::Cold, 7)), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_group_that_does_not_fit_waits_while_another_does_and_straddles_where_none_does() {
+        let pieces = [piece(1, None, 1024), piece(2, None, 2000), piece(3, None, 512)];
+        assert_eq!(order(&arrange(&pieces, 8192 - 1600, 8192, PackEnd::Cold, 0)), [0, 2, 1]);
+        assert_eq!(order(&arrange(&pieces[1..2], 8192 - 64, 8192, PackEnd::Cold, 0)), [0]);
+    }
+
+    #[test]
+    fn long_records_and_fragments_come_last_and_each_piece_once_whatever_the_hints() {
+        let mut random = 1u64;
+        for count in 0..200 {
+            let pieces: Vec<Piece> = (0..count)
+                .map(|number| {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let draw = (random >> 33) as u32;
+                    let seed = draw.is_multiple_of(3).then_some(draw / 3 % 40);
+                    let mut piece = piece(number % 40, seed, u64::from(draw % 50_000));
+                    if draw.is_multiple_of(7) {
+                        piece.id = None;
+                    }
+                    if draw.is_multiple_of(11) {
+                        piece.tie = Some(Tie::Former((draw % 5) as u16));
+                    }
+                    piece
+                })
+                .collect();
+            for end in [PackEnd::Cold, PackEnd::Hot] {
+                let placed = arrange(&pieces, 300 * 64, 65536, end, u64::MAX);
+                let mut indices = order(&placed);
+                let short = |index: &usize| pieces[*index].id.is_some() && pieces[*index].bytes <= 32768;
+                assert!(indices.is_sorted_by_key(|index| !short(index)));
+                indices.sort_unstable();
+                assert!(indices.into_iter().eq(0..pieces.len()));
+            }
+        }
+    }
+}
