@@ -83,7 +83,7 @@ impl Store {
         let created_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
         let hash_seed = member.hash_seed().unwrap_or_else(&mut random);
         let planned = Layout::plan(size, options.segment_bytes, identity, hash_seed, created_s)
-            .map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
+            .map_err(|error| error.at(&spec))?;
         let layout = Layout { member, ..planned };
         // The old superblocks go first, so that a half-made store is not taken for the old one.
         for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
@@ -144,7 +144,7 @@ impl Store {
         purges: SpanPurges,
     ) -> Result<Store, Error> {
         let spec = device.spec();
-        options.check().map_err(|error| Error::new(error.kind, format!("{spec}: {}", error.message)))?;
+        options.check().map_err(|error| error.at(&spec))?;
         if device.geometry().size_bytes < layout.span_bytes {
             // A file that was cut: what is gone reads as zeroes from now on, and costs the objects that were there.
             device.grow(layout.span_bytes).await.map_err(|error| {

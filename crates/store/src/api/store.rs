@@ -103,22 +103,30 @@ impl Store {
     /// Finds an object in memory or on disk.
     ///
     /// What it returns are exactly the bytes of one completed put of this key that no purge had killed when this was
-    /// called. Damage is a counted miss. *Cost*: at most one read, and one more for each fragment as it is read.
+    /// called. Damage is a counted miss, and so is a read that the device failed: [`try_get`](Store::try_get) tells that from
+    /// a miss. *Cost*: at most one read, and one more for each fragment as it is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+        self.try_get(key).await.ok().flatten()
+    }
+
+    /// The same. *Errors*: the device failed the read, so that nobody knows whether there is such an object; the error has
+    /// what the device said. It counts as a miss and among `device_read_errors`.
+    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
         let lookup = self.lookup();
         let found = match lookup.find_resident(key) {
             Resident::Live(entry) => {
                 lookup.intake.note_hit(&entry);
-                Some(entry)
+                Ok(Some(entry))
             }
             Resident::Absent if key.is_bounded() => lookup.find_on_disk(lookup.span.hash(key).1, Some(key)).await,
-            Resident::Purged | Resident::Absent => None,
+            Resident::Purged | Resident::Absent => Ok(None),
         };
-        if let Some(object) = found.map(|entry| Object::new(entry, lookup)).filter(|object| self.is_complete(object)) {
-            return Some(object);
+        let object = found.map(|entry| entry.map(|entry| Object::new(entry, lookup)));
+        let object = object.map(|object| object.filter(|object| self.is_complete(object)));
+        if !matches!(object, Ok(Some(_))) {
+            Counters::add(&lookup.span.counters.misses, 1);
         }
-        Counters::add(&lookup.span.counters.misses, 1);
-        None
+        object
     }
 
     /// Joins the fill of a key under way, or begins it.

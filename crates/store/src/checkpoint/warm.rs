@@ -116,7 +116,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
             let spare = spare().filter(|buffer| buffer.capacity() >= bytes);
             let mut buffer = spare.unwrap_or_else(|| Buffer::zeroed(bytes.max(RUN_BYTES_MAX as usize)));
             buffer.set_len(bytes);
-            async move { (state.span.read_extent_into(run.extent, buffer).await, run) }
+            async move { (state.span.read_extent_into(run.extent, buffer).await.ok(), run) }
         })
         .buffered(READS_AT_ONCE);
     let mut done = 0;

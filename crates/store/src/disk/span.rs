@@ -11,7 +11,7 @@ use nectary_block::{Buffer, Context, SharedDevice};
 
 use crate::counters::Counters;
 use crate::disk::pace::Pace;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::format::Location;
 use crate::format::UNIT_BYTES;
 use crate::format::layout::Layout;
@@ -109,20 +109,22 @@ impl Span {
     }
 
     /// Reads an extent; a failure is counted and noted.
-    pub async fn read_extent(&self, extent: Extent) -> Option<Buffer> {
+    pub async fn read_extent(&self, extent: Extent) -> Result<Buffer, Error> {
         self.read_extent_into(extent, Buffer::recycled((extent.end - extent.start) as usize)).await
     }
 
     /// The same, into a buffer of its length.
-    pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Option<Buffer> {
+    pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Result<Buffer, Error> {
         Counters::add(&self.counters.device_reads, 1);
         Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
         match self.device.read_at(extent.start, vec![buffer], Context::default()).await {
-            Ok(mut buffers) => buffers.pop(),
+            Ok(mut buffers) => {
+                buffers.pop().ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no buffer", self.device.spec())))
+            }
             Err(error) => {
                 Counters::add(&self.counters.device_read_errors, 1);
                 self.note(error.to_string());
-                None
+                Err(error.into())
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::counters::Counters;
 use crate::disk::span::Span;
+use crate::error::Error;
 use crate::format::Location;
 use crate::get::reads::{ReadEntry, Reads, Turn};
 use crate::intake::Intake;
@@ -86,24 +87,26 @@ impl Lookup {
 
     /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
     ///
-    /// Who comes while it is read waits for that read.
-    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Option<Arc<Entry>> {
+    /// A caller that comes while it is read waits for that read. *Errors*: the device failed the read.
+    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
         self.state.presence.wait(hash).await;
         let candidates = self.state.index.candidates(hash);
         if candidates.is_empty() {
-            return None;
+            return Ok(None);
         }
         match self.reads.join(hash).await {
             Turn::Read(reading) => {
                 let found = self.read_candidates(hash, key, candidates).await;
-                reading.end(found.clone());
-                found.map(|read| read.entry)
+                // Who waits for a read that failed reads itself.
+                reading.end(found.as_ref().ok().cloned().flatten());
+                Ok(found?.map(|read| read.entry))
             }
             Turn::Shared(found) => {
                 if let Some(answer) = self.shared_answer(hash, key, found) {
-                    return answer;
+                    return Ok(answer);
                 }
-                self.read_candidates(hash, key, self.state.index.candidates(hash)).await.map(|read| read.entry)
+                let found = self.read_candidates(hash, key, self.state.index.candidates(hash)).await?;
+                Ok(found.map(|read| read.entry))
             }
         }
     }
@@ -144,7 +147,7 @@ impl Lookup {
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
         mut candidates: Vec<Location>,
-    ) -> Option<ReadEntry> {
+    ) -> Result<Option<ReadEntry>, Error> {
         let head = self.span.head();
         candidates
             .sort_by_key(|location| std::cmp::Reverse((self.span.incarnation_at(*location, head), location.unit)));
@@ -163,7 +166,7 @@ impl Lookup {
                     }
                     if verdict != Verdict::Live {
                         self.state.forget_purged(hash, location);
-                        return None;
+                        return Ok(None);
                     }
                     Counters::add(&self.span.counters.hits_disk, 1);
                     entry.ask();
@@ -176,10 +179,10 @@ impl Lookup {
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
                     self.rewriting.note_read(&entry, members);
                     let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
-                    return Some(ReadEntry { entry: current.unwrap_or(entry), incarnation });
+                    return Ok(Some(ReadEntry { entry: current.unwrap_or(entry), incarnation }));
                 }
                 Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
-                Found::Failed => return None,
+                Found::Failed(error) => return Err(error),
                 Found::Damaged => {
                     // What is damaged may be the newest version of this very key: nothing older may be believed.
                     if !self.intake.admission.is_open() {
@@ -191,21 +194,21 @@ impl Lookup {
                     }
                     Counters::add(&self.span.counters.damaged, 1);
                     self.span.note_damage(location);
-                    return None;
+                    return Ok(None);
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     /// Finds fragment `number` of a head.
-    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Option<Arc<Entry>> {
+    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Result<Option<Arc<Entry>>, Error> {
         let hash = hash_fragment(key, generation, number);
         let is_it = |entry: &Arc<Entry>| entry.piece == Piece::Fragment { generation, number };
         if let Some(entry) = self.state.memory.get_hashed(hash).filter(is_it) {
-            return Some(entry);
+            return Ok(Some(entry));
         }
-        self.find_on_disk(hash, None).await.filter(is_it)
+        Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
     /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.

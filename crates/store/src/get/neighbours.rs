@@ -63,7 +63,7 @@ impl Lookup {
             return (read_record(&self.state, hash, key, location).await, None);
         };
         // What cannot be read beside the object must not cost the object.
-        let Some(buffer) = self.span.read_extent(extent).await else {
+        let Ok(buffer) = self.span.read_extent(extent).await else {
             return (read_record(&self.state, hash, key, location).await, None);
         };
         let beyond = (extent.end - extent.start) - (own.end - own.start);

@@ -92,7 +92,7 @@ impl BodyReader {
 
     /// The next piece, at most a fragment long; `None` at the end.
     ///
-    /// *Errors*: a fragment has been reclaimed or is damaged; what was read so far is right, the rest is not to be had,
+    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; what was read so far is right, the rest is not to be had,
     /// and whoever passes it on must break off. *Cancel safety*: nothing is lost.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         if self.position >= self.end {
@@ -108,12 +108,13 @@ impl BodyReader {
         let number = (self.position / fragment_bytes) as u32;
         let skip = self.position % fragment_bytes;
         match lookup.find_fragment(self.object.entry.hash, generation, number).await {
-            Some(entry) if (entry.body.len() as u64) > skip => {
+            Ok(Some(entry)) if (entry.body.len() as u64) > skip => {
                 let stop = (skip + self.end - self.position).min(entry.body.len() as u64);
                 self.position += stop - skip;
                 Some(Ok(entry.body.slice(skip as usize..stop as usize)))
             }
-            _ => {
+            Err(failed) => Some(Err(failed)),
+            Ok(_) => {
                 Counters::add(&lookup.span.counters.bodies_overtaken, 1);
                 Some(Err(gone(self.position)))
             }

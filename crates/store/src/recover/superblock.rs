@@ -30,7 +30,7 @@ pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
         }
     }
     let error = failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, "no superblock"));
-    Err(Error::new(error.kind, format!("{}: {}", device.spec(), error.message)))
+    Err(error.at(&device.spec()))
 }
 
 /// Writes a copy of the superblock anew where it is damaged, without a flush.

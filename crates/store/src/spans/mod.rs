@@ -166,6 +166,18 @@ impl Spans {
         store.get(key).await.filter(|object| is_current(store, stands_in, object))
     }
 
+    /// Finds an object in memory or on disk, and tells a failed device from a miss, as [`Store::try_get`].
+    ///
+    /// *Errors*: those of the device; `Stopped` where no span is there.
+    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
+        if let Some(only) = self.sole() {
+            return only.try_get(key).await;
+        }
+        self.notice_losses().await;
+        let (store, stands_in) = self.place(key.primary).ok_or_else(all_lost)?;
+        Ok(store.try_get(key).await?.filter(|object| is_current(store, stands_in, object)))
+    }
+
     /// Joins the fill of a key under way, or begins it, as [`Store::begin_fill`].
     ///
     /// *Errors*: `Stopped` where no span is there.

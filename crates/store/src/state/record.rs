@@ -11,6 +11,7 @@ use bytes::Bytes;
 use nectary_block::Buffer;
 
 use crate::disk::span::{Extent, Span};
+use crate::error::Error;
 use crate::format::Location;
 use crate::format::{Place, Record, RecordKind};
 use crate::memory::entry::{Entry, EntryParts, Piece};
@@ -35,15 +36,15 @@ pub(crate) enum Found {
     /// Nothing that can be believed.
     Damaged,
     /// The device failed the read.
-    Failed,
+    Failed(Error),
 }
 
 /// Reads what stands at a location and decides whether it is the record of `hash`.
 pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
     let Some(extent) = state.span.extent(location) else { return Found::Damaged };
     match state.span.read_extent(extent).await {
-        Some(buffer) => decode(state, hash, key, location, extent, buffer).0,
-        None => Found::Failed,
+        Ok(buffer) => decode(state, hash, key, location, extent, buffer).0,
+        Err(error) => Found::Failed(error),
     }
 }
 

@@ -119,12 +119,13 @@ impl FillReader {
         let (number, skip) = ((self.position / fragment_bytes) as u32, (self.position % fragment_bytes) as usize);
         let Some(hash) = hash else { return Err(broken(self.position)) };
         match self.lookup.find_fragment(hash, self.fill.generation, number).await {
-            Some(entry) if entry.body.len() > skip => {
+            Ok(Some(entry)) if entry.body.len() > skip => {
                 let piece = entry.body.slice(skip..);
                 self.moved_to(self.position + piece.len() as u64);
                 Ok(piece)
             }
-            _ => {
+            Err(failed) => Err(failed),
+            Ok(_) => {
                 Counters::add(&self.lookup.span.counters.bodies_overtaken, 1);
                 Err(broken(self.position))
             }
