@@ -41,8 +41,8 @@ pub struct Segment {
     pub end: u64,
     /// Offsets on the span of what begins like an append beyond the end.
     pub future: Vec<u64>,
-    /// The incarnation that it was found to hold.
-    pub incarnation: Option<u64>,
+    /// The epoch that it was found to hold.
+    pub epoch: Option<u64>,
 }
 
 impl Span {
@@ -73,9 +73,9 @@ impl Span {
         (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
     }
 
-    /// Where the segment of an incarnation begins, and its bytes.
-    pub fn segment(&self, incarnation: u64) -> (u64, u64) {
-        (self.layout.segment_start(incarnation), self.layout.segment_bytes)
+    /// Where the segment of an epoch begins, and its bytes.
+    pub fn segment(&self, epoch: u64) -> (u64, u64) {
+        (self.layout.segment_start(epoch), self.layout.segment_bytes)
     }
 
     /// The newest life, and how often the spans that are there have changed.
@@ -134,15 +134,15 @@ impl Span {
         (places, damaged)
     }
 
-    /// Reads the segment of an incarnation as roll forward does.
-    pub async fn read_segment(&self, device: &SharedDevice, incarnation: u64, is_recent: bool) -> Segment {
+    /// Reads the segment of an epoch as roll forward does.
+    pub async fn read_segment(&self, device: &SharedDevice, epoch: u64, is_recent: bool) -> Segment {
         let care = if is_recent { Care::Verify } else { Care::Search };
-        let mut reader = SegmentReader::new(device, &self.layout, incarnation);
+        let mut reader = SegmentReader::new(device, &self.layout, epoch);
         let mut records = 0;
         let scanned = reader.scan(0, 0, care, |_| records += 1).await;
         let future = reader.units_from(scanned.end).await;
-        let incarnation = SegmentReader::new(device, &self.layout, incarnation).find_incarnation().await;
-        Segment { appends: scanned.appends, records, end: scanned.end, future, incarnation }
+        let epoch = SegmentReader::new(device, &self.layout, epoch).find_epoch().await;
+        Segment { appends: scanned.appends, records, end: scanned.end, future, epoch }
     }
 }
 
@@ -152,15 +152,15 @@ pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads an append's header and table at the start of the span's first segment; gives where each record lies.
-pub fn append(bytes: &[u8], incarnation: u64, address: u64) -> Option<Vec<(u64, u64)>> {
-    let append = Append::decode(bytes, Place { identity: IDENTITY, incarnation, address }, SEGMENT_BYTES).ok()?;
+pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
+    let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
     let place = |entry: &crate::format::TableEntry| (entry.start_units.get().into(), entry.record_bytes.get().into());
     Some(append.table.iter().map(place).collect())
 }
 
 /// Reads a record; gives its primary, its variant, its tags, its metadata, and its body where that is whole.
-pub fn record(bytes: &[u8], incarnation: u64, address: u64) -> Option<[Vec<u8>; 5]> {
-    let record = Record::decode(bytes, Place { identity: IDENTITY, incarnation, address }).ok()?;
+pub fn record(bytes: &[u8], epoch: u64, address: u64) -> Option<[Vec<u8>; 5]> {
+    let record = Record::decode(bytes, Place { identity: IDENTITY, epoch, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };
     let metadata = &bytes[record.metadata_range()];
     let tags: Vec<u8> = record.tags(bytes).flat_map(|tag| tag.0.to_le_bytes()).collect();

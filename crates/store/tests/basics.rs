@@ -196,7 +196,7 @@ async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restar
         }
         assert!(found <= number.min(1000) && found >= number.min(500), "{found} of {number}");
     }
-    assert!(store.stat().head_incarnation > store.stat().segment_count * 2);
+    assert!(store.stat().head_epoch > store.stat().segment_count * 2);
 }
 
 #[tokio::test]

@@ -33,9 +33,9 @@ async fn put(store: &Store, key: &str, seed: u64) {
 
 /// Writes objects that nobody asks for, for so many laps of the ring, and asks for the hot ones meanwhile.
 async fn fill(store: &Store, laps: u64, asks: bool) -> Stat {
-    let end = store.stat().head_incarnation + laps * store.stat().segment_count;
+    let end = store.stat().head_epoch + laps * store.stat().segment_count;
     let mut number = 0;
-    while store.stat().head_incarnation < end {
+    while store.stat().head_epoch < end {
         for _ in 0..8 {
             number += 1;
             put(store, &format!("http://example.invalid/cold/{end}/{number}"), number).await;

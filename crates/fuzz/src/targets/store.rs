@@ -19,7 +19,7 @@ pub const WORDS: &[&[u8]] =
     &[b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NHOT", b"NAPP", b"NREC", b"\x01\0\0\0", b"\x80\0\0\0"];
 
 const BLOCK_BYTES: usize = 4096;
-/// The incarnation that the targets read.
+/// The epoch that the targets read.
 const INCARNATION: u64 = 1;
 /// The most bytes of a body that are read.
 const BODY_BYTES_MAX: u64 = 1 << 20;

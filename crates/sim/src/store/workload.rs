@@ -268,7 +268,7 @@ impl Running {
             1..=7 => self.random.below(4096),
             _ => 4096 + self.random.below(20_000),
         } as usize;
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         let tags = match self.random.below(10) {
             0..=3 => 0,
             4..=7 => 1 << self.random.below(TAGS.into()),

@@ -94,8 +94,8 @@ async fn check_record(
     }
     let Some((start, bytes)) = window else { return false };
     let Some(bytes) = bytes.get((address - *start) as usize..) else { return false };
-    let incarnation = state.span.incarnation_at(location, state.span.head());
-    let place = Place { identity: layout.identity, incarnation, address };
+    let epoch = state.span.epoch_at(location, state.span.head());
+    let place = Place { identity: layout.identity, epoch, address };
     let Ok(record) = Record::decode(bytes, place) else { return false };
     let hash = KeyHash(record.fields.key_hash.get());
     if !record.body_is_whole(bytes) || !state.index.contains(hash, location) {

@@ -175,7 +175,7 @@ impl Store {
         let twins = Twins::new(options.memory_bytes, layout.hash_seed, regroups);
         let admission = Admission::new(&options.admission, options.memory_bytes);
         let index_bytes = recovered.checkpoint.map_or(0, |header| header.index_bytes()).max(recovered.index.bytes());
-        let names = Arc::new(Names::new(&layout, recovered.position.incarnation, options.memory_bytes));
+        let names = Arc::new(Names::new(&layout, recovered.position.epoch, options.memory_bytes));
         let purge_rules_max = recovered.purge_log.live_records_max().min(rules_max(options.memory_bytes));
         let fixed = index_bytes
             + marks.bytes()
@@ -187,7 +187,7 @@ impl Store {
         let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0)
             .with_objects_bytes_max(options.objects_bytes_max);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
-        let span = Arc::new(Span::new(device, layout, recovered.position.incarnation));
+        let span = Arc::new(Span::new(device, layout, recovered.position.epoch));
         let tables = Tables {
             index: recovered.index,
             presence: Presence::new(recovered.rest.loading.as_ref().map(|loading| loading.wanted())),

@@ -277,7 +277,7 @@ impl Store {
             span_bytes: layout.span_bytes,
             segment_bytes: layout.segment_bytes,
             segment_count: layout.segment_count,
-            head_incarnation: span.head(),
+            head_epoch: span.head(),
             whole_bytes_max: layout.whole_bytes_max,
             entries: if index_loading { self.inner.checkpoint_entries } else { state.index.len() },
             index_loading,

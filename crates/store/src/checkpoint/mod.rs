@@ -94,7 +94,7 @@ pub(crate) async fn write_checkpoint(
     state.flush().await?;
     let body = CheckpointBody {
         number: number.into(),
-        position_incarnation: position.incarnation.into(),
+        position_epoch: position.epoch.into(),
         position_offset: (position.offset as u32).into(),
         chunk_count: (chunk_count as u32).into(),
         entry_count: entry_count.into(),
@@ -106,7 +106,7 @@ pub(crate) async fn write_checkpoint(
     };
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<CheckpointBody>()].copy_from_slice(body.as_bytes());
-    let place = Place { identity: layout.identity, incarnation: number, address: area };
+    let place = Place { identity: layout.identity, epoch: number, address: area };
     format::seal(&mut buffer, Magic::CheckpointHeader, place, BLOCK_BYTES as usize);
     write(&**device, area, buffer).await?;
     state.flush().await?;
@@ -202,7 +202,7 @@ impl ChunkWriter<'_> {
         let end = CHUNK_HEADER_BYTES + self.payload.len();
         buffer[CHUNK_HEADER_BYTES..end].copy_from_slice(&self.payload);
         let address = self.area + offset;
-        let place = Place { identity: self.from.state.span.layout.identity, incarnation: self.number, address };
+        let place = Place { identity: self.from.state.span.layout.identity, epoch: self.number, address };
         format::seal(&mut buffer, self.magic, place, end);
         write(&*self.from.state.span.device, address, buffer).await?;
         self.payload.clear();
@@ -218,8 +218,8 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
     for (area, &address) in layout.checkpoint_offset.iter().enumerate() {
         let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
         let Ok(unit) = format::open_unplaced(&bytes, Magic::CheckpointHeader) else { continue };
-        let number = unit.incarnation.get();
-        let place = Place { identity: layout.identity, incarnation: number, address };
+        let number = unit.epoch.get();
+        let place = Place { identity: layout.identity, epoch: number, address };
         let Ok(body) = format::open(&bytes, Magic::CheckpointHeader, place).and(format::body::<CheckpointBody>(&bytes))
         else {
             continue;
@@ -235,7 +235,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
         if bounded {
             headers.push(CheckpointHeader {
                 number,
-                position: LogPosition { incarnation: body.position_incarnation.get(), offset },
+                position: LogPosition { epoch: body.position_epoch.get(), offset },
                 last_sequence: body.last_sequence.get(),
                 purge_end: LogEnd { lap: body.purge_lap.get(), blocks: body.purge_blocks.get() },
                 entry_count: body.entry_count.get(),
@@ -317,7 +317,7 @@ pub(crate) async fn read_shard(
         let buffer = read.ok().and_then(|mut buffers| buffers.pop())?;
         for (chunk, bytes) in (first..).zip(buffer.chunks(CHUNK_BYTES)) {
             let address = area + BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
-            let place = Place { identity: layout.identity, incarnation: header.number, address };
+            let place = Place { identity: layout.identity, epoch: header.number, address };
             let payload = payload(bytes, Magic::CheckpointChunk, place, chunk)?;
             // All are full but the last one.
             let from = chunk * PAYLOAD_BYTES_MAX;
@@ -344,7 +344,7 @@ pub(crate) async fn load_hot(
         let chunk = header.chunk_count + number;
         let offset = hot_offset + number * CHUNK_BYTES as u64;
         let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
-        let place = Place { identity: layout.identity, incarnation: header.number, address: area + offset };
+        let place = Place { identity: layout.identity, epoch: header.number, address: area + offset };
         let payload = match read(&**device, place.address, length as usize).await {
             Ok(unit) => payload(&unit, Magic::HotChunk, place, chunk).map(<[u8]>::to_vec),
             Err(_) => None,

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! The list is advice: it says where to look and nothing of what is there.
-//! 1. What is taken is a whole object with its checksums, at its own address, in the incarnation that its segment had before
+//! 1. What is taken is a whole object with its checksums, at its own address, in the epoch that its segment had before
 //!    the read.
 //! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id. Both are
 //!    looked at under the lock under which entries enter memory, with the state of the segment.
@@ -141,16 +141,16 @@ fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
     let location = hot.location();
     let address = state.span.address_of(location);
     let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return Warmed::No };
-    let place = Place { identity: state.span.layout.identity, incarnation: extent.incarnation, address };
+    let place = Place { identity: state.span.layout.identity, epoch: extent.epoch, address };
     let Ok(record) = Record::decode(bytes, place) else { return Warmed::No };
     let hash = KeyHash(record.fields.key_hash.get());
     if record.kind != RecordKind::Whole || record.bytes() > bytes.len() || state.memory.contains(hash) {
         return Warmed::No;
     }
     let is_newest = || {
-        state.is_newest(hash, location, extent.incarnation)
+        state.is_newest(hash, location, extent.epoch)
             || (planted(Bug::HotListIgnoresReplacement)
-                && state.span.incarnation_at(location, state.span.head()) == extent.incarnation)
+                && state.span.epoch_at(location, state.span.head()) == extent.epoch)
     };
     let entry: Option<Entry> = unasked(state, bytes, &record, location, planted(Bug::HotListIgnoresPurge));
     let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
@@ -177,7 +177,7 @@ impl<L: Iterator<Item = HotPlace>> Iterator for Runs<'_, L> {
         let mut places = vec![first];
         while let Some(next) = self.list.peek().and_then(|next| self.span.extent(next.location())) {
             let close = next.start <= extent.end + GAP_BYTES_MAX && next.end <= extent.start + RUN_BYTES_MAX;
-            if !close || next.incarnation != extent.incarnation {
+            if !close || next.epoch != extent.epoch {
                 break;
             }
             extent.end = extent.end.max(next.end);

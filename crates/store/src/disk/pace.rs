@@ -15,13 +15,13 @@ use crate::format::layout::Layout;
 
 /// How long the rest of a body stays at least when its reading begins, in milliseconds.
 const READING_MS: u64 = 100;
-/// The oldest so many incarnations may be too old to begin to read them, at most; and at most a quarter of all.
+/// The oldest so many epochs may be too old to begin to read them, at most; and at most a quarter of all.
 const OPENINGS: u64 = 64;
 
 /// When segments were opened.
 pub struct Pace {
     begun: Instant,
-    /// By incarnation: the milliseconds at which it was opened, and one; 0 where that was in no time that is known.
+    /// By epoch: the milliseconds at which it was opened, and one; 0 where that was in no time that is known.
     opened: [AtomicU64; OPENINGS as usize],
 }
 
@@ -31,20 +31,20 @@ impl Pace {
         Pace { begun: Instant::now(), opened: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Notes that an incarnation is opened now.
-    pub fn opened(&self, incarnation: u64) {
-        self.opened_at(incarnation, self.begun.elapsed().as_millis() as u64);
+    /// Notes that an epoch is opened now.
+    pub fn opened(&self, epoch: u64) {
+        self.opened_at(epoch, self.begun.elapsed().as_millis() as u64);
     }
 
-    /// Whether an incarnation stays long enough to be read when `head` is being written.
-    pub fn stays(&self, layout: &Layout, incarnation: u64, head: u64) -> bool {
-        let left = (incarnation + layout.segment_count).saturating_sub(head);
+    /// Whether an epoch stays long enough to be read when `head` is being written.
+    pub fn stays(&self, layout: &Layout, epoch: u64, head: u64) -> bool {
+        let left = (epoch + layout.segment_count).saturating_sub(head);
         left > (layout.segment_count / 4).min(OPENINGS - 1)
             || self.took(left, head, self.begun.elapsed().as_millis() as u64) >= READING_MS
     }
 
-    fn opened_at(&self, incarnation: u64, now_ms: u64) {
-        self.opened[(incarnation % OPENINGS) as usize].store(now_ms + 1, Ordering::Relaxed);
+    fn opened_at(&self, epoch: u64, now_ms: u64) {
+        self.opened[(epoch % OPENINGS) as usize].store(now_ms + 1, Ordering::Relaxed);
     }
 
     /// How long the last `count` openings took until now, in milliseconds; forever where there were fewer.
@@ -65,8 +65,8 @@ mod tests {
     fn margin_grows_with_the_pace_of_the_ring_and_falls_when_it_rests() {
         let pace = Pace::new();
         assert_eq!(pace.took(1, 100, 0), u64::MAX, "nothing was opened yet");
-        for incarnation in 1..=100 {
-            pace.opened_at(incarnation, incarnation * 25);
+        for epoch in 1..=100 {
+            pace.opened_at(epoch, epoch * 25);
         }
         assert_eq!(pace.took(1, 100, 2500), 0);
         assert_eq!((pace.took(20, 100, 2500), pace.took(21, 100, 2500)), (475, 500));
@@ -78,7 +78,7 @@ mod tests {
     fn no_more_than_a_quarter_of_the_ring_is_about_to_be_overwritten() {
         let layout = Layout::plan(8 << 20, Some(256 << 10), 1, 2, 3).unwrap();
         let (pace, head, count) = (Pace::new(), 100, layout.segment_count);
-        (1..=head).for_each(|incarnation| pace.opened(incarnation));
+        (1..=head).for_each(|epoch| pace.opened(epoch));
         assert!(!pace.stays(&layout, head + 1 - count, head));
         assert!(!pace.stays(&layout, head + count / 4 - count, head));
         assert!(pace.stays(&layout, head + count / 4 + 1 - count, head));

@@ -102,7 +102,7 @@ pub struct Spare {
 pub struct SegmentReader<'a> {
     device: &'a SharedDevice,
     layout: &'a Layout,
-    incarnation: u64,
+    epoch: u64,
     start: u64,
     /// What is read of it ends there, in bytes from its start.
     end: u64,
@@ -115,13 +115,13 @@ pub struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    /// Reads the segment that holds, or held, `incarnation`.
-    pub fn new(device: &'a SharedDevice, layout: &'a Layout, incarnation: u64) -> SegmentReader<'a> {
-        let start = layout.segment_start(incarnation);
+    /// Reads the segment that holds, or held, `epoch`.
+    pub fn new(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
+        let start = layout.segment_start(epoch);
         let window_bytes = WINDOW_BYTES;
         let (table, window, window_bytes_max) = (Vec::new(), None, window_bytes);
         let end = layout.segment_bytes;
-        SegmentReader { device, layout, incarnation, start, end, table, window, window_bytes, window_bytes_max }
+        SegmentReader { device, layout, epoch, start, end, table, window, window_bytes, window_bytes_max }
     }
 
     /// Reads only what begins before this offset in the segment.
@@ -130,9 +130,9 @@ impl<'a> SegmentReader<'a> {
     }
 
     /// The same, in larger reads.
-    pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, incarnation: u64) -> SegmentReader<'a> {
+    pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
         let window_bytes_max = WINDOW_BYTES_AHEAD;
-        SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, incarnation) }
+        SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, epoch) }
     }
 
     /// Visits every record from `offset` on whose sequence is above `last_sequence`.
@@ -208,7 +208,7 @@ impl<'a> SegmentReader<'a> {
         scanned
     }
 
-    /// Offsets of blocks from `offset` on that begin like a unit of this incarnation.
+    /// Offsets of blocks from `offset` on that begin like a unit of this epoch.
     pub async fn units_from(&mut self, offset: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut position = offset;
@@ -218,7 +218,7 @@ impl<'a> SegmentReader<'a> {
             let begins = |bytes: &[u8]| {
                 bytes.get(..4) == Some(Magic::Append.bytes().as_slice())
                     && bytes.get(16..32) == Some(place.identity.to_le_bytes().as_slice())
-                    && bytes.get(32..40) == Some(place.incarnation.to_le_bytes().as_slice())
+                    && bytes.get(32..40) == Some(place.epoch.to_le_bytes().as_slice())
             };
             if window.is_some_and(begins) {
                 found.push(self.start + position);
@@ -228,12 +228,12 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The incarnation that the first append in this segment states; where that is damaged, or of an earlier lap than the one
+    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier lap than the one
     /// asked for, the newest of all in it: a crash may have kept the first block of the earlier lap and a later one of today's.
-    pub async fn find_incarnation(&mut self) -> Option<u64> {
+    pub async fn find_epoch(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;
-        let segment = self.layout.segment_of(self.incarnation);
+        let segment = self.layout.segment_of(self.epoch);
         let mut newest: Option<u64> = None;
         let mut blank = true;
         let mut position = 0;
@@ -253,13 +253,13 @@ impl<'a> SegmentReader<'a> {
                 && let Some(bytes) = self.bytes_at(position, wanted as u64).await
             {
                 let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
-                let incarnation = header.map(|header| header.incarnation.get()).unwrap_or(0);
-                let place = Place { identity: layout.identity, incarnation, address };
-                if incarnation > 0 && incarnation % count == segment && Append::decode(bytes, place, room).is_ok() {
-                    if position == 0 && incarnation >= self.incarnation {
-                        return Some(incarnation);
+                let epoch = header.map(|header| header.epoch.get()).unwrap_or(0);
+                let place = Place { identity: layout.identity, epoch, address };
+                if epoch > 0 && epoch % count == segment && Append::decode(bytes, place, room).is_ok() {
+                    if position == 0 && epoch >= self.epoch {
+                        return Some(epoch);
                     }
-                    newest = newest.max(Some(incarnation));
+                    newest = newest.max(Some(epoch));
                 }
             }
             // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
@@ -274,7 +274,7 @@ impl<'a> SegmentReader<'a> {
     }
 
     fn place(&self, position: u64) -> Place {
-        Place { identity: self.layout.identity, incarnation: self.incarnation, address: self.start + position }
+        Place { identity: self.layout.identity, epoch: self.epoch, address: self.start + position }
     }
 
     async fn append_at(&mut self, position: u64, last_sequence: u64) -> Option<Append> {
@@ -450,7 +450,7 @@ impl<'a> SegmentReader<'a> {
 
 /// What a segment holds from an offset on, read before it is known what the segments before it hold.
 pub struct Ahead {
-    pub incarnation: u64,
+    pub epoch: u64,
     pub offset: u64,
     pub care: Care,
     pub records: Vec<LoggedRecord>,
@@ -463,14 +463,14 @@ impl Ahead {
     pub async fn read(
         device: &SharedDevice,
         layout: &Layout,
-        incarnation: u64,
+        epoch: u64,
         offset: u64,
         last_sequence: u64,
         care: Care,
         spare: Spare,
     ) -> Ahead {
         let Spare { mut records, table, buffer } = spare;
-        let mut reader = SegmentReader::ahead(device, layout, incarnation);
+        let mut reader = SegmentReader::ahead(device, layout, epoch);
         reader.table = table;
         // There is nothing in it yet, so it is where nothing is looked for.
         reader.window = buffer.map(|mut buffer| {
@@ -480,7 +480,7 @@ impl Ahead {
         let scanned = reader.scan(offset, last_sequence, care, |record| records.push(record)).await;
         let buffer = reader.window.take().map(|(_, buffer)| buffer);
         let spare = Spare { records: Vec::new(), table: reader.table, buffer };
-        Ahead { incarnation, offset, care, records, scanned, spare }
+        Ahead { epoch, offset, care, records, scanned, spare }
     }
 
     /// Gives back the memory that it took.

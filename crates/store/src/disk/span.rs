@@ -26,8 +26,8 @@ const NOTES_MAX: usize = 100;
 pub(crate) struct Extent {
     pub start: u64,
     pub end: u64,
-    /// The incarnation that its segment had before the read.
-    pub incarnation: u64,
+    /// The epoch that its segment had before the read.
+    pub epoch: u64,
 }
 
 /// The device of an open span.
@@ -39,7 +39,7 @@ pub(crate) struct Span {
     pub pace: Pace,
     /// What tags take in memory, in bytes.
     pub tag_ledger: TagLedger,
-    /// The incarnation being written.
+    /// The epoch being written.
     head: AtomicU64,
     notes: Mutex<Vec<String>>,
 }
@@ -58,24 +58,24 @@ impl Span {
         }
     }
 
-    /// The incarnation being written.
+    /// The epoch being written.
     pub fn head(&self) -> u64 {
         self.head.load(Ordering::Acquire)
     }
 
-    /// The ring has come to an incarnation: its segment is overwritten from now on.
-    pub fn set_head(&self, incarnation: u64) {
-        self.head.store(incarnation, Ordering::Release);
+    /// The ring has come to an epoch: its segment is overwritten from now on.
+    pub fn set_head(&self, epoch: u64) {
+        self.head.store(epoch, Ordering::Release);
     }
 
-    /// The incarnation of the segment that a location is in, when `head` is being written.
-    pub fn incarnation_at(&self, location: Location, head: u64) -> u64 {
-        self.layout.incarnation_of(location.unit * UNIT_BYTES / self.layout.segment_bytes, head)
+    /// The epoch of the segment that a location is in, when `head` is being written.
+    pub fn epoch_at(&self, location: Location, head: u64) -> u64 {
+        self.layout.epoch_of(location.unit * UNIT_BYTES / self.layout.segment_bytes, head)
     }
 
-    /// Whether an incarnation has been overwritten, or is being so.
-    pub fn is_overtaken(&self, incarnation: u64) -> bool {
-        incarnation < self.layout.tail(self.head())
+    /// Whether an epoch has been overwritten, or is being so.
+    pub fn is_overtaken(&self, epoch: u64) -> bool {
+        epoch < self.layout.tail(self.head())
     }
 
     /// Hashes a key.
@@ -96,7 +96,7 @@ impl Span {
 
     /// The blocks that a record at a location may take; `None` where there is no such place.
     pub fn extent(&self, location: Location) -> Option<Extent> {
-        let incarnation = self.incarnation_at(location, self.head());
+        let epoch = self.epoch_at(location, self.head());
         let offset = location.unit * UNIT_BYTES;
         let segment_end = (offset / self.layout.segment_bytes + 1) * self.layout.segment_bytes;
         if segment_end > self.layout.segment_count * self.layout.segment_bytes {
@@ -105,7 +105,7 @@ impl Span {
         let end = self.layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
         let block = u64::from(self.device.geometry().block_bytes);
         let start = self.address_of(location) / block * block;
-        Some(Extent { start, end: end.next_multiple_of(block), incarnation })
+        Some(Extent { start, end: end.next_multiple_of(block), epoch })
     }
 
     /// Reads an extent; a failure is counted and noted.

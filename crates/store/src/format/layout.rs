@@ -225,7 +225,7 @@ impl Layout {
             weights: self.member.weights.map(Into::into),
         };
         buffer[HEADER_BYTES..HEADER_BYTES + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
-        let place = Place { identity: self.identity, incarnation: 0, address };
+        let place = Place { identity: self.identity, epoch: 0, address };
         format::seal(&mut buffer, Magic::Superblock, place, BLOCK_BYTES as usize);
         buffer
     }
@@ -322,37 +322,36 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The segment that holds `incarnation`.
-    pub fn segment_of(&self, incarnation: u64) -> u64 {
-        incarnation % self.segment_count
+    /// The segment that holds `epoch`.
+    pub fn segment_of(&self, epoch: u64) -> u64 {
+        epoch % self.segment_count
     }
 
-    /// Where the segment that holds `incarnation` starts, in bytes.
-    pub fn segment_start(&self, incarnation: u64) -> u64 {
-        self.segments_offset + self.segment_of(incarnation) * self.segment_bytes
+    /// Where the segment that holds `epoch` starts, in bytes.
+    pub fn segment_start(&self, epoch: u64) -> u64 {
+        self.segments_offset + self.segment_of(epoch) * self.segment_bytes
     }
 
-    /// The incarnation of segment `segment` when `head` is the incarnation being written; 0 where it has none yet.
-    pub fn incarnation_of(&self, segment: u64, head: u64) -> u64 {
+    /// The epoch of segment `segment` when `head` is the epoch being written; 0 where it has none yet.
+    pub fn epoch_of(&self, segment: u64, head: u64) -> u64 {
         let behind = (self.segment_of(head) + self.segment_count - segment) % self.segment_count;
         head.saturating_sub(behind)
     }
 
-    /// Whether an incarnation is not among the next to be overwritten when `head` is being written: a 32nd of the segments,
+    /// Whether an epoch is not among the next to be overwritten when `head` is being written: a 32nd of the segments,
     /// and three of them at least where there are as many as twelve.
-    pub fn stays(&self, incarnation: u64, head: u64) -> bool {
-        incarnation + self.segment_count
-            > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
+    pub fn stays(&self, epoch: u64, head: u64) -> bool {
+        epoch + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
     }
 
-    /// The oldest incarnation that is not overwritten when `head` is being written.
+    /// The oldest epoch that is not overwritten when `head` is being written.
     pub fn tail(&self, head: u64) -> u64 {
         (head + 1).saturating_sub(self.segment_count).max(1)
     }
 
-    /// Whether an incarnation is in the segment that is overwritten after `head`.
-    pub fn is_next(&self, incarnation: u64, head: u64) -> bool {
-        incarnation + self.segment_count == head + 1
+    /// Whether an epoch is in the segment that is overwritten after `head`.
+    pub fn is_next(&self, epoch: u64, head: u64) -> bool {
+        epoch + self.segment_count == head + 1
     }
 
     /// The largest body that fits one record beside the largest key and metadata, in one append of a segment.
@@ -452,13 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn incarnations_map_to_segments_in_a_ring() {
+    fn epochs_map_to_segments_in_a_ring() {
         let layout = Layout::plan(1 << 20, Some(64 << 10), 1, 2, 3).unwrap();
         let count = layout.segment_count;
         let head = 5 * count + 2;
-        for incarnation in layout.tail(head)..=head {
-            assert_eq!(layout.incarnation_of(layout.segment_of(incarnation), head), incarnation);
+        for epoch in layout.tail(head)..=head {
+            assert_eq!(layout.epoch_of(layout.segment_of(epoch), head), epoch);
         }
-        assert_eq!(layout.incarnation_of(3, 2), 0);
+        assert_eq!(layout.epoch_of(3, 2), 0);
     }
 }

@@ -28,7 +28,7 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const FEATURE_TAGS: u64 = 1;
 /// Records in one purge block, at most.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
-/// No sequence, generation, incarnation or lap comes near this; a larger one is damage, and sums of smaller ones fit.
+/// No sequence, generation, epoch or lap comes near this; a larger one is damage, and sums of smaller ones fit.
 pub const COUNTER_MAX: u64 = 1 << 62;
 /// Shards of the index, as a checkpoint lists them.
 pub const INDEX_SHARDS: usize = 64;
@@ -80,7 +80,7 @@ pub struct UnitHeader {
     pub length: U32,
     pub checksum: U32,
     pub identity: U128,
-    pub incarnation: U64,
+    pub epoch: U64,
     pub address: U64,
     pub reserved: [u8; 16],
 }
@@ -181,7 +181,7 @@ pub struct RecordBody {
 #[repr(C)]
 pub struct CheckpointBody {
     pub number: U64,
-    pub position_incarnation: U64,
+    pub position_epoch: U64,
     pub position_offset: U32,
     pub chunk_count: U32,
     pub entry_count: U64,
@@ -297,8 +297,8 @@ impl RecordKind {
 pub struct Place {
     /// The store's identity.
     pub identity: u128,
-    /// The incarnation of the unit's area.
-    pub incarnation: u64,
+    /// The epoch of the unit's area.
+    pub epoch: u64,
     /// The unit's offset from the start of the span, in bytes.
     pub address: u64,
 }
@@ -332,7 +332,7 @@ pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
         length: (length as u32).into(),
         checksum: 0.into(),
         identity: place.identity.into(),
-        incarnation: place.incarnation.into(),
+        epoch: place.epoch.into(),
         address: place.address.into(),
         reserved: [0; 16],
     };
@@ -361,7 +361,7 @@ fn header(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch> {
     if length < HEADER_BYTES || length > bytes.len() || header.span.get() != 0 {
         return Err(Mismatch::Length);
     }
-    if header.incarnation.get() > COUNTER_MAX {
+    if header.epoch.get() > COUNTER_MAX {
         return Err(Mismatch::Field);
     }
     Ok(header)
@@ -387,7 +387,7 @@ fn check_sum(bytes: &[u8], header: &UnitHeader, magic: Magic) -> Result<(), Mism
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<UnitHeader, Mismatch> {
     let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
-    let same_life = header.incarnation.get() == place.incarnation;
+    let same_life = header.epoch.get() == place.epoch;
     if (same_store && same_life) || (planted(Bug::FormerUnitAccepted) && magic != Magic::Superblock) {
         check_sum(bytes, &header, magic)?;
         Ok(header)

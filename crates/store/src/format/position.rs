@@ -5,8 +5,8 @@
 /// A position in the log: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogPosition {
-    /// The segment incarnation.
-    pub incarnation: u64,
+    /// The segment epoch.
+    pub epoch: u64,
     /// Bytes from that segment's start.
     pub offset: u64,
 }

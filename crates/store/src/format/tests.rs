@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PLACE: Place = Place { identity: 7, incarnation: 3, address: 8192 };
+const PLACE: Place = Place { identity: 7, epoch: 3, address: 8192 };
 
 fn sealed() -> Vec<u8> {
     let mut bytes = vec![5u8; 4096];
@@ -15,7 +15,7 @@ fn unit_is_believed_at_its_place_alone() {
     let bytes = sealed();
     assert!(open(&bytes, Magic::State, PLACE).is_ok());
     assert_eq!(open(&bytes, Magic::Purge, PLACE).unwrap_err(), Mismatch::Magic);
-    for wrong in [Place { identity: 8, ..PLACE }, Place { incarnation: 2, ..PLACE }, Place { address: 4096, ..PLACE }] {
+    for wrong in [Place { identity: 8, ..PLACE }, Place { epoch: 2, ..PLACE }, Place { address: 4096, ..PLACE }] {
         assert_eq!(open(&bytes, Magic::State, wrong).unwrap_err(), Mismatch::Place);
     }
 }

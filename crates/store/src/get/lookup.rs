@@ -128,8 +128,8 @@ impl Lookup {
             None => self.state.memory.get_hashed(hash),
         };
         let current = resident.or_else(|| {
-            let ReadEntry { entry, incarnation } = found?;
-            let is_newest = self.state.is_newest(hash, entry.location()?, incarnation);
+            let ReadEntry { entry, epoch } = found?;
+            let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
             Some(entry).filter(|entry| is_newest && key.is_none_or(|key| entry.is(hash, key)))
         })?;
         if current.piece.is_object() && self.state.is_purged(&current) {
@@ -149,8 +149,7 @@ impl Lookup {
         mut candidates: Vec<Location>,
     ) -> Result<Option<ReadEntry>, Error> {
         let head = self.span.head();
-        candidates
-            .sort_by_key(|location| std::cmp::Reverse((self.span.incarnation_at(*location, head), location.unit)));
+        candidates.sort_by_key(|location| std::cmp::Reverse((self.span.epoch_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
             let (found, window) = self.read_near(hash, key, location).await;
             match found {
@@ -171,15 +170,15 @@ impl Lookup {
                     Counters::add(&self.span.counters.hits_disk, 1);
                     entry.ask();
                     self.state.marks.set(location);
-                    let incarnation = self.span.incarnation_at(location, head);
+                    let epoch = self.span.epoch_at(location, head);
                     let in_memory = self.state.memory.put_read(&entry, || {
                         // What replaced it may have been written, read and evicted while this was read.
-                        self.state.is_newest(hash, location, incarnation) || planted(Bug::ReadUnchecked)
+                        self.state.is_newest(hash, location, epoch) || planted(Bug::ReadUnchecked)
                     });
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
                     self.rewriting.note_read(&entry, members);
                     let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
-                    return Ok(Some(ReadEntry { entry: current.unwrap_or(entry), incarnation }));
+                    return Ok(Some(ReadEntry { entry: current.unwrap_or(entry), epoch }));
                 }
                 Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
                 Found::Failed(error) => return Err(error),
@@ -231,8 +230,8 @@ impl Lookup {
         }
         let head = self.span.head();
         let stays = |location: &Location| {
-            let incarnation = self.span.incarnation_at(*location, head);
-            self.span.layout.stays(incarnation, head) && self.span.pace.stays(&self.span.layout, incarnation, head)
+            let epoch = self.span.epoch_at(*location, head);
+            self.span.layout.stays(epoch, head) && self.span.pace.stays(&self.span.layout, epoch, head)
         };
         candidates.iter().any(stays)
     }

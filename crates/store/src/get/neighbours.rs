@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! A neighbour is an entry that nobody asked for, so it has to pass more than one that somebody did:
-//! 1. It is a whole object whose header and body have their checksums, at its own address, in the incarnation that the
+//! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
 //!    segment had before the read began.
 //! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. Or it leads to
 //!    one other place, at which the very same version was written anew (`twins`); the neighbour is then known by that place.
@@ -78,7 +78,7 @@ impl Lookup {
     fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
         let segment_units = self.span.layout.segment_bytes / UNIT_BYTES;
         let (segment, unit) = (location.unit / segment_units, location.unit % segment_units);
-        match self.groups.find(segment, own.incarnation, unit) {
+        match self.groups.find(segment, own.epoch, unit) {
             Extents::Alone if self.clusters.mode() == ClusterRead::Auto => None,
             Extents::Group(units) if (units.end - units.start) * UNIT_BYTES <= self.clusters.cluster_bytes() => {
                 let segment = self.span.layout.segments_offset + segment * self.span.layout.segment_bytes;
@@ -121,11 +121,7 @@ impl Lookup {
         let mut left = self.state.memory.capacity() / MEMORY_SHARE;
         let mut at = base.next_multiple_of(UNIT_BYTES) - base;
         while let Some(rest) = bytes.get(at as usize..).filter(|rest| rest.len() >= format::RECORD_HEADER_BYTES) {
-            let place = Place {
-                identity: self.span.layout.identity,
-                incarnation: window.extent.incarnation,
-                address: base + at,
-            };
+            let place = Place { identity: self.span.layout.identity, epoch: window.extent.epoch, address: base + at };
             let apparent = format::apparent_bytes(rest, Magic::Record, place.identity, place.address);
             let record = apparent.and_then(|_| Record::decode(rest, place).ok());
             let Some(record) = record else {
@@ -147,7 +143,7 @@ impl Lookup {
                 tied.push(KeyHash(record.fields.key_hash.get()));
             }
             if wanted {
-                self.take_neighbour(rest, &record, location, window.extent.incarnation, neighbour, &mut left);
+                self.take_neighbour(rest, &record, location, window.extent.epoch, neighbour, &mut left);
             }
         }
         tied
@@ -159,7 +155,7 @@ impl Lookup {
         bytes: &[u8],
         record: &Record,
         location: Location,
-        incarnation: u64,
+        epoch: u64,
         neighbour: Neighbour,
         left: &mut u64,
     ) {
@@ -179,7 +175,7 @@ impl Lookup {
         let entry = Arc::new(entry);
         let taken = self.state.memory.put_neighbour(&entry, || {
             self.current_place(hash, generation, location) == Some(current)
-                && self.span.incarnation_at(location, self.span.head()) == incarnation
+                && self.span.epoch_at(location, self.span.head()) == epoch
         });
         if taken {
             *left -= entry.weight();
@@ -199,8 +195,8 @@ impl Lookup {
         let candidates = if self.state.presence.has(hash) { self.state.index.candidates(hash) } else { Vec::new() };
         let [current] = candidates[..] else { return None };
         let version = || {
-            let incarnation = self.span.incarnation_at(current, self.span.head());
-            Version { hash, generation, location: current, incarnation }
+            let epoch = self.span.epoch_at(current, self.span.head());
+            Version { hash, generation, location: current, epoch }
         };
         let is_copy = || self.twins.has(&version()) || planted(Bug::CopyIgnoresReplacement);
         (current == location || is_copy()).then_some(current)

@@ -44,8 +44,8 @@ struct Read {
 #[derive(Clone)]
 pub struct ReadEntry {
     pub entry: Arc<Entry>,
-    /// The incarnation of the segment that it was read from.
-    pub incarnation: u64,
+    /// The epoch of the segment that it was read from.
+    pub epoch: u64,
 }
 
 /// What a caller is to do.

@@ -47,7 +47,7 @@ pub const MARGIN_SEGMENTS: u64 = 2;
 pub enum Standing {
     /// Nowhere.
     Absent,
-    /// In segments up to this incarnation.
+    /// In segments up to this epoch.
     Through(u64),
     /// Anywhere, also in memory and in what waits to be written.
     Anywhere,
@@ -61,12 +61,12 @@ pub struct Names {
     segment_count: u64,
     /// The era of the segment that is written.
     era: AtomicU64,
-    /// Nothing is known until this incarnation was overwritten.
+    /// Nothing is known until this epoch was overwritten.
     unknown_through: AtomicU64,
 }
 
 impl Names {
-    /// Makes the table of a span whose incarnation `head` is written, within its share of the memory budget. Nothing is known yet.
+    /// Makes the table of a span whose epoch `head` is written, within its share of the memory budget. Nothing is known yet.
     pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
         // More names than the index has entries are not found by anybody.
         let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
@@ -94,9 +94,9 @@ impl Names {
         self.note_in(primary, self.era.load(Ordering::Acquire));
     }
 
-    /// Notes a name of what stands, or will stand, in the segment of an incarnation.
-    pub fn note_at(&self, primary: PrimaryHash, incarnation: u64) {
-        let era = incarnation / self.era_segments;
+    /// Notes a name of what stands, or will stand, in the segment of an epoch.
+    pub fn note_at(&self, primary: PrimaryHash, epoch: u64) {
+        let era = epoch / self.era_segments;
         if era + ERAS > self.era.load(Ordering::Acquire) {
             self.note_in(primary, era);
         }
@@ -111,7 +111,7 @@ impl Names {
         }
     }
 
-    /// Where versions of a name may be while the incarnation `head` is written; under the lock of the queue.
+    /// Where versions of a name may be while the epoch `head` is written; under the lock of the queue.
     pub fn standing(&self, primary: PrimaryHash, head: u64) -> Standing {
         if !self.are_known(head) {
             return Standing::Anywhere;
@@ -129,27 +129,27 @@ impl Names {
         }
     }
 
-    /// Whether all names are known while the incarnation `head` is written.
+    /// Whether all names are known while the epoch `head` is written.
     pub fn are_known(&self, head: u64) -> bool {
         let unknown = self.unknown_through.load(Ordering::Acquire);
         unknown == 0 || unknown.saturating_add(MARGIN_SEGMENTS + self.segment_count) <= head
     }
 
     /// Says that the names of all segments that were there at the open have been noted, but for damaged ones up to this
-    /// incarnation; 0 where there was none.
+    /// epoch; 0 where there was none.
     pub fn are_read(&self, damaged_through: u64) {
         self.unknown_through.store(damaged_through, Ordering::Release);
     }
 
-    /// Whether an era begins with this incarnation.
-    pub fn begins_era(&self, incarnation: u64) -> bool {
-        incarnation / self.era_segments != self.era.load(Ordering::Acquire)
+    /// Whether an era begins with this epoch.
+    pub fn begins_era(&self, epoch: u64) -> bool {
+        epoch / self.era_segments != self.era.load(Ordering::Acquire)
     }
 
-    /// Begins the era of an incarnation, which is about to be written; under the lock of the queue. All that waits must then be
+    /// Begins the era of an epoch, which is about to be written; under the lock of the queue. All that waits must then be
     /// noted in it.
-    pub fn begin_era(&self, incarnation: u64) {
-        let (last, next) = (self.era.load(Ordering::Acquire), incarnation / self.era_segments);
+    pub fn begin_era(&self, epoch: u64) {
+        let (last, next) = (self.era.load(Ordering::Acquire), epoch / self.era_segments);
         for era in last + 1..=next {
             self.filter(era).iter().for_each(|word| word.store(0, Ordering::Relaxed));
             self.era.store(era, Ordering::Release);
@@ -231,13 +231,13 @@ mod tests {
     fn names_of_segments_that_were_there_at_the_open_bound_where_they_lie() {
         let (layout, names) = names(1000);
         names.are_read(0);
-        for incarnation in layout.tail(1000) - MARGIN_SEGMENTS..=1000 {
-            names.note_at(name(incarnation), incarnation);
-            let standing = names.standing(name(incarnation), 1000);
+        for epoch in layout.tail(1000) - MARGIN_SEGMENTS..=1000 {
+            names.note_at(name(epoch), epoch);
+            let standing = names.standing(name(epoch), 1000);
             match standing {
-                Standing::Through(last) => assert!(last >= incarnation && last < incarnation + names.era_segments),
-                Standing::Anywhere => assert_eq!(incarnation / names.era_segments, 1000 / names.era_segments),
-                Standing::Absent => panic!("{incarnation} is absent"),
+                Standing::Through(last) => assert!(last >= epoch && last < epoch + names.era_segments),
+                Standing::Anywhere => assert_eq!(epoch / names.era_segments, 1000 / names.era_segments),
+                Standing::Absent => panic!("{epoch} is absent"),
             }
         }
         names.note_at(name(1), 1);
@@ -251,9 +251,9 @@ mod tests {
         names.are_read(0);
         let count = layout.index_bytes_max() / 8 * 9 / 10;
         for number in 0..count {
-            let incarnation = 1 + number * layout.segment_count / count;
-            if names.begins_era(incarnation) {
-                names.begin_era(incarnation);
+            let epoch = 1 + number * layout.segment_count / count;
+            if names.begins_era(epoch) {
+                names.begin_era(epoch);
             }
             names.note(name(number));
         }

@@ -114,10 +114,10 @@ impl Intake {
         }
     }
 
-    /// Begins a new era of names where the segment of `incarnation`, which is about to be written, is the first of one.
-    pub fn begin_era(&self, incarnation: u64) {
+    /// Begins a new era of names where the segment of `epoch`, which is about to be written, is the first of one.
+    pub fn begin_era(&self, epoch: u64) {
         let names = &self.state.names;
-        if !names.begins_era(incarnation) {
+        if !names.begins_era(epoch) {
             return;
         }
         if !self.admission.is_open() {
@@ -128,7 +128,7 @@ impl Intake {
                 false
             });
         }
-        self.queue.begin_era(incarnation);
+        self.queue.begin_era(epoch);
     }
 
     /// How far puts have come.

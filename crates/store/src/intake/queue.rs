@@ -196,10 +196,10 @@ impl Queue {
         act(waiting.bytes)
     }
 
-    /// Begins the era of names in which `incarnation` will be written; what waits is of it.
-    pub fn begin_era(&self, incarnation: u64) {
+    /// Begins the era of names in which `epoch` will be written; what waits is of it.
+    pub fn begin_era(&self, epoch: u64) {
         let waiting = self.lock();
-        self.names.begin_era(incarnation);
+        self.names.begin_era(epoch);
         waiting.items.iter().for_each(|item| self.names.note(item.entry.primary_hash));
     }
 

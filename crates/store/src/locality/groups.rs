@@ -27,7 +27,7 @@ struct Group {
 #[derive(Default)]
 struct Segment {
     /// 0: nothing is known.
-    incarnation: u64,
+    epoch: u64,
     groups: Vec<Group>,
 }
 
@@ -66,13 +66,13 @@ impl Groups {
 
     /// Notes the groups of an append, in the order in which they lie, behind those that were noted before. `begins` says that
     /// it is the segment's first.
-    pub fn add(&self, segment: u64, incarnation: u64, begins: bool, extents: &[Range<u64>]) {
+    pub fn add(&self, segment: u64, epoch: u64, begins: bool, extents: &[Range<u64>]) {
         let Some(mut segment) = self.segment(segment) else { return };
         if begins {
             self.count.fetch_sub(segment.groups.len() as u64, Ordering::Relaxed);
-            *segment = Segment { incarnation, groups: Vec::new() };
+            *segment = Segment { epoch, groups: Vec::new() };
         }
-        if segment.incarnation != incarnation {
+        if segment.epoch != epoch {
             return;
         }
         if self.count.load(Ordering::Relaxed) + extents.len() as u64 > self.count_max {
@@ -87,10 +87,8 @@ impl Groups {
     }
 
     /// What is known of the record that begins at `unit` of a segment.
-    pub fn find(&self, segment: u64, incarnation: u64, unit: u64) -> Extents {
-        let Some(segment) =
-            self.segment(segment).filter(|segment| segment.incarnation == incarnation && incarnation > 0)
-        else {
+    pub fn find(&self, segment: u64, epoch: u64, unit: u64) -> Extents {
+        let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
             return Extents::Unknown;
         };
         let next = segment.groups.partition_point(|group| u64::from(group.start) <= unit);

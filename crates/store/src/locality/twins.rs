@@ -6,7 +6,7 @@
 //! A slot holds one word: a keyed hash of a key's hash, the version's generation, and the place to which the index leads. A
 //! record is a copy of what the index leads to where the three give the word that stands in the key's slot. A new version
 //! has another generation and another place, so the word is void the moment the index leads to it; and a place that is
-//! overwritten belongs to another incarnation, which is part of the word. Two triples give the same word once in 2^64 pairs.
+//! overwritten belongs to another epoch, which is part of the word. Two triples give the same word once in 2^64 pairs.
 //!
 //! The table has a fixed number of slots; a newer version overwrites what stands there. It takes no lock and starts empty.
 
@@ -28,8 +28,8 @@ pub struct Version {
     pub hash: KeyHash,
     pub generation: u64,
     pub location: Location,
-    /// The incarnation of its segment.
-    pub incarnation: u64,
+    /// The epoch of its segment.
+    pub epoch: u64,
 }
 
 /// The versions that have copies.
@@ -68,7 +68,7 @@ impl Twins {
         bytes[..16].copy_from_slice(&version.hash.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&version.generation.to_le_bytes());
         bytes[24..32].copy_from_slice(&version.location.unit.to_le_bytes());
-        bytes[32..].copy_from_slice(&version.incarnation.to_le_bytes());
+        bytes[32..].copy_from_slice(&version.epoch.to_le_bytes());
         // Zero is an empty slot.
         xxh3_64_with_seed(&bytes, self.seed).max(1)
     }
@@ -84,7 +84,7 @@ mod tests {
 
     fn version(number: u64) -> Version {
         let hash = KeyHash(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()));
-        Version { hash, generation: number, location: Location::new(number, 64), incarnation: 3 }
+        Version { hash, generation: number, location: Location::new(number, 64), epoch: 3 }
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         assert!(twins.has(&known));
         assert!(!twins.has(&Version { generation: 2, ..known }));
         assert!(!twins.has(&Version { location: Location::new(2, 64), ..known }));
-        assert!(!twins.has(&Version { incarnation: 4, ..known }));
+        assert!(!twins.has(&Version { epoch: 4, ..known }));
         assert!(!twins.has(&Version { hash: version(2).hash, ..known }));
         twins.note(&Version { location: Location::new(9, 64), ..known });
         assert!(!twins.has(&known));

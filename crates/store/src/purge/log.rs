@@ -175,7 +175,7 @@ impl PurgeLog {
                 let address = half_address(layout, copy, half);
                 let lap = read_block(device, address).await.and_then(|bytes| {
                     let header = format::open_unplaced(&bytes, Magic::Purge).ok()?;
-                    let lap = header.incarnation.get();
+                    let lap = header.epoch.get();
                     (header.identity.get() == layout.identity && lap % 2 == half).then_some(lap)
                 });
                 laps.extend(lap);
@@ -230,7 +230,7 @@ impl PurgeLog {
             }
             let tail = PurgeBlockTail { purge_number: self.order.number.into(), purge_held: self.order.held.into() };
             buffer[PURGE_TAIL_OFFSET..][..size_of::<PurgeBlockTail>()].copy_from_slice(tail.as_bytes());
-            let place = Place { identity: self.layout.identity, incarnation: self.end.lap, address };
+            let place = Place { identity: self.layout.identity, epoch: self.end.lap, address };
             format::seal(&mut buffer, Magic::Purge, place, BLOCK_BYTES as usize);
             write(&*self.device, address, buffer).await?;
         }
@@ -270,7 +270,7 @@ async fn newest_lap(device: &SharedDevice, layout: &Layout) -> u64 {
             for block in bytes.chunks(BLOCK_BYTES as usize) {
                 let header = format::open_unplaced(block, Magic::Purge).ok();
                 let lap = header.filter(|header| header.identity.get() == layout.identity);
-                newest = newest.max(lap.map_or(0, |header| header.incarnation.get()));
+                newest = newest.max(lap.map_or(0, |header| header.epoch.get()));
             }
         }
     }
@@ -295,7 +295,7 @@ async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Optio
             let mut found: Option<Block> = None;
             for (start, bytes) in &copies {
                 let bytes = bytes.as_ref().and_then(|bytes| bytes.get(at as usize..(at + BLOCK_BYTES) as usize));
-                let place = Place { identity: layout.identity, incarnation: lap, address: start + offset + at };
+                let place = Place { identity: layout.identity, epoch: lap, address: start + offset + at };
                 match (bytes.and_then(|bytes| decode_block(bytes, place, number)), &mut found) {
                     (Some(_), Some(block)) => block.copies += 1,
                     (Some(block), None) => found = Some(block),

@@ -227,8 +227,8 @@ impl PurgeTable {
 
     /// Drops rules that nothing on disk can fall under any more.
     ///
-    /// `tail` is the oldest incarnation not overwritten; `fill_generation_min` the generation of the oldest fill under
-    /// way. The margin of two incarnations covers an append packed before a purge and written after it, and one damaged
+    /// `tail` is the oldest epoch not overwritten; `fill_generation_min` the generation of the oldest fill under
+    /// way. The margin of two epochs covers an append packed before a purge and written after it, and one damaged
     /// header in the newest segment.
     pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
         let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;

@@ -70,7 +70,7 @@ impl Puts {
     }
 }
 
-/// The last segment incarnation into which anything that waits, `waiting_bytes`, may be written, but for what is being packed:
+/// The last segment epoch into which anything that waits, `waiting_bytes`, may be written, but for what is being packed:
 /// the newest segment that can hold an object that is purged now.
 ///
 /// Appends leave less than half of a segment empty, so what waits takes at most twice its bytes.

@@ -12,33 +12,33 @@ use crate::format::{INDEX_SHARDS, LogPosition};
 impl RollForward<'_> {
     /// Finds out which segments hold what, and replays all of them.
     pub async fn replay_all_segments(&mut self) {
-        let mut incarnations = Vec::new();
+        let mut epochs = Vec::new();
         for segment in 0..self.layout.segment_count {
-            // Any incarnation of this segment names its place.
+            // Any epoch of this segment names its place.
             let nominal = if segment == 0 { self.layout.segment_count } else { segment };
-            incarnations.extend(self.incarnation_found(nominal).await);
+            epochs.extend(self.epoch_found(nominal).await);
         }
-        let Some(mut newest) = incarnations.iter().copied().max() else { return };
+        let Some(mut newest) = epochs.iter().copied().max() else { return };
         // Where a crash took the first append of a segment, that begins as it did a lap before, and is found in its middle.
-        while self.incarnation_found(newest + 1).await == Some(newest + 1) {
+        while self.epoch_found(newest + 1).await == Some(newest + 1) {
             newest += 1;
-            incarnations.push(newest);
+            epochs.push(newest);
         }
-        incarnations.sort_unstable();
-        let is_missing = |incarnation: &u64| incarnations.binary_search(incarnation).is_err();
+        epochs.sort_unstable();
+        let is_missing = |epoch: &u64| epochs.binary_search(epoch).is_err();
         let missing: Vec<u64> = (self.layout.tail(newest)..newest).filter(is_missing).collect();
-        for incarnation in missing {
-            let found = self.incarnation_found(incarnation).await.filter(|&found| found == incarnation);
-            incarnations.extend(found);
+        for epoch in missing {
+            let found = self.epoch_found(epoch).await.filter(|&found| found == epoch);
+            epochs.extend(found);
         }
-        incarnations.sort_unstable();
+        epochs.sort_unstable();
         let mut spare = Spare::default();
-        for incarnation in incarnations.into_iter().filter(|&incarnation| incarnation >= self.layout.tail(newest)) {
-            self.position = LogPosition { incarnation, offset: 0 };
-            let care = care(incarnation, newest);
+        for epoch in epochs.into_iter().filter(|&epoch| epoch >= self.layout.tail(newest)) {
+            self.position = LogPosition { epoch, offset: 0 };
+            let care = care(epoch, newest);
             let last_sequence = self.scanned.last_sequence;
-            let ahead = Ahead::read(self.device, self.layout, incarnation, 0, last_sequence, care, spare).await;
-            spare = self.segment(ahead, self.layout.is_next(incarnation, newest)).await.unwrap_or_default();
+            let ahead = Ahead::read(self.device, self.layout, epoch, 0, last_sequence, care, spare).await;
+            spare = self.segment(ahead, self.layout.is_next(epoch, newest)).await.unwrap_or_default();
             // Shard by shard, and not all at the end, as they would take much memory together.
             (0..INDEX_SHARDS).for_each(|shard| self.replay.apply(shard, &self.index));
         }

@@ -110,11 +110,11 @@ pub async fn recover(
     let is_short = known_end > purge_log.end() && !planted(Bug::ShortPurgeLogBelieved);
     let purges_lost = purge.lost || is_short;
     if purges_lost && !planted(Bug::PurgeRecordIgnored) {
-        purges.add(&all_record(clock, position.incarnation + 1));
+        purges.add(&all_record(clock, position.epoch + 1));
     }
     let is_behind = span_purges.order.number > purge_log.order().number;
     for record in &span_purges.missed {
-        let position = position.incarnation + 1;
+        let position = position.epoch + 1;
         purges.add(&PurgeRecord { generation: clock.into(), position: position.into(), ..*record });
     }
     purge_log.advance(span_purges.order);

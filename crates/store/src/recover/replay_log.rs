@@ -27,13 +27,13 @@ const SEGMENTS_AT_ONCE: usize = 4;
 /// So many segments or more, beside the first, are read on a thread of their own.
 const APART_SEGMENTS_MIN: u64 = 4;
 /// At most the last two segments are unflushed.
-pub fn care(incarnation: u64, newest: u64) -> Care {
-    if incarnation + 1 >= newest { Care::Verify } else { Care::Search }
+pub fn care(epoch: u64, newest: u64) -> Care {
+    if epoch + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
 /// What of the log is to be replayed.
 struct Log {
-    /// The first incarnation, and the last.
+    /// The first epoch, and the last.
     oldest: u64,
     end: u64,
     /// Where it begins, unless the oldest is younger.
@@ -46,10 +46,10 @@ struct Log {
 
 impl Log {
     /// Reads a segment before it is known what those before it hold.
-    async fn segment(&self, device: &SharedDevice, layout: &Layout, incarnation: u64) -> Ahead {
-        let offset = if incarnation == self.position.incarnation { self.position.offset } else { 0 };
+    async fn segment(&self, device: &SharedDevice, layout: &Layout, epoch: u64) -> Ahead {
+        let offset = if epoch == self.position.epoch { self.position.offset } else { 0 };
         let spare = self.spares().pop().unwrap_or_default();
-        Ahead::read(device, layout, incarnation, offset, self.floor, care(incarnation, self.end), spare).await
+        Ahead::read(device, layout, epoch, offset, self.floor, care(epoch, self.end), spare).await
     }
 
     fn spares(&self) -> MutexGuard<'_, Vec<Spare>> {
@@ -59,8 +59,7 @@ impl Log {
     /// Reads all of it in order, until nobody takes it any more.
     async fn read(&self, device: &SharedDevice, layout: &Layout, sender: mpsc::Sender<Ahead>) {
         let segments = stream::iter(self.oldest..=self.end);
-        let mut segments =
-            segments.map(|incarnation| self.segment(device, layout, incarnation)).buffered(SEGMENTS_AT_ONCE);
+        let mut segments = segments.map(|epoch| self.segment(device, layout, epoch)).buffered(SEGMENTS_AT_ONCE);
         while let Some(ahead) = segments.next().await {
             if sender.send(ahead).await.is_err() {
                 return;
@@ -75,25 +74,25 @@ impl RollForward<'_> {
         if !header.fits(&self.index) {
             return false;
         }
-        if header.position.incarnation == 0 || header.position.incarnation > COUNTER_MAX {
+        if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
             return false;
         }
         // How far has the log gone on? Entries in segments opened since are of a former lap. Where a lap or more was
         // written since, the log cannot be followed from here: everything is scanned.
-        let first = header.position.incarnation;
+        let first = header.position.epoch;
         let mut end = first;
         loop {
-            match self.incarnation_found(end + 1).await {
+            match self.epoch_found(end + 1).await {
                 Some(found) if found == end + 1 => end += 1,
                 Some(found) if found > end + 1 => return false,
                 _ => break,
             }
         }
-        if self.incarnation_found(first).await.is_some_and(|found| found > first) {
+        if self.epoch_found(first).await.is_some_and(|found| found > first) {
             return false;
         }
         let layout = self.layout;
-        let same_lap = |segment| layout.incarnation_of(segment, end) == layout.incarnation_of(segment, first);
+        let same_lap = |segment| layout.epoch_of(segment, end) == layout.epoch_of(segment, first);
         let kept: Vec<bool> =
             (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
         let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES));
@@ -124,16 +123,16 @@ impl RollForward<'_> {
         };
         let log = &log;
         let take = async move {
-            for incarnation in oldest..=end {
+            for epoch in oldest..=end {
                 // Where the other thread is gone, it is read here.
                 let ahead = match segments.recv().await {
                     Some(ahead) => ahead,
-                    None => log.segment(device, layout, incarnation).await,
+                    None => log.segment(device, layout, epoch).await,
                 };
-                let Some(spare) = self.segment(ahead, layout.is_next(incarnation, end)).await else { return false };
+                let Some(spare) = self.segment(ahead, layout.is_next(epoch, end)).await else { return false };
                 log.spares().push(spare);
                 // The first may be read from its middle on.
-                if incarnation == oldest + 1 {
+                if epoch == oldest + 1 {
                     let bytes_max = (end - oldest + 1) * layout.segment_bytes;
                     let Scanned { append_bytes, .. } = self.scanned;
                     self.replay.reserve((self.records * bytes_max).checked_div(append_bytes).unwrap_or(0));

@@ -46,7 +46,7 @@ impl<'a> RollForward<'a> {
             replay: Replay::new(),
             loading: None,
             from_checkpoint: false,
-            position: LogPosition { incarnation: 1, offset: 0 },
+            position: LogPosition { epoch: 1, offset: 0 },
             scanned: Scanned::default(),
             records: 0,
         }
@@ -93,9 +93,9 @@ impl<'a> RollForward<'a> {
         missing == 0
     }
 
-    /// The newest incarnation of which anything is in the segment of this one.
-    pub async fn incarnation_found(&self, incarnation: u64) -> Option<u64> {
-        SegmentReader::ahead(self.device, self.layout, incarnation).find_incarnation().await
+    /// The newest epoch of which anything is in the segment of this one.
+    pub async fn epoch_found(&self, epoch: u64) -> Option<u64> {
+        SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
     }
 
     /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. Gives back the memory that it
@@ -105,11 +105,11 @@ impl<'a> RollForward<'a> {
         let mut ahead = if ahead.holds_after(last_sequence) {
             ahead
         } else {
-            let Ahead { incarnation, offset, care, .. } = ahead;
+            let Ahead { epoch, offset, care, .. } = ahead;
             let spare = ahead.into_spare();
-            Ahead::read(self.device, self.layout, incarnation, offset, last_sequence, care, spare).await
+            Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
         };
-        let Ahead { incarnation, records: found, scanned, .. } = &mut ahead;
+        let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
         // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have replaced
         // what is found beside it, so none of it is believed.
         if is_next && scanned.damaged {
@@ -143,9 +143,9 @@ impl<'a> RollForward<'a> {
             self.scanned.holes.retain(|before| !settled.contains(before));
         }
         // A segment whose appends are all of an earlier life adds nothing, and the log does not go on there.
-        if scanned.appends + scanned.salvaged > 0 || *incarnation == self.position.incarnation {
+        if scanned.appends + scanned.salvaged > 0 || *epoch == self.position.epoch {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
-            self.position = LogPosition { incarnation: *incarnation, offset: scanned.end };
+            self.position = LogPosition { epoch: *epoch, offset: scanned.end };
         }
         Some(ahead.into_spare())
     }

@@ -44,8 +44,8 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
         let address = STATE_OFFSET + slot * BLOCK_BYTES;
         let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
         let Ok(header) = format::open_unplaced(&bytes, Magic::State) else { continue };
-        let life = header.incarnation.get();
-        let place = Place { identity: layout.identity, incarnation: life, address };
+        let life = header.epoch.get();
+        let place = Place { identity: layout.identity, epoch: life, address };
         if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
             && body.life.get() == life
             && life > newest.life
@@ -84,7 +84,7 @@ pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSl
         present: membership.present.into(),
     };
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<StateBody>()].copy_from_slice(body.as_bytes());
-    let place = Place { identity: layout.identity, incarnation: life, address };
+    let place = Place { identity: layout.identity, epoch: life, address };
     format::seal(&mut buffer, Magic::State, place, BLOCK_BYTES as usize);
     write(&**device, address, buffer).await?;
     Ok(())

@@ -24,17 +24,17 @@ pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
 const KEEP_ENTRIES_MAX: usize = 1 << 16;
 
 impl Rewriting {
-    /// Queues what is in memory of an incarnation that is overwritten next, and was requested, to be rewritten.
-    pub fn keep_resident(&self, incarnation: u64) {
+    /// Queues what is in memory of an epoch that is overwritten next, and was requested, to be rewritten.
+    pub fn keep_resident(&self, epoch: u64) {
         let memory = &self.state.memory;
         if self.percent == 0 || memory.count() > KEEP_ENTRIES_MAX {
             return;
         }
         let layout = &self.span.layout;
-        let segment = layout.segment_of(incarnation);
+        let segment = layout.segment_of(epoch);
         let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
         for (entry, from) in memory.asked_for_at(here) {
-            if self.rewrite_from_memory(&entry, from, incarnation, None).is_some() {
+            if self.rewrite_from_memory(&entry, from, epoch, None).is_some() {
                 Counters::add(&self.span.counters.kept, 1);
                 Counters::add(&self.span.counters.kept_bytes, entry.body.len() as u64);
             }
@@ -47,7 +47,7 @@ impl Rewriting {
         &self,
         entry: &Arc<Entry>,
         from: Location,
-        incarnation: u64,
+        epoch: u64,
         tie: Option<HintId>,
     ) -> Option<u64> {
         let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -57,6 +57,6 @@ impl Rewriting {
         if rewritten + entry.body.len() as u64 > most {
             return None;
         }
-        self.rewrite(entry, from, incarnation, tie).ok()
+        self.rewrite(entry, from, epoch, tie).ok()
     }
 }

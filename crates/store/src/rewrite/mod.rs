@@ -42,7 +42,7 @@ pub(crate) struct Rewriting {
     pub percent: u32,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// The newest incarnation that was harvested for re-insertion, or 0.
+    /// The newest epoch that was harvested for re-insertion, or 0.
     pub harvested: AtomicU64,
 }
 
@@ -69,20 +69,14 @@ impl From<Refused> for Refusal {
 }
 
 impl Rewriting {
-    /// Queues an entry that lies at `from`, in that incarnation of its segment, to be rewritten and laid down with `tie`,
+    /// Queues an entry that lies at `from`, in that epoch of its segment, to be rewritten and laid down with `tie`,
     /// unless it has been purged, replaced or overwritten. Returns its new sequence.
-    pub fn rewrite(
-        &self,
-        entry: &Arc<Entry>,
-        from: Location,
-        incarnation: u64,
-        tie: Option<HintId>,
-    ) -> Result<u64, Refusal> {
+    pub fn rewrite(&self, entry: &Arc<Entry>, from: Location, epoch: u64, tie: Option<HintId>) -> Result<u64, Refusal> {
         let State { index, memory, .. } = &*self.state;
         let Intake { queue, admission, .. } = &*self.intake;
         let mut sequence = 0;
         queue.push_if_idle::<Refusal>(|| {
-            if self.span.is_overtaken(incarnation) {
+            if self.span.is_overtaken(epoch) {
                 return Err(Refusal::Overtaken);
             }
             let verdict = self.state.verdict(entry);

@@ -89,8 +89,8 @@ impl Rewriting {
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
         let entry = self.state.memory.peek(hash).filter(|entry| entry.piece == Piece::Whole)?;
         let from = entry.location()?;
-        let incarnation = self.span.incarnation_at(from, self.span.head());
-        let sequence = self.rewrite_from_memory(&entry, from, incarnation, Some(page))?;
+        let epoch = self.span.epoch_at(from, self.span.head());
+        let sequence = self.rewrite_from_memory(&entry, from, epoch, Some(page))?;
         Counters::add(&self.span.counters.regrouped, 1);
         Counters::add(&self.span.counters.regrouped_bytes, entry.body.len() as u64);
         Some(sequence)

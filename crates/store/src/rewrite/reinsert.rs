@@ -14,7 +14,7 @@
 //!    old generation goes with the record, so a purge that comes later kills it like any other.
 //! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for the
 //!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
-//! 3. What was read is of the incarnation that is harvested, as every record says of itself, and that incarnation is not
+//! 3. What was read is of the epoch that is harvested, as every record says of itself, and that epoch is not
 //!    overwritten yet when a record of it is queued: so a place never stands for what came there since.
 //! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
 //! 5. What is queued here of a segment is at most the share of it, in bytes; what is read at once is at most
@@ -76,7 +76,7 @@ pub async fn harvest(rewriting: Arc<Rewriting>) {
     }
 }
 
-/// The oldest incarnation that is due and has not been harvested.
+/// The oldest epoch that is due and has not been harvested.
 fn due(rewriting: &Rewriting) -> Option<u64> {
     let layout = &rewriting.span.layout;
     let head = rewriting.span.head();
@@ -204,13 +204,13 @@ async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Opt
 }
 
 /// Queues an entry as soon as puts leave room; false where the ring came first or the store takes no more writes.
-async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, incarnation: u64) -> bool {
+async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, epoch: u64) -> bool {
     loop {
         let room = rewriting.intake.queue.room.notified();
         tokio::pin!(room);
         // From here on no room that is made is missed.
         room.as_mut().enable();
-        match rewriting.reinsert(entry, from, incarnation) {
+        match rewriting.reinsert(entry, from, epoch) {
             Ok(()) | Err(Refusal::Outdated) => return true,
             Err(Refusal::Overtaken | Refusal::Closed) => return false,
             Err(Refusal::Full) => room.await,
@@ -225,8 +225,8 @@ impl Rewriting {
     }
 
     /// Queues an entry that lies at `from` to be written anew, unless it has been purged, replaced or overwritten.
-    fn reinsert(&self, entry: &Arc<Entry>, from: Location, incarnation: u64) -> Result<(), Refusal> {
-        self.rewrite(entry, from, incarnation, None)?;
+    fn reinsert(&self, entry: &Arc<Entry>, from: Location, epoch: u64) -> Result<(), Refusal> {
+        self.rewrite(entry, from, epoch, None)?;
         Counters::add(&self.span.counters.reinserted, 1);
         Counters::add(&self.span.counters.reinserted_bytes, entry.body.len() as u64);
         Ok(())
@@ -318,19 +318,16 @@ mod tests {
         let extent = Extent { objects: vec![proved], range: start..start + 3200 };
         let (_, at, buffer) = read_extent(rewriting, extent).await;
         let mut buffer = buffer.expect("the device reads");
-        let incarnation = rewriting.span.head();
-        let found = whole_in(&rewriting.span, &buffer, at, incarnation, entry.hash, from).expect("it is there");
+        let epoch = rewriting.span.head();
+        let found = whole_in(&rewriting.span, &buffer, at, epoch, entry.hash, from).expect("it is there");
         assert_eq!((&found.body, &found.metadata, found.generation), (&entry.body, &entry.metadata, entry.generation));
         assert!(found.key == entry.key && found.primary_hash == entry.primary_hash && found.location() == Some(from));
-        let later = incarnation + rewriting.span.layout.segment_count;
+        let later = epoch + rewriting.span.layout.segment_count;
         assert!(whole_in(&rewriting.span, &buffer, at, later, entry.hash, from).is_none(), "of another lap");
-        assert!(whole_in(&rewriting.span, &buffer, at, incarnation, KeyHash(1), from).is_none(), "of another key");
+        assert!(whole_in(&rewriting.span, &buffer, at, epoch, KeyHash(1), from).is_none(), "of another key");
         let end = (rewriting.span.layout.segments_offset + start - at) as usize + 3000;
         buffer[end] ^= 1;
-        assert!(
-            whole_in(&rewriting.span, &buffer, at, incarnation, entry.hash, from).is_none(),
-            "not what was written"
-        );
+        assert!(whole_in(&rewriting.span, &buffer, at, epoch, entry.hash, from).is_none(), "not what was written");
     }
 
     fn place(unit: u64, bytes: u64) -> Proved {

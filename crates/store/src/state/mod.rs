@@ -109,13 +109,13 @@ impl State {
         self.verdict(entry) != Verdict::Live
     }
 
-    /// Whether the index leads to a location, which is of that incarnation, and to nothing younger for its hash.
+    /// Whether the index leads to a location, which is of that epoch, and to nothing younger for its hash.
     ///
     /// Where it leads to something younger that need not be the same key's, but it may be.
-    pub fn is_newest(&self, hash: KeyHash, location: Location, incarnation: u64) -> bool {
+    pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
         let head = self.span.head();
-        let age = |location: Location| (self.span.incarnation_at(location, head), location.unit);
-        age(location).0 == incarnation && self.index.leads_last_to(hash, location, age)
+        let age = |location: Location| (self.span.epoch_at(location, head), location.unit);
+        age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
     }
 
     /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its hash: it
@@ -130,7 +130,7 @@ impl State {
     /// something younger, or not there any more: the place may have been found long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();
-        let age = |location: Location| (self.span.incarnation_at(location, head), location.unit);
+        let age = |location: Location| (self.span.epoch_at(location, head), location.unit);
         if !self.index.leads_last_to(hash, location, age) {
             return;
         }

@@ -1,7 +1,7 @@
 //! Reading a record: what stands at a place on disk, and whether it is what was looked for.
 //!
 //! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in the
-//! incarnation that the segment had before the read. Leaves to others: where to look (`index`), and whether what was found
+//! epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether what was found
 //! may be handed out (`lookup`).
 
 use std::ops::Range;
@@ -58,13 +58,12 @@ pub(crate) fn decode(
     buffer: Buffer,
 ) -> (Found, Option<Buffer>) {
     let span = &state.span;
-    let Extent { start, incarnation, .. } = extent;
+    let Extent { start, epoch, .. } = extent;
     let address = span.address_of(location);
-    let reclaimed =
-        || span.incarnation_at(location, span.head()) != incarnation || !state.index.contains(hash, location);
+    let reclaimed = || span.epoch_at(location, span.head()) != epoch || !state.index.contains(hash, location);
     let bad = || if reclaimed() { Found::Reclaimed } else { Found::Damaged };
     let bytes = &buffer[(address - start) as usize..];
-    let place = Place { identity: span.layout.identity, incarnation, address };
+    let place = Place { identity: span.layout.identity, epoch, address };
     let Ok(record) = Record::decode(bytes, place) else { return (bad(), None) };
     if record.fields.key_hash.get() != hash.0 {
         return (Found::Other, None);
@@ -147,13 +146,13 @@ pub(crate) fn whole_in(
     span: &Span,
     buffer: &[u8],
     start: u64,
-    incarnation: u64,
+    epoch: u64,
     hash: KeyHash,
     from: Location,
 ) -> Option<Arc<Entry>> {
     let address = span.address_of(from);
     let bytes = buffer.get(address.checked_sub(start)? as usize..)?;
-    let place = Place { identity: span.layout.identity, incarnation, address };
+    let place = Place { identity: span.layout.identity, epoch, address };
     let record = Record::decode(bytes, place).ok()?;
     if record.kind != RecordKind::Whole || record.fields.key_hash.get() != hash.0 || !record.body_is_whole(bytes) {
         return None;

@@ -78,19 +78,19 @@ impl Writer {
     /// Packs `items` into an append and starts writing it; without any it says that `sequence` was written.
     pub(super) async fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
         let layout = &self.span.layout;
-        let LogPosition { incarnation, offset } = self.position;
+        let LogPosition { epoch, offset } = self.position;
         let flushed_sequence = self.state.progress.flushed.load(Ordering::Acquire);
         let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
         let (counters, groups_known) = (&self.span.counters, &self.lookup.groups);
         let cluster_bytes = self.lookup.clusters.cluster_bytes();
         let packing = pack::Packing { hints: &self.rewriting.hints, cluster_bytes, end: self.pack_end };
         let names = &self.state.names;
-        items.iter().for_each(|item| names.note_at(item.entry.primary_hash, incarnation));
+        items.iter().for_each(|item| names.note_at(item.entry.primary_hash, epoch));
         let buffer = self.buffers.take(pack::append_bytes(&items));
         let buffer_bytes = buffer.capacity() as u64;
-        let packed = pack::pack(layout, incarnation, offset, items, sequence, known, &packing, buffer);
+        let packed = pack::pack(layout, epoch, offset, items, sequence, known, &packing, buffer);
         let PackedAppend { buffer, items, last_sequence, tied, groups } = packed;
-        groups_known.add(layout.segment_of(incarnation), incarnation, offset == 0, &groups);
+        groups_known.add(layout.segment_of(epoch), epoch, offset == 0, &groups);
         Counters::add(&counters.objects_tied, tied);
         let tags_bytes = items.iter().map(|(item, _)| item.entry.tags.record_bytes() as u64).sum();
         Counters::add(&counters.tags_written_bytes, tags_bytes);
@@ -100,7 +100,7 @@ impl Writer {
             self.state.progress.written.fetch_max(last_sequence, Ordering::AcqRel);
         }
         let bytes = buffer.len() as u64;
-        let address = layout.segment_start(incarnation) + offset;
+        let address = layout.segment_start(epoch) + offset;
         let mut write = self.span.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
         let begun = poll!(&mut write);
         let written = async move {

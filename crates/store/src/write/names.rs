@@ -63,17 +63,17 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
         return names.are_read(0);
     }
     let layout = &span.layout;
-    let tail = layout.tail(position.incarnation);
+    let tail = layout.tail(position.epoch);
     let mut damaged_through = 0;
-    for incarnation in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.incarnation {
+    for epoch in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.epoch {
         // Behind damage of a whole segment the log may have gone on before: a scan would begin with that.
-        let found = SegmentReader::new(&span.device, layout, incarnation).find_incarnation().await;
-        let beyond = found.filter(|&found| found > incarnation && incarnation >= tail && found <= COUNTER_MAX);
+        let found = SegmentReader::new(&span.device, layout, epoch).find_epoch().await;
+        let beyond = found.filter(|&found| found > epoch && epoch >= tail && found <= COUNTER_MAX);
         damaged_through = damaged_through.max(beyond.unwrap_or(0));
-        let is_whole = read_segment(span, names, incarnation, position).await;
+        let is_whole = read_segment(span, names, epoch, position).await;
         // What is left of segments that are partly overwritten has gaps.
-        if !is_whole && incarnation >= tail {
-            damaged_through = damaged_through.max(incarnation);
+        if !is_whole && epoch >= tail {
+            damaged_through = damaged_through.max(epoch);
         }
         tokio::task::yield_now().await;
     }
@@ -81,14 +81,14 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
 }
 
 /// Notes the names in a segment; whether these are all.
-async fn read_segment(span: &Span, names: &Names, incarnation: u64, position: LogPosition) -> bool {
+async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosition) -> bool {
     let has_failed = Arc::new(AtomicBool::new(false));
     let watched = Watched { device: Arc::clone(&span.device), has_failed: Arc::clone(&has_failed) };
     let watched: SharedDevice = Arc::new(watched);
-    let is_last = incarnation == position.incarnation;
+    let is_last = epoch == position.epoch;
     let end = if is_last { position.offset } else { span.layout.segment_bytes };
-    let mut reader = SegmentReader::new(&watched, &span.layout, incarnation).until(end);
-    let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, incarnation);
+    let mut reader = SegmentReader::new(&watched, &span.layout, epoch).until(end);
+    let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
     let scanned = reader.scan(0, 0, Care::Search, note).await;
     // An append that is not believed, with nothing behind it, looks like the end.
     let rest = reader.units_from(scanned.end).await;

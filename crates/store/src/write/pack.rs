@@ -94,13 +94,13 @@ pub fn append_bytes(items: &[Unwritten]) -> u64 {
     (table_end + records).next_multiple_of(BLOCK_BYTES)
 }
 
-/// Lays entries out as the append that stands at `offset` of the segment of `incarnation`.
+/// Lays entries out as the append that stands at `offset` of the segment of `epoch`.
 ///
 /// `items` come by sequence; `sequence` is that of an append without entries; `buffer` has room for [`append_bytes`].
 #[expect(clippy::too_many_arguments)]
 pub fn pack(
     layout: &Layout,
-    incarnation: u64,
+    epoch: u64,
     offset: u64,
     items: Vec<Unwritten>,
     sequence: u64,
@@ -108,7 +108,7 @@ pub fn pack(
     packing: &Packing<'_>,
     mut buffer: Buffer,
 ) -> PackedAppend {
-    let address = layout.segment_start(incarnation) + offset;
+    let address = layout.segment_start(epoch) + offset;
     let table_end = APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES;
     let append_bytes = append_bytes(&items);
     buffer.set_len(append_bytes as usize);
@@ -132,7 +132,7 @@ pub fn pack(
     for Placed { index, cluster } in packing.order(&items, offset + table_end as u64) {
         let item = &items[index];
         let end = position + record_bytes(&item.entry) as usize;
-        let place = Place { identity: layout.identity, incarnation, address: address + position as u64 };
+        let place = Place { identity: layout.identity, epoch, address: address + position as u64 };
         write_record(&mut buffer[position..end], item, cluster, place);
         starts[index] = position;
         tied += u64::from(cluster != 0);
@@ -167,7 +167,7 @@ pub fn pack(
         placed.push((item, Location::new(unit, bytes)));
     }
     buffer[position..].fill(0);
-    let place = Place { identity: layout.identity, incarnation, address };
+    let place = Place { identity: layout.identity, epoch, address };
     format::seal(&mut buffer, Magic::Append, place, table_end);
     PackedAppend { buffer, items: placed, last_sequence, tied, groups }
 }

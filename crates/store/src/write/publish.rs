@@ -79,8 +79,8 @@ impl Writer {
         }
         state.index.insert(entry.hash, to);
         state.index.remove(entry.hash, from);
-        let incarnation = span.incarnation_at(to, span.head());
-        self.lookup.twins.note(&Version { hash: entry.hash, generation: entry.generation, location: to, incarnation });
+        let epoch = span.epoch_at(to, span.head());
+        self.lookup.twins.note(&Version { hash: entry.hash, generation: entry.generation, location: to, epoch });
         state.memory.relocate(entry.hash, from, to);
     }
 

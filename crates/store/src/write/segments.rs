@@ -34,15 +34,15 @@ type Standing = (KeyHash, Location);
 
 /// What stands in a segment.
 pub(super) struct Tables {
-    incarnation: u64,
+    epoch: u64,
     standing: Vec<Standing>,
     /// Whether that is all.
     is_whole: bool,
 }
 
-/// Visits what stands in the segment of `incarnation`; whether that is all.
-async fn visit_standing(span: &Span, incarnation: u64, mut visit: impl FnMut(Standing)) -> bool {
-    let mut reader = SegmentReader::new(&span.device, &span.layout, incarnation);
+/// Visits what stands in the segment of `epoch`; whether that is all.
+async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
+    let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
     let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
     !scanned.damaged
 }
@@ -74,7 +74,7 @@ impl Writer {
         if self.state.stopped().is_some() {
             return Err(self.state.stopped_error());
         }
-        let next = self.position.incarnation + 1;
+        let next = self.position.epoch + 1;
         let tables = self.tables_ahead(next).await;
         // Both wait for the disk, and neither for the other.
         let (flushed, ()) = tokio::join!(self.state.flush(), reclaim(&self.state, next, tables, self.sweeps()));
@@ -83,7 +83,7 @@ impl Writer {
         self.intake.begin_era(next);
         self.span.set_head(next);
         self.span.pace.opened(next);
-        self.position = LogPosition { incarnation: next, offset: 0 };
+        self.position = LogPosition { epoch: next, offset: 0 };
         self.retire_purges();
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Writer {
     /// Forgets purges that nothing can fall under any more.
     pub(super) fn retire_purges(&self) {
         self.intake.drop_purged_in_memory();
-        let tail = self.span.layout.tail(self.position.incarnation);
+        let tail = self.span.layout.tail(self.position.epoch);
         self.state.purges.retire(tail, self.puts.fills.generation_min());
     }
 
@@ -99,7 +99,7 @@ impl Writer {
     pub(super) fn begin_harvest(&mut self) {
         // One that runs still looks for what is due before it ends.
         if self.rewriting.reinsert_percent == 0 {
-            let next = self.position.incarnation + 1;
+            let next = self.position.epoch + 1;
             if let Some(old) = next.checked_sub(self.span.layout.segment_count).filter(|&old| old > 0) {
                 self.rewriting.keep_resident(old);
             }
@@ -118,7 +118,7 @@ impl Writer {
 
     /// Begins to read what stands in the segment that is overwritten next, so that it is known when that is due.
     pub(super) fn read_tables_ahead(&mut self) {
-        let old = (self.position.incarnation + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
+        let old = (self.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
         let Some(old) = old.filter(|_| !self.sweeps()) else { return };
         // A list that grows has room for twice what is in it.
         let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
@@ -132,14 +132,14 @@ impl Writer {
                 }
             });
             let is_whole = is_whole.await && fits;
-            Tables { incarnation: old, standing, is_whole }
+            Tables { epoch: old, standing, is_whole }
         }));
     }
 
-    /// What was read ahead of the segment that `incarnation` will overwrite, where it is all that stands there.
-    async fn tables_ahead(&mut self, incarnation: u64) -> Option<Tables> {
+    /// What was read ahead of the segment that `epoch` will overwrite, where it is all that stands there.
+    async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
         let tables = self.tables.take()?.await.ok()?;
-        let is_next = tables.incarnation + self.span.layout.segment_count == incarnation;
+        let is_next = tables.epoch + self.span.layout.segment_count == epoch;
         Some(tables).filter(|tables| is_next && tables.is_whole)
     }
 
@@ -154,11 +154,11 @@ impl Writer {
     }
 }
 
-/// Forgets what stands in the segment that `incarnation` will overwrite; `tables` say what that is, where they were read
+/// Forgets what stands in the segment that `epoch` will overwrite; `tables` say what that is, where they were read
 /// ahead; where it `sweeps`, index and memory are looked through.
-async fn reclaim(state: &State, incarnation: u64, tables: Option<Tables>, mut sweeps: bool) {
+async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: bool) {
     let layout = &state.span.layout;
-    let Some(old) = incarnation.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
+    let Some(old) = epoch.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
     let segment = layout.segment_of(old);
     let mut removed = 0;
     if !sweeps {

@@ -231,9 +231,9 @@ impl World {
         self.mark(&history);
     }
 
-    /// The segment incarnation that is being written.
+    /// The segment epoch that is being written.
     pub fn head(&self) -> u64 {
-        self.store().stat().head_incarnation
+        self.store().stat().head_epoch
     }
 
     /// Waits for up to some milliseconds.

@@ -34,11 +34,11 @@ pub struct Doubt {
     purges: AtomicU64,
     /// What waits to be written anew.
     moving: Mutex<HashSet<KeyHash>>,
-    /// Keys with a damaged record, and the incarnation with which the lap is over.
+    /// Keys with a damaged record, and the epoch with which the lap is over.
     damaged: Mutex<HashMap<KeyHash, u64>>,
     /// Entries that the index had given up when it was last looked at.
     evictions: AtomicU64,
-    /// Everything is in doubt until this incarnation is written.
+    /// Everything is in doubt until this epoch is written.
     all_until: AtomicU64,
 }
 
