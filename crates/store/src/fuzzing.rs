@@ -84,7 +84,7 @@ impl Span {
         (state.life, state.membership.number)
     }
 
-    /// Recovers the purge log as an open does, with a new lap; gives how many rules there are, and whether some were lost.
+    /// Recovers the purge log as an open does, with a new cycle; gives how many rules there are, and whether some were lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;

@@ -16,7 +16,7 @@ pub enum Bug {
     StaleGenerationAccepted = 4,
     /// The header of an append or purge block is believed though it is torn.
     TornHeaderAccepted = 5,
-    /// A unit of a former store, or of a former lap of its segment, is believed.
+    /// A unit of a former store, or of a former cycle of its segment, is believed.
     FormerUnitAccepted = 6,
     /// What was purged is re-inserted all the same, as if it had been put anew.
     ReinsertionIgnoresPurge = 7,
@@ -74,7 +74,7 @@ pub enum Bug {
     ShortPurgeLogBelieved = 52,
     /// Entries count as written when their write begins.
     WrittenTooEarly = 53,
-    /// A new lap of the purge log counts as durable without a flush.
+    /// A new cycle of the purge log counts as durable without a flush.
     CompactionUnflushed = 54,
 }
 
@@ -132,7 +132,7 @@ impl Bug {
             Bug::PurgeRecordIgnored => "purge record ignored",
             Bug::StaleGenerationAccepted => "stale generation accepted",
             Bug::TornHeaderAccepted => "torn header accepted",
-            Bug::FormerUnitAccepted => "unit of a former store or lap accepted",
+            Bug::FormerUnitAccepted => "unit of a former store or cycle accepted",
             Bug::ReinsertionIgnoresPurge => "re-insertion that ignores a purge",
             Bug::ReinsertionIgnoresReplacement => "re-insertion that ignores a newer version",
             Bug::CheckpointPositionIgnored => "checkpoint without its log position",

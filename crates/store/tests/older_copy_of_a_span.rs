@@ -189,7 +189,7 @@ async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges(
             assert_eq!(found(&store, "body").await.concat().len(), COUNT as usize / 4, "life {life}");
         }
         put_all(&store, "body").await;
-        // Several laps of the log, many at a time, and no more rules than it has room for.
+        // Several cycles of the log, many at a time, and no more rules than it has room for.
         let purges = (0..life * 100).map(|number| {
             let store = store.clone();
             tokio::spawn(async move { store.purge_key(format!("other {}", number % 20).as_bytes()).await })

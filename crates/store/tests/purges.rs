@@ -251,9 +251,9 @@ async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_
     put(&store, 2, 100).await;
     assert_eq!(store.stat().counts.unadmitted_first, 1);
     // It stays in memory while the ring turns more than twice.
-    let laps = 3 * store.stat().segment_count;
+    let cycles = 3 * store.stat().segment_count;
     let mut number = 1000;
-    while store.stat().head_epoch < laps {
+    while store.stat().head_epoch < cycles {
         for _ in 0..2 {
             put(&store, number, 3000).await;
         }

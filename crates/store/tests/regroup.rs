@@ -143,7 +143,7 @@ async fn a_copy_of_what_was_replaced_or_purged_is_not_taken() {
 }
 
 /// Fills a small store several times over while one object is asked for again and again.
-async fn ask_through_laps(rewrite_percent: u32) -> (u64, Counts) {
+async fn ask_through_cycles(rewrite_percent: u32) -> (u64, Counts) {
     let device: SharedDevice = Arc::new(MemoryDevice::new(4 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
     let store = open(&device, rewrite_percent).await;
@@ -158,10 +158,10 @@ async fn ask_through_laps(rewrite_percent: u32) -> (u64, Counts) {
 
 #[tokio::test]
 async fn what_is_in_memory_and_asked_for_outlives_the_ring() {
-    let (hits, counts) = ask_through_laps(20).await;
+    let (hits, counts) = ask_through_cycles(20).await;
     assert_eq!(hits, 100, "{counts:?}");
     assert!(counts.kept >= 3 && counts.reinserted == 0, "{counts:?}");
-    let (hits, counts) = ask_through_laps(0).await;
+    let (hits, counts) = ask_through_cycles(0).await;
     assert!(hits < 50 && counts.kept == 0, "{hits} {counts:?}");
 }
 

@@ -1,7 +1,7 @@
 //! Short seeded workloads on a small store, recorded on their way to the device.
 //!
 //! Owns: what is done and in which order, and telling every promise as an event and a mark in the recording. A workload
-//! may start on the ruins of another store, on a store that has been filled for several laps, and crashes and reopens
+//! may start on the ruins of another store, on a store that has been filled for several cycles, and crashes and reopens
 //! itself now and then.
 
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         unadmitted: 0,
     };
 
-    // Before the recording: one lap to three, so that reclaimed and re-inserted segments and old laps are around.
+    // Before the recording: one cycle to three, so that reclaimed and re-inserted segments and old cycles are around.
     let before = if running.random.chance(60) { 200 + running.random.below(400) } else { running.random.below(12) };
     for _ in 0..before {
         running.operate().await;

@@ -22,7 +22,7 @@ pub struct Stat {
     pub segment_bytes: u64,
     /// How many segments there are.
     pub segment_count: u64,
-    /// The segment epoch being written; the lap is its quotient by the count.
+    /// The segment epoch being written; the cycle is its quotient by the count.
     pub head_epoch: u64,
     /// Bodies up to this size are one record, in bytes.
     pub whole_bytes_max: u64,

@@ -166,7 +166,8 @@ impl<'a> SegmentReader<'a> {
                 scanned.first_sequence.get_or_insert(append.fields.first_sequence.get());
                 scanned.flushed_sequence = scanned.flushed_sequence.max(append.fields.flushed_sequence.get());
                 scanned.last_sequence = append.fields.last_sequence.get();
-                let purge_end = LogEnd { lap: append.fields.purge_lap.get(), blocks: append.fields.purge_blocks.get() };
+                let purge_end =
+                    LogEnd { cycle: append.fields.purge_cycle.get(), blocks: append.fields.purge_blocks.get() };
                 scanned.purge_end = scanned.purge_end.max(purge_end);
                 let bytes = u64::from(append.fields.append_bytes.get());
                 self.window_bytes = match care {
@@ -228,8 +229,8 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier lap than the one
-    /// asked for, the newest of all in it: a crash may have kept the first block of the earlier lap and a later one of today's.
+    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier cycle than the one
+    /// asked for, the newest of all in it: a crash may have kept the first block of the earlier cycle and a later one of today's.
     pub async fn find_epoch(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;
@@ -263,7 +264,7 @@ impl<'a> SegmentReader<'a> {
                 }
             }
             // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
-            // behind it appends of an earlier lap may stand.
+            // behind it appends of an earlier cycle may stand.
             if blank && position >= 16 * BLOCK_BYTES {
                 return None;
             }

@@ -28,7 +28,7 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const FEATURE_TAGS: u64 = 1;
 /// Records in one purge block, at most.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
-/// No sequence, generation, epoch or lap comes near this; a larger one is damage, and sums of smaller ones fit.
+/// No sequence, generation, epoch or cycle comes near this; a larger one is damage, and sums of smaller ones fit.
 pub const COUNTER_MAX: u64 = 1 << 62;
 /// Shards of the index, as a checkpoint lists them.
 pub const INDEX_SHARDS: usize = 64;
@@ -133,7 +133,7 @@ pub struct AppendBody {
     pub last_sequence: U64,
     pub append_bytes: U32,
     pub record_count: U32,
-    pub purge_lap: U64,
+    pub purge_cycle: U64,
     pub purge_blocks: U32,
     pub reserved: U32,
     pub flushed_sequence: U64,
@@ -186,7 +186,7 @@ pub struct CheckpointBody {
     pub chunk_count: U32,
     pub entry_count: U64,
     pub last_sequence: U64,
-    pub purge_lap: U64,
+    pub purge_cycle: U64,
     pub purge_blocks: U32,
     pub hot_chunk_count: U32,
     pub homes: [U32; INDEX_SHARDS],

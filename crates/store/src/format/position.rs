@@ -14,8 +14,8 @@ pub struct LogPosition {
 /// How far the purge log goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogEnd {
-    /// The lap.
-    pub lap: u64,
+    /// The cycle.
+    pub cycle: u64,
     /// Durable blocks of it.
     pub blocks: u32,
 }

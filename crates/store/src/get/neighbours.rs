@@ -15,7 +15,7 @@
 //! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so what
 //!    is replaced or reclaimed meanwhile does not come back.
 //!
-//! Anything else in the window (older versions, a former lap, what is being written) is passed over.
+//! Anything else in the window (older versions, a former cycle, what is being written) is passed over.
 //!
 //! *Cost*: one read of at most a cluster; a neighbour that goes into memory is copied out of it.
 

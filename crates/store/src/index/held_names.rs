@@ -5,7 +5,7 @@
 //!
 //! # Idea
 //! Time is cut into eras of some segments each. Every era has a Bloom filter of the primary keys that were written in it. There
-//! are as many filters as eras in a lap, and one more: when an era begins, its filter is that of the era whose segments were
+//! are as many filters as eras in a cycle, and one more: when an era begins, its filter is that of the era whose segments were
 //! all overwritten since. The newest era that has a name bounds where the newest version of it lies, and so how long the record
 //! of a purge is needed.
 //!

@@ -23,9 +23,9 @@ use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG}
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
-/// No log gets as far: that is more than a lap a microsecond for ten thousand years. A block that says more is not ours,
-/// and a lap after it could not be told from damage.
-const LAP_MAX: u64 = COUNTER_MAX / 2;
+/// No log gets as far: that is more than a cycle a microsecond for ten thousand years. A block that says more is not ours,
+/// and a cycle after it could not be told from damage.
+const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 
 /// How far a span has come with the purges of its store, which are numbered and go to every span in the same order. All zero
 /// in a store of one span.
@@ -49,8 +49,8 @@ pub struct PurgeLog {
     device: SharedDevice,
     layout: Layout,
     end: LogEnd,
-    /// Blocks of laps up to this may stand in either half, of a lap that was never finished or is damaged.
-    lap_seen: u64,
+    /// Blocks of cycles up to this may stand in either half, of a cycle that was never finished or is damaged.
+    cycle_seen: u64,
     snapshot_blocks: u32,
     order: PurgeOrder,
 }
@@ -65,7 +65,7 @@ pub struct Recovered {
     pub numbers: Vec<u64>,
     /// Whether records are missing that had been durable.
     pub lost: bool,
-    /// Whether a block is whole in one copy alone, so that a new lap should be begun.
+    /// Whether a block is whole in one copy alone, so that a new cycle should be begun.
     pub one_copy: bool,
 }
 
@@ -83,13 +83,13 @@ impl Recovered {
 }
 
 impl PurgeLog {
-    /// Writes the first lap of a new store, without a flush.
+    /// Writes the first cycle of a new store, without a flush.
     pub async fn create(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
         let mut log = PurgeLog {
             device: Arc::clone(device),
             layout: *layout,
-            end: LogEnd { lap: 1, blocks: 0 },
-            lap_seen: 1,
+            end: LogEnd { cycle: 1, blocks: 0 },
+            cycle_seen: 1,
             snapshot_blocks: 1,
             order: PurgeOrder::default(),
         };
@@ -111,17 +111,17 @@ impl PurgeLog {
         self.order = self.order.max(order);
     }
 
-    /// Blocks that a lap holds.
+    /// Blocks that a cycle holds.
     pub fn blocks_max(&self) -> u32 {
         (self.layout.purge_log_bytes / 2 / BLOCK_BYTES) as u32
     }
 
-    /// Whether the lap has no room for another block.
+    /// Whether the cycle has no room for another block.
     pub fn is_full(&self) -> bool {
         self.end.blocks >= self.blocks_max()
     }
 
-    /// How many records may be live for a new lap to leave room for at least a quarter of new blocks.
+    /// How many records may be live for a new cycle to leave room for at least a quarter of new blocks.
     pub fn live_records_max(&self) -> usize {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }
@@ -135,15 +135,15 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// Begins a new lap with the table's live records.
+    /// Begins a new cycle with the table's live records.
     ///
-    /// *Errors*: those of the device; corrupt where the laps are used up, and then nothing was written.
+    /// *Errors*: those of the device; corrupt where the cycles are used up, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
         // A record is retired only when what overwrote its segments was flushed (`Writer::open_next_segment`), so what is
         // missing here is needed by nothing that a crash could bring back.
         let records = table.records();
-        self.end = LogEnd { lap: checked(self.next_lap())?, blocks: 0 };
-        self.lap_seen = self.end.lap;
+        self.end = LogEnd { cycle: checked(self.next_cycle())?, blocks: 0 };
+        self.cycle_seen = self.end.cycle;
         self.snapshot_blocks = records.len().div_ceil(PURGE_RECORDS_PER_BLOCK).max(1) as u32;
         if records.is_empty() {
             self.write_block(&[]).await?;
@@ -157,41 +157,41 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// The lap after this one: in the other half, and above all whose blocks may still stand there, so that none of them is
+    /// The cycle after this one: in the other half, and above all whose blocks may still stand there, so that none of them is
     /// taken for one of its own.
-    fn next_lap(&self) -> u64 {
-        let next = self.end.lap.max(self.lap_seen) + 1;
-        if next % 2 == self.end.lap % 2 { next + 1 } else { next }
+    fn next_cycle(&self) -> u64 {
+        let next = self.end.cycle.max(self.cycle_seen) + 1;
+        if next % 2 == self.end.cycle % 2 { next + 1 } else { next }
     }
 
     /// Finds the log of an existing store.
     ///
-    /// *Errors*: corrupt where a block says a lap that no log gets to.
+    /// *Errors*: corrupt where a block says a cycle that no log gets to.
     pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
-        let newest = checked(newest_lap(device, layout).await)?;
-        let mut laps: Vec<u64> = Vec::new();
+        let newest = checked(newest_cycle(device, layout).await)?;
+        let mut cycles: Vec<u64> = Vec::new();
         for half in 0..2 {
             for copy in 0..2 {
                 let address = half_address(layout, copy, half);
-                let lap = read_block(device, address).await.and_then(|bytes| {
+                let cycle = read_block(device, address).await.and_then(|bytes| {
                     let header = format::open_unplaced(&bytes, Magic::Purge).ok()?;
-                    let lap = header.epoch.get();
-                    (header.identity.get() == layout.identity && lap % 2 == half).then_some(lap)
+                    let cycle = header.epoch.get();
+                    (header.identity.get() == layout.identity && cycle % 2 == half).then_some(cycle)
                 });
-                laps.extend(lap);
+                cycles.extend(cycle);
             }
         }
-        laps.sort_unstable_by(|a, b| b.cmp(a));
-        laps.dedup();
-        let mut lost = laps.is_empty();
-        for &lap in &laps {
-            let blocks = read_lap(device, layout, lap).await;
+        cycles.sort_unstable_by(|a, b| b.cmp(a));
+        cycles.dedup();
+        let mut lost = cycles.is_empty();
+        for &cycle in &cycles {
+            let blocks = read_cycle(device, layout, cycle).await;
             let snapshot_blocks = blocks.iter().flatten().map(|block| block.snapshot_blocks).next().unwrap_or(1);
             let whole = blocks.iter().take_while(|block| block.is_some()).count();
             let beyond = blocks.iter().skip(whole).flatten().count();
             let snapshot_is_whole = whole >= snapshot_blocks as usize;
             if !snapshot_is_whole && blocks.iter().skip(snapshot_blocks as usize).flatten().count() == 0 {
-                // A lap that was being begun: the one before still has everything.
+                // A cycle that was being begun: the one before still has everything.
                 continue;
             }
             lost |= beyond > 0 || !snapshot_is_whole;
@@ -200,23 +200,24 @@ impl PurgeLog {
             let blocks = blocks.into_iter().flatten();
             let numbered = |block: Block| block.records.into_iter().map(move |record| (record, block.order.number));
             let (records, numbers) = blocks.flat_map(numbered).unzip();
-            let end = LogEnd { lap, blocks: whole as u32 };
-            let lap_seen = newest.max(lap);
-            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks, order };
+            let end = LogEnd { cycle, blocks: whole as u32 };
+            let cycle_seen = newest.max(cycle);
+            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, cycle_seen, snapshot_blocks, order };
             return Ok(Recovered { log, records, numbers, lost, one_copy });
         }
-        lost |= !laps.is_empty();
-        let lap = laps.first().copied().unwrap_or(0);
-        let end = LogEnd { lap, blocks: 0 };
-        let lap_seen = newest.max(lap);
+        lost |= !cycles.is_empty();
+        let cycle = cycles.first().copied().unwrap_or(0);
+        let end = LogEnd { cycle, blocks: 0 };
+        let cycle_seen = newest.max(cycle);
         let (order, snapshot_blocks) = (PurgeOrder::default(), 1);
-        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, lap_seen, snapshot_blocks, order };
+        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, cycle_seen, snapshot_blocks, order };
         Ok(Recovered { log, records: Vec::new(), numbers: Vec::new(), lost, one_copy: true })
     }
 
     async fn write_block(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
         for copy in 0..2 {
-            let address = half_address(&self.layout, copy, self.end.lap % 2) + u64::from(self.end.blocks) * BLOCK_BYTES;
+            let address =
+                half_address(&self.layout, copy, self.end.cycle % 2) + u64::from(self.end.blocks) * BLOCK_BYTES;
             let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
             let body = PurgeBlockBody {
                 number: self.end.blocks.into(),
@@ -230,7 +231,7 @@ impl PurgeLog {
             }
             let tail = PurgeBlockTail { purge_number: self.order.number.into(), purge_held: self.order.held.into() };
             buffer[PURGE_TAIL_OFFSET..][..size_of::<PurgeBlockTail>()].copy_from_slice(tail.as_bytes());
-            let place = Place { identity: self.layout.identity, epoch: self.end.lap, address };
+            let place = Place { identity: self.layout.identity, epoch: self.end.cycle, address };
             format::seal(&mut buffer, Magic::Purge, place, BLOCK_BYTES as usize);
             write(&*self.device, address, buffer).await?;
         }
@@ -239,10 +240,10 @@ impl PurgeLog {
     }
 }
 
-/// The lap, where a log gets to it.
-fn checked(lap: u64) -> Result<u64, Error> {
-    let message = || format!("the purge log says lap {lap}, which no log gets to: make the store anew");
-    if lap <= LAP_MAX { Ok(lap) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
+/// The cycle, where a log gets to it.
+fn checked(cycle: u64) -> Result<u64, Error> {
+    let message = || format!("the purge log says cycle {cycle}, which no log gets to: make the store anew");
+    if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
 }
 
 struct Block {
@@ -260,8 +261,8 @@ async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
     read(&**device, address, BLOCK_BYTES as usize).await.ok()
 }
 
-/// The highest lap of which any block is whole, anywhere in either half; 0 where there is none.
-async fn newest_lap(device: &SharedDevice, layout: &Layout) -> u64 {
+/// The highest cycle of which any block is whole, anywhere in either half; 0 where there is none.
+async fn newest_cycle(device: &SharedDevice, layout: &Layout) -> u64 {
     let mut newest = 0;
     for start in layout.purge_log_offset {
         for offset in (0..layout.purge_log_bytes).step_by(CHUNK_BYTES as usize) {
@@ -269,16 +270,16 @@ async fn newest_lap(device: &SharedDevice, layout: &Layout) -> u64 {
             let Ok(bytes) = read(&**device, start + offset, length as usize).await else { continue };
             for block in bytes.chunks(BLOCK_BYTES as usize) {
                 let header = format::open_unplaced(block, Magic::Purge).ok();
-                let lap = header.filter(|header| header.identity.get() == layout.identity);
-                newest = newest.max(lap.map_or(0, |header| header.epoch.get()));
+                let cycle = header.filter(|header| header.identity.get() == layout.identity);
+                newest = newest.max(cycle.map_or(0, |header| header.epoch.get()));
             }
         }
     }
     newest
 }
 
-/// Reads all blocks of a lap, each from whichever copy has it.
-async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Option<Block>> {
+/// Reads all blocks of a cycle, each from whichever copy has it.
+async fn read_cycle(device: &SharedDevice, layout: &Layout, cycle: u64) -> Vec<Option<Block>> {
     let half_bytes = layout.purge_log_bytes / 2;
     let mut blocks = Vec::new();
     let mut offset = 0;
@@ -286,7 +287,7 @@ async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Optio
         let length = CHUNK_BYTES.min(half_bytes - offset);
         let mut copies = Vec::new();
         for copy in 0..2 {
-            let start = half_address(layout, copy, lap % 2);
+            let start = half_address(layout, copy, cycle % 2);
             copies.push((start, read(&**device, start + offset, length as usize).await.ok()));
         }
         let before = blocks.len();
@@ -295,7 +296,7 @@ async fn read_lap(device: &SharedDevice, layout: &Layout, lap: u64) -> Vec<Optio
             let mut found: Option<Block> = None;
             for (start, bytes) in &copies {
                 let bytes = bytes.as_ref().and_then(|bytes| bytes.get(at as usize..(at + BLOCK_BYTES) as usize));
-                let place = Place { identity: layout.identity, epoch: lap, address: start + offset + at };
+                let place = Place { identity: layout.identity, epoch: cycle, address: start + offset + at };
                 match (bytes.and_then(|bytes| decode_block(bytes, place, number)), &mut found) {
                     (Some(_), Some(block)) => block.copies += 1,
                     (Some(block), None) => found = Some(block),

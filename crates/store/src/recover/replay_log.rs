@@ -77,7 +77,7 @@ impl RollForward<'_> {
         if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
             return false;
         }
-        // How far has the log gone on? Entries in segments opened since are of a former lap. Where a lap or more was
+        // How far has the log gone on? Entries in segments opened since are of a former cycle. Where a cycle or more was
         // written since, the log cannot be followed from here: everything is scanned.
         let first = header.position.epoch;
         let mut end = first;
@@ -92,9 +92,9 @@ impl RollForward<'_> {
             return false;
         }
         let layout = self.layout;
-        let same_lap = |segment| layout.epoch_of(segment, end) == layout.epoch_of(segment, first);
+        let same_cycle = |segment| layout.epoch_of(segment, end) == layout.epoch_of(segment, first);
         let kept: Vec<bool> =
-            (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_lap(segment)).collect();
+            (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_cycle(segment)).collect();
         let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES));
         let loading = self.loading.insert(loading);
         if header.index_bytes() >= opening.apart_bytes_min {
@@ -103,7 +103,7 @@ impl RollForward<'_> {
         self.from_checkpoint = true;
         self.scanned.last_sequence = header.last_sequence;
         self.scanned.flushed_sequence = header.last_sequence;
-        // Where more than a lap was written since, the oldest of it is gone.
+        // Where more than a cycle was written since, the oldest of it is gone.
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
         let (position, floor) = (header.position, header.last_sequence);

@@ -323,7 +323,7 @@ mod tests {
         assert_eq!((&found.body, &found.metadata, found.generation), (&entry.body, &entry.metadata, entry.generation));
         assert!(found.key == entry.key && found.primary_hash == entry.primary_hash && found.location() == Some(from));
         let later = epoch + rewriting.span.layout.segment_count;
-        assert!(whole_in(&rewriting.span, &buffer, at, later, entry.hash, from).is_none(), "of another lap");
+        assert!(whole_in(&rewriting.span, &buffer, at, later, entry.hash, from).is_none(), "of another cycle");
         assert!(whole_in(&rewriting.span, &buffer, at, epoch, KeyHash(1), from).is_none(), "of another key");
         let end = (rewriting.span.layout.segments_offset + start - at) as usize + 3000;
         buffer[end] ^= 1;

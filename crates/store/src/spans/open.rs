@@ -129,7 +129,7 @@ impl Spans {
             })
             .collect();
         let order = compare_purges(&mut parts);
-        // Those that are behind first: they have what they missed before another span forgets it in a new lap of its log.
+        // Those that are behind first: they have what they missed before another span forgets it in a new cycle of its log.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };

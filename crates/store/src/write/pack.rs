@@ -119,7 +119,7 @@ pub fn pack(
         last_sequence: last_sequence.into(),
         append_bytes: (append_bytes as u32).into(),
         record_count: (items.len() as u32).into(),
-        purge_lap: known.purge_end.lap.into(),
+        purge_cycle: known.purge_end.cycle.into(),
         purge_blocks: known.purge_end.blocks.into(),
         reserved: 0.into(),
         flushed_sequence: known.flushed_sequence.into(),

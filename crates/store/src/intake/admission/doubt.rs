@@ -7,13 +7,13 @@
 //! |---|---|
 //! | a purge took it out that is not durable yet | how many purges are not: while there is one, everything is admitted |
 //! | it waits to be written anew, and its old place was reclaimed meanwhile | its hash, until it is written |
-//! | a newer version of it was found damaged, and nothing older may be believed | its hash, for a lap of the ring |
-//! | the index gave it up at its bound | that: for a lap of the ring everything is admitted |
+//! | a newer version of it was found damaged, and nothing older may be believed | its hash, for a cycle of the ring |
+//! | the index gave it up at its bound | that: for a cycle of the ring everything is admitted |
 //! | parts of the index were made anew, as their checkpoint is damaged | likewise |
 //! | its part of the index has not come yet after a restart | `Presence` knows: what is in that part is admitted |
 //!
 //! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all there any more
-//! stays in the index where admission is on (`Store::get`). Before a lap is over the ring has overwritten whatever was meant.
+//! stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has overwritten whatever was meant.
 //!
 //! A restart forgets all this, and needs none of it: recovery begins where this life's checkpoint or replay ended, so what the index
 //! lost it does not find again, unless both checkpoints are damaged later too.
@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::names::key::KeyHash;
 
-/// Damaged keys that are remembered one by one; beyond, everything is admitted for a lap.
+/// Damaged keys that are remembered one by one; beyond, everything is admitted for a cycle.
 const DAMAGED_MAX: usize = 1024;
 
 /// What is remembered.
@@ -34,7 +34,7 @@ pub struct Doubt {
     purges: AtomicU64,
     /// What waits to be written anew.
     moving: Mutex<HashSet<KeyHash>>,
-    /// Keys with a damaged record, and the epoch with which the lap is over.
+    /// Keys with a damaged record, and the epoch with which the cycle is over.
     damaged: Mutex<HashMap<KeyHash, u64>>,
     /// Entries that the index had given up when it was last looked at.
     evictions: AtomicU64,
@@ -82,7 +82,7 @@ impl Doubt {
         }
     }
 
-    /// Puts everything in doubt for a lap from `head`.
+    /// Puts everything in doubt for a cycle from `head`.
     pub fn is_everywhere(&self, head: u64, segment_count: u64) {
         self.all_until.fetch_max(head + segment_count, Ordering::AcqRel);
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubt_lasts_until_a_purge_is_durable_or_a_lap_is_over() {
+    fn doubt_lasts_until_a_purge_is_durable_or_a_cycle_is_over() {
         let doubt = Doubt::default();
         let (one, other) = (KeyHash(1), KeyHash(2));
         let in_doubt = |hash, evictions, head| doubt.is_in_doubt(hash, evictions, head, 10);
@@ -120,7 +120,7 @@ mod tests {
         assert!(!in_doubt(one, 0, 5));
         doubt.is_damaged(one, 5, 10);
         assert!(in_doubt(one, 0, 14) && !in_doubt(other, 0, 14) && !in_doubt(one, 0, 15));
-        // Given up by the index: everything, for a lap from when it is noticed.
+        // Given up by the index: everything, for a cycle from when it is noticed.
         assert!(in_doubt(other, 3, 20) && in_doubt(other, 3, 29) && !in_doubt(other, 3, 30));
         doubt.is_everywhere(40, 10);
         assert!(in_doubt(other, 3, 49) && !in_doubt(other, 3, 50));
