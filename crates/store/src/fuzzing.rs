@@ -78,10 +78,10 @@ impl Span {
         (self.layout.segment_start(epoch), self.layout.segment_bytes)
     }
 
-    /// The newest life, and how often the spans that are there have changed.
+    /// The newest open count, and how often the spans that are there have changed.
     pub async fn read_state(&self, device: &SharedDevice) -> (u64, u64) {
         let state = recovery::read_state(device, &self.layout).await;
-        (state.life, state.membership.number)
+        (state.open_count, state.membership.number)
     }
 
     /// Recovers the purge log as an open does, with a new cycle; gives how many rules there are, and whether some were lost.

@@ -42,7 +42,7 @@ pub enum Bug {
     TagPurgeUncovers = 17,
     /// A record of a version that was replaced is taken for a copy of the newest.
     CopyIgnoresReplacement = 18,
-    /// What an earlier life wrote is mistaken for absent when it is purged.
+    /// What was written before the store was opened is mistaken for absent when it is purged.
     NamesNotRead = 19,
     /// What was purged comes back into memory with the hot list, as if it had been put anew.
     HotListIgnoresPurge = 20,
@@ -145,7 +145,7 @@ impl Bug {
             Bug::PurgeTagIgnored => "purge by tag ignored",
             Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
             Bug::CopyIgnoresReplacement => "copy that ignores a newer version",
-            Bug::NamesNotRead => "names of earlier lives mistaken for absent",
+            Bug::NamesNotRead => "names written before the store was opened mistaken for absent",
             Bug::HotListIgnoresPurge => "hot list that ignores a purge",
             Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",
             Bug::ReturningSpanTrusted => "returning span that is trusted",

@@ -245,7 +245,7 @@ impl Store {
                 pack_end: options.pack_end,
                 position: recovered.position,
                 checkpoint_number: recovered.checkpoint_number,
-                life: recovered.life,
+                open_count: recovered.open_count,
                 membership: recovered.membership,
                 is_cut: recovered.is_cut,
                 opening: Opening::of(options.background, options.index_loading),

@@ -62,7 +62,7 @@ pub struct OpenOptions {
     pub cluster_bytes: u64,
     /// What a read from disk takes.
     pub cluster_read: ClusterRead,
-    /// Whether what was in memory in the life before is read into it again, in the background, as far as it fits.
+    /// Whether what was in memory when the store was last open is read into it again, in the background, as far as it fits.
     pub warm_up: bool,
     /// From which end of what waits clusters are packed.
     pub pack_end: PackEnd,

@@ -1,7 +1,7 @@
 //! Reading segments back: append by append, and record by record where an append's header is damaged.
 //!
 //! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
-//! sequences before it; so what an earlier life of the store wrote and lost is never taken for today's, and a record that
+//! sequences before it; so what an earlier open of the store wrote and lost is never taken for today's, and a record that
 //! is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a record.
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
@@ -11,7 +11,7 @@ use crate::format::LogEnd;
 use crate::format::layout::Layout;
 use crate::format::{
     self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES, TableEntry,
-    UNIT_BYTES, life_of,
+    UNIT_BYTES, open_count_of,
 };
 use crate::names::key::{KeyHash, PrimaryHash};
 use crate::planted::{Bug, planted};
@@ -77,11 +77,11 @@ pub struct Scanned {
     pub flushed_sequence: u64,
     /// The last sequences before appends that are missing or not whole.
     pub holes: Vec<u64>,
-    /// Appends that seem to be the first of a life.
-    pub lives: Vec<FirstAppend>,
+    /// Appends that seem to be the first after an open.
+    pub opens: Vec<FirstAppend>,
 }
 
-/// The first append of a life. What it says was flushed is what that life had recovered.
+/// The first append after an open. What it says was flushed is what that open had recovered.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstAppend {
     pub first_sequence: u64,
@@ -154,8 +154,8 @@ impl<'a> SegmentReader<'a> {
                 }
                 let (first_sequence, recovered_sequence) =
                     (append.fields.first_sequence.get(), append.fields.flushed_sequence.get());
-                if life_of(first_sequence) > life_of(scanned.last_sequence) {
-                    scanned.lives.push(FirstAppend {
+                if open_count_of(first_sequence) > open_count_of(scanned.last_sequence) {
+                    scanned.opens.push(FirstAppend {
                         first_sequence,
                         before: scanned.last_sequence,
                         recovered_sequence,
@@ -196,7 +196,7 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // What a life found so it went on behind: if something is missing there it is another hole, and that life's own.
+                // An open that finds it so goes on behind it: if something is missing there it is another hole, of that open.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }

@@ -429,10 +429,10 @@ mod tests {
             nectary_block::write(&*device, address, earlier.encode(address)).await.unwrap();
         }
         let options = OpenOptions { memory_bytes: 32 << 20, ..OpenOptions::default() };
-        for life in 0..2 {
+        for opened in 0..2 {
             let store = Store::open(device.clone(), options.clone()).await.unwrap();
             assert_eq!(store.span().layout, earlier);
-            if life == 0 {
+            if opened == 0 {
                 for name in ["purged", "kept"] {
                     store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), "body".into()).await.unwrap();
                 }

@@ -14,7 +14,7 @@ use crate::names::tag::{TAGS_MAX, TagHash};
 use crate::planted::{Bug, planted};
 
 pub use location::Location;
-pub use position::{LIFE_SHIFT, LogEnd, LogPosition, life_of};
+pub use position::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, open_count_of};
 
 /// The unit of alignment of areas and appends, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -114,7 +114,7 @@ pub struct SuperblockBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct StateBody {
-    pub life: U64,
+    pub open_count: U64,
     pub clean: U32,
     pub reserved: U32,
     pub membership: U64,
@@ -314,7 +314,7 @@ pub enum Mismatch {
     Length,
     /// A checksum that does not match.
     Checksum,
-    /// The unit of another store, another area's life, or another place.
+    /// The unit of another store, another epoch of its area, or another place.
     Place,
     /// A field outside its bounds.
     Field,
@@ -387,8 +387,8 @@ fn check_sum(bytes: &[u8], header: &UnitHeader, magic: Magic) -> Result<(), Mism
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<UnitHeader, Mismatch> {
     let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
-    let same_life = header.epoch.get() == place.epoch;
-    if (same_store && same_life) || (planted(Bug::FormerUnitAccepted) && magic != Magic::Superblock) {
+    let same_epoch = header.epoch.get() == place.epoch;
+    if (same_store && same_epoch) || (planted(Bug::FormerUnitAccepted) && magic != Magic::Superblock) {
         check_sum(bytes, &header, magic)?;
         Ok(header)
     } else {

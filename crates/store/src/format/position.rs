@@ -20,10 +20,10 @@ pub struct LogEnd {
     pub blocks: u32,
 }
 
-/// The clock of a life starts at the life times two to the power of this.
-pub const LIFE_SHIFT: u32 = 40;
+/// The clock starts at an open at the open count times two to the power of this.
+pub const OPEN_COUNT_SHIFT: u32 = 40;
 
-/// The life that drew a sequence.
-pub fn life_of(sequence: u64) -> u64 {
-    sequence >> LIFE_SHIFT
+/// The open count under which a sequence was drawn.
+pub fn open_count_of(sequence: u64) -> u64 {
+    sequence >> OPEN_COUNT_SHIFT
 }

@@ -1,6 +1,6 @@
 //! Where groups lie: the extents of what was packed together, so that a read takes a group and nothing beside it.
 //!
-//! Owns: for each segment that was written in this life, the extents of its groups, and a bound on all of them. It is
+//! Owns: for each segment that was written since the store was opened, the extents of its groups, and a bound on all of them. It is
 //! advice: an extent that is wrong costs bytes. For a segment that was written before, or beyond the bound, nothing is known, and
 //! the aligned window around a record is its cluster.
 //!

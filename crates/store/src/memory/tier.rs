@@ -67,7 +67,7 @@ struct Neighbours {
     bytes: u64,
 }
 
-/// What came of an entry of the life before.
+/// What came of an entry that was in memory before the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warmed {
     /// It is in memory.
@@ -245,7 +245,7 @@ impl MemoryTier {
         Some(Arc::clone(entry))
     }
 
-    /// Puts an entry that was in memory in the life before, where that pushes nothing out and `still_valid` says so under the
+    /// Puts an entry that was in memory before the store was opened, where that pushes nothing out and `still_valid` says so under the
     /// lock that orders replacement. Returns what came of it.
     pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
         let pinned = self.map.pin();

@@ -21,7 +21,7 @@ use nectary_block::SharedDevice;
 use crate::checkpoint::CheckpointHeader;
 use crate::error::Error;
 use crate::format::layout::Layout;
-use crate::format::{LIFE_SHIFT, LogEnd, LogPosition, PurgeRecord, life_of};
+use crate::format::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord, open_count_of};
 use crate::index::Index;
 use crate::planted::{Bug, planted};
 use crate::purge::log as purge_log;
@@ -46,7 +46,7 @@ pub struct Recovered {
     pub position: LogPosition,
     pub checkpoint_number: u64,
     pub clock: u64,
-    pub life: u64,
+    pub open_count: u64,
     pub membership: Membership,
     /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
@@ -96,14 +96,14 @@ pub async fn recover(
     let recovered_sequence = forward.recovered_sequence();
     let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
 
-    // Sequences of everything found bound the life from below where both state slots are damaged.
-    let found_life = life_of(scanned.last_sequence);
-    let life = previous.life.max(found_life) + 1;
+    // Sequences of everything found bound the open count from below where both state slots are damaged.
+    let found_count = open_count_of(scanned.last_sequence);
+    let open_count = previous.open_count.max(found_count) + 1;
     repair_superblock(device, layout).await?;
     let membership = previous.membership;
-    write_state(device, layout, &StateSlot { life, is_clean: false, membership }).await?;
+    write_state(device, layout, &StateSlot { open_count, is_clean: false, membership }).await?;
     device.flush(Default::default()).await?;
-    let clock = life << LIFE_SHIFT;
+    let clock = open_count << OPEN_COUNT_SHIFT;
 
     let known_end = scanned.purge_end.max(used.map_or(LogEnd::default(), |header: CheckpointHeader| header.purge_end));
     let mut purge_log = purge.log;
@@ -122,8 +122,8 @@ pub async fn recover(
         purge_log.compact(&purges).await?;
     }
     let recovery = Recovery {
-        life,
-        clean: previous.is_clean && previous.life > 0,
+        open_count,
+        clean: previous.is_clean && previous.open_count > 0,
         checkpoint: used.is_some(),
         appends: scanned.appends,
         append_bytes: scanned.append_bytes,
@@ -140,7 +140,7 @@ pub async fn recover(
         position,
         checkpoint_number,
         clock,
-        life,
+        open_count,
         membership,
         recovered_sequence,
         is_cut: recovered_sequence < scanned.last_sequence,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
     /// Opens of this store so far, this one included.
-    pub life: u64,
+    pub open_count: u64,
     /// Whether it had been stopped cleanly.
     pub clean: bool,
     /// Whether an index checkpoint was used; if not, every segment was scanned.

@@ -11,7 +11,7 @@ use super::replay::Replay;
 use crate::checkpoint::{self, CheckpointHeader};
 use crate::disk::segment::{Ahead, LoggedRecord, Scanned, SegmentReader, Spare};
 use crate::format::layout::Layout;
-use crate::format::{LogPosition, life_of};
+use crate::format::{LogPosition, open_count_of};
 use crate::index::{Index, shard_of};
 use crate::names::key::hash_fragment;
 use crate::planted::{Bug, planted};
@@ -115,10 +115,10 @@ impl<'a> RollForward<'a> {
         if is_next && scanned.damaged {
             found.clear();
         }
-        scanned.lives.retain(|first| life_of(first.first_sequence) > life_of(last_sequence));
-        let mut lives = scanned.lives.iter().peekable();
+        scanned.opens.retain(|first| open_count_of(first.first_sequence) > open_count_of(last_sequence));
+        let mut opens = scanned.opens.iter().peekable();
         for record in found.iter() {
-            while let Some(first) = lives.next_if(|first| first.first_sequence <= record.sequence) {
+            while let Some(first) = opens.next_if(|first| first.first_sequence <= record.sequence) {
                 self.replay.forget_lost_after(first.recovered_sequence);
             }
             // A version that a crash left in part must not take the place of one that is whole.
@@ -128,21 +128,21 @@ impl<'a> RollForward<'a> {
             };
             self.record(record, complete);
         }
-        // The first append of a life may be without records.
-        lives.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
+        // The first append after an open may be without records.
+        opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
         self.scanned.salvaged += scanned.salvaged;
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
-        // What a crash cut off was settled by the life that came after it: what that recovered stands. A hole right before what
-        // is found first of that life is its own: it writes where the log ends.
-        for first in &scanned.lives {
+        // What a crash cut off was settled by the open that came after it: what that recovered stands. A hole right before what
+        // is found first of that open is its own: it writes where the log ends.
+        for first in &scanned.opens {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));
         }
-        // A segment whose appends are all of an earlier life adds nothing, and the log does not go on there.
+        // A segment whose appends are all of an earlier open adds nothing, and the log does not go on there.
         if scanned.appends + scanned.salvaged > 0 || *epoch == self.position.epoch {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
             self.position = LogPosition { epoch: *epoch, offset: scanned.end };

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::Error;
 use crate::format::layout::{Layout, STATE_OFFSET};
-use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, LIFE_SHIFT, Magic, Place, StateBody};
+use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
 
 /// Which spans of a store were there when that last changed, as one of them remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,8 +30,8 @@ pub struct Membership {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StateSlot {
     /// Opens of the span so far, and changes of the membership.
-    pub life: u64,
-    /// Whether the last life ended cleanly.
+    pub open_count: u64,
+    /// Whether it was closed cleanly after the last open.
     pub is_clean: bool,
     /// Which spans are there.
     pub membership: Membership,
@@ -44,12 +44,12 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
         let address = STATE_OFFSET + slot * BLOCK_BYTES;
         let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
         let Ok(header) = format::open_unplaced(&bytes, Magic::State) else { continue };
-        let life = header.epoch.get();
-        let place = Place { identity: layout.identity, epoch: life, address };
+        let open_count = header.epoch.get();
+        let place = Place { identity: layout.identity, epoch: open_count, address };
         if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
-            && body.life.get() == life
-            && life > newest.life
-            && life < COUNTER_MAX >> LIFE_SHIFT
+            && body.open_count.get() == open_count
+            && open_count > newest.open_count
+            && open_count < COUNTER_MAX >> OPEN_COUNT_SHIFT
             && body.membership.get() < COUNTER_MAX
             && body.membership_before_number.get() <= body.membership.get()
         {
@@ -61,7 +61,7 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
                 since: body.since.get(),
                 present: body.present.get(),
             };
-            newest = StateSlot { life, is_clean: body.clean.get() == 1, membership };
+            newest = StateSlot { open_count, is_clean: body.clean.get() == 1, membership };
         }
     }
     newest
@@ -69,11 +69,11 @@ pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
 
 /// Writes a state slot, without a flush.
 pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSlot) -> Result<(), Error> {
-    let StateSlot { life, is_clean, membership } = *state;
-    let address = STATE_OFFSET + life % 2 * BLOCK_BYTES;
+    let StateSlot { open_count, is_clean, membership } = *state;
+    let address = STATE_OFFSET + open_count % 2 * BLOCK_BYTES;
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
     let body = StateBody {
-        life: life.into(),
+        open_count: open_count.into(),
         clean: u32::from(is_clean).into(),
         reserved: 0.into(),
         membership: membership.number.into(),
@@ -84,7 +84,7 @@ pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSl
         present: membership.present.into(),
     };
     buffer[HEADER_BYTES..HEADER_BYTES + size_of::<StateBody>()].copy_from_slice(body.as_bytes());
-    let place = Place { identity: layout.identity, epoch: life, address };
+    let place = Place { identity: layout.identity, epoch: open_count, address };
     format::seal(&mut buffer, Magic::State, place, BLOCK_BYTES as usize);
     write(&**device, address, buffer).await?;
     Ok(())

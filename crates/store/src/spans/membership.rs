@@ -5,8 +5,8 @@
 //!
 //! A change is in force once all whom it names have it; each names the last one before it that was. One that a crash ended was not
 //! in force where somebody whom it names has not come as far; then nothing was done under it, and the next change names the same one before.
-//! Each open makes two changes before it serves. So a span that knows neither was put back as it was in an earlier life, and what it holds
-//! may have been purged or replaced since. One that was put back as it was in this life is told by its purges (`open`).
+//! Each open makes two changes before it serves. So a span that knows neither was put back as it was before an earlier open, and what it holds
+//! may have been purged or replaced since. One that was put back as it was since this open is told by its purges (`open`).
 
 use crate::recover::Membership;
 
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn a_span_put_back_as_it_was_before_the_last_open_is_not_believed_and_does_not_hide_the_others() {
-        // Each open makes two changes: 5 and 6 in the life before, 7 and 8 in the last one.
+        // Each open makes two changes: 5 and 6 in the open before the last, 7 and 8 in the last one.
         let (now, half_way) = (follows(8, 7, 0b111), follows(7, 6, 0b111));
-        assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the life before");
+        assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the open before");
         assert_eq!(who(&[now, follows(2, 1, 0b111), now]), Some(vec![0, 2]), "1 is of long ago");
         assert_eq!(who(&[now, half_way, now]), Some(vec![0, 1, 2]), "nothing was done before all had both");
         assert_eq!(

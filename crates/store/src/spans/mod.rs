@@ -16,7 +16,7 @@
 //! - a store is not opened while spans are missing that may have gone on without the others (those are named by the last change that
 //!   is known), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others know;
 //! - a span that is put back as it was earlier is noticed where another was there all the time: each open is a change (two, so that a
-//!   span which knows the one before the last is not of an earlier life), and purges are numbered in one order for all spans (`open`);
+//!   span which knows the one before the last is not of an earlier open), and purges are numbered in one order for all spans (`open`);
 //! - what stands in for a span that is away is believed only where it was put since a span last came back: what is left of an
 //!   earlier absence may have been replaced since, on the span that was back.
 //!

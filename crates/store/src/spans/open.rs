@@ -187,7 +187,7 @@ impl Spans {
         };
         let store = Spans { inner: Arc::new(inner) };
         // Two changes: once the first span has the second one, all have the first. So a span that has neither was away, or is a copy of an
-        // earlier life.
+        // earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)

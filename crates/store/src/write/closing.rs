@@ -21,7 +21,7 @@ impl Writer {
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
         let since = if is_return { self.state.draw() } else { self.membership.since };
         let membership = Membership { since, ..change.membership };
-        let state = StateSlot { life: self.life + 1, is_clean: false, membership };
+        let state = StateSlot { open_count: self.open_count + 1, is_clean: false, membership };
         let result = match self.state.stopped() {
             Some(_) => Err(self.state.stopped_error()),
             None => match write_state(&self.span.device, &self.span.layout, &state).await {
@@ -31,7 +31,7 @@ impl Writer {
         };
         match &result {
             Ok(()) => {
-                (self.life, self.membership) = (state.life, membership);
+                (self.open_count, self.membership) = (state.open_count, membership);
                 self.state.progress.since.store(since, Ordering::Release);
             }
             Err(error) => self.fail(error),
@@ -79,7 +79,7 @@ impl Writer {
         let last_sequence = self.state.progress.written.load(Ordering::Acquire);
         let number = self.checkpoint_number + 1;
         write_checkpoint(&self.checkpoints, number, self.position, last_sequence, self.purge_end).await?;
-        let state = StateSlot { life: self.life, is_clean: true, membership: self.membership };
+        let state = StateSlot { open_count: self.open_count, is_clean: true, membership: self.membership };
         write_state(&self.span.device, &self.span.layout, &state).await?;
         self.state.flush().await?;
         self.intake.stop("it was closed");

@@ -36,10 +36,10 @@ use crate::checkpoint::warm::{Warm, warm_up};
 use crate::checkpoint::{CheckpointHeader, Checkpoints};
 use crate::disk::span::Span;
 use crate::error::Error;
-use crate::format::LIFE_SHIFT;
 use crate::format::Location;
 use crate::format::LogEnd;
 use crate::format::LogPosition;
+use crate::format::OPEN_COUNT_SHIFT;
 use crate::format::PurgeRecord;
 use crate::get::lookup::Lookup;
 use crate::intake::Intake;
@@ -94,7 +94,7 @@ pub(crate) struct Start {
     pub pack_end: PackEnd,
     pub position: LogPosition,
     pub checkpoint_number: u64,
-    pub life: u64,
+    pub open_count: u64,
     pub membership: Membership,
     /// Whether a crash cut the log before the end of what was found.
     pub is_cut: bool,
@@ -174,7 +174,7 @@ pub(crate) struct Writer {
     tables: Option<AbortOnDropHandle<Tables>>,
     /// Re-insertion from it.
     harvest: Option<AbortOnDropHandle<()>>,
-    /// What brings back into memory what was there in the life before.
+    /// What brings back into memory what was there before the store was opened.
     warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
     /// At most one task, which learns what the ring holds.
@@ -195,12 +195,12 @@ pub(crate) struct Writer {
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
-    /// The highest sequence in an append that was started; before the first, one below all of this life.
+    /// The highest sequence in an append that was started; before the first, one below all since the store was opened.
     appended_sequence: u64,
     /// Whether the log was found cut by a crash, and no checkpoint has been written since.
     is_cut: bool,
     /// The number of the state slot that was written last, and what it says of the spans.
-    life: u64,
+    open_count: u64,
     membership: Membership,
     membership_changes: Vec<MembershipChange>,
     opening: Opening,
@@ -261,9 +261,9 @@ impl Writer {
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,
-            appended_sequence: start.life << LIFE_SHIFT,
+            appended_sequence: start.open_count << OPEN_COUNT_SHIFT,
             is_cut: start.is_cut,
-            life: start.life,
+            open_count: start.open_count,
             membership: start.membership,
             membership_changes: Vec::new(),
             opening: start.opening,

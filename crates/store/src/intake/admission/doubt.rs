@@ -15,7 +15,7 @@
 //! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all there any more
 //! stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has overwritten whatever was meant.
 //!
-//! A restart forgets all this, and needs none of it: recovery begins where this life's checkpoint or replay ended, so what the index
+//! A restart forgets all this, and needs none of it: recovery begins where this open's checkpoint or replay ended, so what the index
 //! lost it does not find again, unless both checkpoints are damaged later too.
 
 use std::collections::{HashMap, HashSet};
