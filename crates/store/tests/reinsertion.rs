@@ -120,7 +120,7 @@ async fn a_share_of_0_reinserts_nothing_and_one_above_the_bound_is_refused() {
         put(&store, &hot(number), number).await;
     }
     let stat = fill(&store, 2, true).await;
-    assert_eq!((stat.counts.reinserted, stat.marks_bytes), (0, 0));
+    assert_eq!((stat.counts.reinserted, stat.referenced_bytes), (0, 0));
     drop(store);
     assert!(Store::open(device.clone(), OpenOptions { reinsert_percent: 50, ..options() }).await.is_ok());
     let refused = Store::open(device, OpenOptions { reinsert_percent: 51, ..options() }).await;

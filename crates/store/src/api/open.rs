@@ -26,7 +26,7 @@ use crate::get::lookup::Lookup;
 use crate::get::reads::Reads;
 use crate::index::Presence;
 use crate::index::held_names::Names;
-use crate::index::referenced::Marks;
+use crate::index::referenced::ReferencedBits;
 use crate::intake::Intake;
 use crate::intake::admission::Admission;
 use crate::intake::queue::Queue;
@@ -167,8 +167,8 @@ impl Store {
         )
         .await?;
         let layout = layout.with_tags(&device).await?;
-        let marked_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
-        let marks = Marks::new(layout.segment_count * layout.segment_bytes, marked_bytes);
+        let bits_memory_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
+        let referenced = ReferencedBits::new(layout.segment_count * layout.segment_bytes, bits_memory_bytes);
         let hints = Hints::new(options.memory_bytes);
         let groups = Groups::new(layout.segment_count, options.memory_bytes);
         let regroups = options.rewrite_percent > 0 && options.cluster_bytes > 0;
@@ -178,7 +178,7 @@ impl Store {
         let names = Arc::new(Names::new(&layout, recovered.position.epoch, options.memory_bytes));
         let purge_rules_max = recovered.purge_log.live_records_max().min(rules_max(options.memory_bytes));
         let fixed = index_bytes
-            + marks.bytes()
+            + referenced.bytes()
             + hints.bytes()
             + twins.bytes()
             + admission.bytes()
@@ -194,7 +194,7 @@ impl Store {
             memory: MemoryTier::new(Box::new(Gdsf::new(budget.tier_bytes))),
             purges: recovered.purges,
             names: Arc::clone(&names),
-            marks,
+            referenced,
         };
         let (since, purge_number) = (recovered.membership.since, recovered.purge_log.order().number);
         let progress = Progress::new(recovered.clock, recovered.recovered_sequence, since, purge_number);

@@ -35,8 +35,8 @@ pub struct Stat {
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// Bytes of the marks that say what was asked for since it was written.
-    pub marks_bytes: u64,
+    /// Bytes of the referenced bits, which say what was requested since it was written.
+    pub referenced_bytes: u64,
     /// The share of a segment that may be written anew, in percent.
     pub reinsert_percent: u32,
     /// Size of a cluster in bytes; 0: none are packed and none read.
@@ -124,7 +124,7 @@ impl Stat {
                 (&mut sum.entries, stat.entries),
                 (&mut sum.entries_bytes, stat.entries_bytes),
                 (&mut sum.index_bytes, stat.index_bytes),
-                (&mut sum.marks_bytes, stat.marks_bytes),
+                (&mut sum.referenced_bytes, stat.referenced_bytes),
                 (&mut sum.hints_bytes, stat.hints_bytes),
                 (&mut sum.groups_bytes, stat.groups_bytes),
                 (&mut sum.index_evictions, stat.index_evictions),

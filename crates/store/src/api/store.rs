@@ -283,7 +283,7 @@ impl Store {
             index_loading,
             entries_bytes: state.index.record_bytes(),
             index_bytes: state.index.bytes(),
-            marks_bytes: state.marks.bytes(),
+            referenced_bytes: state.referenced.bytes(),
             reinsert_percent: rewriting.reinsert_percent,
             cluster_bytes: lookup.clusters.cluster_bytes(),
             cluster_read: lookup.clusters.mode(),

@@ -80,7 +80,7 @@ impl Lookup {
         if entry.ask()
             && let Some(location) = entry.location()
         {
-            self.state.marks.set(location);
+            self.state.referenced.set(location);
         }
         Resident::Live(entry)
     }
@@ -169,7 +169,7 @@ impl Lookup {
                     }
                     Counters::add(&self.span.counters.hits_disk, 1);
                     entry.ask();
-                    self.state.marks.set(location);
+                    self.state.referenced.set(location);
                     let epoch = self.span.epoch_at(location, head);
                     let in_memory = self.state.memory.put_read(&entry, || {
                         // What replaced it may have been written, read and evicted while this was read.

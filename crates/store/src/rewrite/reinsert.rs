@@ -91,7 +91,7 @@ async fn harvest_segment(rewriting: &Rewriting, old: u64) {
     let mut reader = SegmentReader::new(&rewriting.span.device, &rewriting.span.layout, old);
     reader
         .scan(0, 0, Care::Search, |record| {
-            let proved = record.whole && rewriting.state.marks.has(record.location);
+            let proved = record.whole && rewriting.state.referenced.has(record.location);
             if proved && is_current(rewriting, record.hash, record.location) {
                 found.push(Proved { hash: record.hash, from: record.location, bytes: record.bytes, resident: None });
             }

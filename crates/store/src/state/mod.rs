@@ -24,7 +24,7 @@ use crate::format::Location;
 use crate::index::Index;
 use crate::index::Presence;
 use crate::index::held_names::Names;
-use crate::index::referenced::Marks;
+use crate::index::referenced::ReferencedBits;
 use crate::memory::entry::Entry;
 use crate::memory::tier::MemoryTier;
 use crate::names::key::KeyHash;
@@ -42,7 +42,7 @@ pub(crate) struct State {
     /// Which names the ring may hold.
     pub names: Arc<Names>,
     /// Which places were requested since they were written.
-    pub marks: Marks,
+    pub referenced: ReferencedBits,
     /// How far puts, flushes and purges have come.
     pub progress: Progress,
     stopped: OnceLock<String>,
@@ -82,15 +82,15 @@ pub(crate) struct Tables {
     pub memory: MemoryTier,
     pub purges: PurgeTable,
     pub names: Arc<Names>,
-    pub marks: Marks,
+    pub referenced: ReferencedBits,
 }
 
 impl State {
     /// The state of a span that takes writes.
     pub fn new(span: &Arc<Span>, tables: Tables, progress: Progress) -> State {
-        let Tables { index, presence, memory, purges, names, marks } = tables;
+        let Tables { index, presence, memory, purges, names, referenced } = tables;
         let span = Arc::clone(span);
-        State { span, index, presence, memory, purges, names, marks, progress, stopped: OnceLock::new() }
+        State { span, index, presence, memory, purges, names, referenced, progress, stopped: OnceLock::new() }
     }
 
     /// Draws the next generation or sequence.

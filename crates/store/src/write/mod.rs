@@ -374,7 +374,7 @@ impl Writer {
         if index_bytes != self.index_bytes {
             self.index_bytes = index_bytes;
             let fixed = index_bytes
-                + self.state.marks.bytes()
+                + self.state.referenced.bytes()
                 + self.rewriting.hints.bytes()
                 + self.lookup.twins.bytes()
                 + self.intake.admission.bytes()

@@ -64,7 +64,7 @@ impl Writer {
         // must not uncover is out of it or behind it.
         entry.set_location(location);
         if entry.was_asked_for() {
-            state.marks.set(location);
+            state.referenced.set(location);
         }
         Some((item.entry, verdict))
     }

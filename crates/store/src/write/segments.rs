@@ -184,7 +184,7 @@ async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: 
         state.memory.sweep(|entry| entry.location().is_some_and(here));
     }
     let units = layout.segment_bytes / UNIT_BYTES;
-    state.marks.clear(segment * units..(segment + 1) * units);
+    state.referenced.clear(segment * units..(segment + 1) * units);
     Counters::add(&state.span.counters.segments_reclaimed, 1);
     Counters::add(&state.span.counters.entries_reclaimed, removed);
 }
