@@ -1,7 +1,7 @@
 //! Finding an entry: in memory, else where the index leads.
 //!
 //! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it, what it
-//! replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is (`record`, `near`).
+//! replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is (`record`, `neighbours`).
 
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ impl Lookup {
         let head = self.span.head();
         candidates.sort_by_key(|location| std::cmp::Reverse((self.span.epoch_at(*location, head), location.unit)));
         for (position, &location) in candidates.iter().enumerate() {
-            let (found, window) = self.read_near(hash, key, location).await;
+            let (found, window) = self.read_with_neighbours(hash, key, location).await;
             match found {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.piece, Piece::Fragment { .. });

@@ -48,7 +48,7 @@ pub(crate) struct Window {
 
 impl Lookup {
     /// Reads what stands at a location, with the cluster around it where that pays.
-    pub async fn read_near(
+    pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
@@ -117,7 +117,7 @@ impl Lookup {
         let mut tied = Vec::new();
         let bytes: &[u8] = &window.buffer;
         let base = window.extent.start;
-        let takes_near = self.clusters.takes_near();
+        let takes_untied = self.clusters.takes_untied();
         let mut left = self.state.memory.capacity() / MEMORY_SHARE;
         let mut at = base.next_multiple_of(UNIT_BYTES) - base;
         while let Some(rest) = bytes.get(at as usize..).filter(|rest| rest.len() >= format::RECORD_HEADER_BYTES) {
@@ -134,11 +134,11 @@ impl Lookup {
             let number = record.fields.cluster.get();
             let neighbour = match entry.cluster != 0 && entry.cluster == number {
                 true => Neighbour::Tied,
-                false => Neighbour::Near,
+                false => Neighbour::Untied,
             };
             let wanted = location.unit != window.location.unit
                 && record.kind == RecordKind::Whole
-                && (neighbour == Neighbour::Tied || takes_near);
+                && (neighbour == Neighbour::Tied || takes_untied);
             if wanted && neighbour == Neighbour::Tied {
                 tied.push(KeyHash(record.fields.key_hash.get()));
             }

@@ -1,6 +1,6 @@
 //! Whether a read from disk takes the object alone, or the cluster around it.
 //!
-//! Owns: the choice, and the account it is made from. Leaves to others: reading (`near`), and what is packed (`arrange`).
+//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and what is packed (`arrange`).
 //!
 //! # The choice
 //! A cluster read costs bytes beyond the object's own; what it brings is that neighbours are asked for while they are still
@@ -29,7 +29,7 @@ const ACCOUNT_MIN: u64 = 64;
 const ACCOUNT_MAX: u64 = 1024;
 const PROBES_MAX: u64 = 128;
 /// Of so many untied neighbours taken into memory one has to be asked for.
-const NEAR_PER_HIT_MAX: u64 = 8;
+const UNTIED_PER_HIT_MAX: u64 = 8;
 
 /// What a read from disk takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -100,14 +100,14 @@ pub struct Clusters {
     /// Eligible reads so far, of which some probe.
     eligible: AtomicU64,
     reads: Account,
-    near: Account,
+    untied: Account,
 }
 
 impl Clusters {
     /// Starts with an empty account, under which clusters are read.
     pub fn new(mode: ClusterRead, cluster_bytes: u64) -> Clusters {
-        let (eligible, reads, near) = Default::default();
-        Clusters { mode, cluster_bytes, eligible, reads, near }
+        let (eligible, reads, untied) = Default::default();
+        Clusters { mode, cluster_bytes, eligible, reads, untied }
     }
 
     /// The size of a cluster, in bytes.
@@ -144,13 +144,13 @@ impl Clusters {
     }
 
     /// Whether neighbours that are tied to the object by no hint are taken into memory too.
-    pub fn takes_near(&self) -> bool {
+    pub fn takes_untied(&self) -> bool {
         if self.mode == ClusterRead::Cluster {
             return true;
         }
-        let (count, hits, _) = self.near.get();
+        let (count, hits, _) = self.untied.get();
         count < ACCOUNT_MIN
-            || hits * NEAR_PER_HIT_MAX >= count
+            || hits * UNTIED_PER_HIT_MAX >= count
             || self.eligible.fetch_add(1, Ordering::Relaxed) % PROBE_EVERY == 1
     }
 
@@ -161,16 +161,16 @@ impl Clusters {
 
     /// Notes a neighbour that was taken into memory.
     pub fn note_taken(&self, neighbour: Neighbour) {
-        if neighbour == Neighbour::Near {
-            self.near.add(0, ACCOUNT_MAX);
+        if neighbour == Neighbour::Untied {
+            self.untied.add(0, ACCOUNT_MAX);
         }
     }
 
     /// Notes that a neighbour was asked for while it was in memory.
     pub fn note_hit(&self, neighbour: Neighbour) {
         self.reads.hits.fetch_add(1, Ordering::Relaxed);
-        if neighbour == Neighbour::Near {
-            self.near.hits.fetch_add(1, Ordering::Relaxed);
+        if neighbour == Neighbour::Untied {
+            self.untied.hits.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -220,13 +220,13 @@ mod tests {
         let clusters = Clusters::new(ClusterRead::Auto, 65536);
         let mut taken = 0;
         for _ in 0..10_000 {
-            if clusters.takes_near() {
+            if clusters.takes_untied() {
                 taken += 1;
-                clusters.note_taken(Neighbour::Near);
+                clusters.note_taken(Neighbour::Untied);
             }
         }
         assert!((ACCOUNT_MIN..1000).contains(&taken), "{taken}");
-        (0..1000).for_each(|_| clusters.note_hit(Neighbour::Near));
-        assert!((0..100).all(|_| clusters.takes_near()));
+        (0..1000).for_each(|_| clusters.note_hit(Neighbour::Untied));
+        assert!((0..100).all(|_| clusters.takes_untied()));
     }
 }

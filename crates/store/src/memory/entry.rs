@@ -59,7 +59,7 @@ pub enum Neighbour {
     /// Both were packed as belonging together.
     Tied,
     /// They lie near each other.
-    Near,
+    Untied,
 }
 
 /// The content of an entry.
@@ -203,7 +203,7 @@ impl Entry {
     pub fn take_neighbour(&self) -> Option<Neighbour> {
         match self.neighbour.swap(0, Ordering::Relaxed) {
             1 => Some(Neighbour::Tied),
-            2 => Some(Neighbour::Near),
+            2 => Some(Neighbour::Untied),
             _ => None,
         }
     }
