@@ -148,7 +148,7 @@ counters! {
     /// Objects that were to be written anew and were not, because the ring overtook the harvest.
     reinsertions_refused,
     /// Objects that hints tie to a page and that did not come with it: each cost a read.
-    strays,
+    misplaced,
     /// Objects in memory that were written anew beside the page they were wanted with.
     regrouped,
     /// Bytes of their bodies.

@@ -97,7 +97,7 @@ async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
     assert_eq!(view_b(&store).await, 2);
     store.sync().await.unwrap();
     let counts = store.stat().counts;
-    assert_eq!((counts.strays, counts.regrouped), (1, 3), "{counts:?}");
+    assert_eq!((counts.misplaced, counts.regrouped), (1, 3), "{counts:?}");
     drop(store);
     let store = open(&device, 20).await;
     assert_eq!(view_b(&store).await, 1);

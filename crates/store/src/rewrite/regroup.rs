@@ -59,7 +59,7 @@ impl Rewriting {
             self.views.begin(View::read(page, entry.hash, members));
             return;
         };
-        Counters::add(&self.span.counters.strays, 1);
+        Counters::add(&self.span.counters.misplaced, 1);
         if let Some(view) = self.views.lock().views.get_mut(&page) {
             self.gather(view);
             if self.waits(view) {
