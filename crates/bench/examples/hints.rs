@@ -130,7 +130,7 @@ fn main() -> Result<(), Failure> {
     );
     println!(
         "{:<30} {:>6} {:>6} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
-        "", "hits", "memory", "reads/rq", "I/Os/rq", "KiB/read", "taken", "hit", "tied", "misplaced", "anew", "ms/rq"
+        "", "hits", "memory", "reads/rq", "I/Os/rq", "KiB/read", "taken", "hit", "tied", "misplaced", "rewritten", "ms/rq"
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for way in ways(memory_bytes).iter().filter(|way| only.as_ref().is_none_or(|only| way.name == only)) {

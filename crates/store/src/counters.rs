@@ -141,19 +141,19 @@ counters! {
     segments_reclaimed,
     /// Entries that left with a reclaimed segment.
     entries_reclaimed,
-    /// Objects that were written anew before their segment was overwritten, because they had been asked for.
+    /// Objects that were rewritten before their segment was overwritten, because they had been asked for.
     reinserted,
     /// Bytes of their bodies.
     reinserted_bytes,
-    /// Objects that were to be written anew and were not, because the ring overtook the harvest.
+    /// Objects that were to be rewritten and were not, because the ring overtook the harvest.
     reinsertions_refused,
     /// Objects that hints tie to a page and that did not come with it: each cost a read.
     misplaced,
-    /// Objects in memory that were written anew beside the page they were wanted with.
+    /// Objects in memory that were rewritten beside the page they were wanted with.
     regrouped,
     /// Bytes of their bodies.
     regrouped_bytes,
-    /// Objects in memory that were written anew before their segment was overwritten, because they had been asked for.
+    /// Objects in memory that were rewritten before their segment was overwritten, because they had been asked for.
     kept,
     /// Bytes of their bodies.
     kept_bytes,

@@ -18,7 +18,7 @@ pub enum Bug {
     TornHeaderAccepted = 5,
     /// A unit of a former store, or of a former cycle of its segment, is believed.
     FormerUnitAccepted = 6,
-    /// What was purged is re-inserted all the same, as if it had been put anew.
+    /// What was purged is re-inserted all the same, as if it had been put again.
     ReinsertionIgnoresPurge = 7,
     /// What was replaced is re-inserted all the same.
     ReinsertionIgnoresReplacement = 8,
@@ -28,11 +28,11 @@ pub enum Bug {
     PurgeAllIgnored = 10,
     /// Records of purges by prefix are not applied after a restart.
     PurgePrefixIgnored = 11,
-    /// What was purged comes into memory with a neighbour's read, as if it had been put anew.
+    /// What was purged comes into memory with a neighbour's read, as if it had been put again.
     NeighbourIgnoresPurge = 12,
     /// What was replaced comes into memory with a neighbour's read.
     NeighbourIgnoresReplacement = 13,
-    /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put anew.
+    /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put again.
     ReinsertionIgnoresTagPurge = 14,
     /// Purges by tag are not applied to what is in memory.
     MemoryIgnoresTagPurge = 15,
@@ -44,7 +44,7 @@ pub enum Bug {
     CopyIgnoresReplacement = 18,
     /// What was written before the store was opened is mistaken for absent when it is purged.
     NamesNotRead = 19,
-    /// What was purged comes back into memory with the hot list, as if it had been put anew.
+    /// What was purged comes back into memory with the hot list, as if it had been put again.
     HotListIgnoresPurge = 20,
     /// What was replaced comes back into memory with the hot list.
     HotListIgnoresReplacement = 21,

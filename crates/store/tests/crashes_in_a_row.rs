@@ -65,7 +65,7 @@ fn without_checkpoints(mut image: Vec<u8>) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_segment_that_begins_as_it_did_a_cycle_before_is_found_by_its_middle() {
+async fn a_segment_that_begins_as_it_did_a_lap_before_is_found_by_its_middle() {
     let (device, store) = fresh().await;
     let count = store.stat().segment_count;
     fill_until(&store, count + 3).await;

@@ -1,4 +1,4 @@
-//! What was asked for is written anew before the ring overtakes it; nothing else is, and nothing purged or replaced.
+//! What was asked for is rewritten before the ring overtakes it; nothing else is, and nothing purged or replaced.
 
 mod common;
 
@@ -99,7 +99,7 @@ async fn purged_and_replaced_objects_are_not_reinserted() {
         store.purge_key(hot(number).as_bytes()).await.unwrap();
     }
     let stat = fill(&store, 2, false).await;
-    assert_eq!(stat.counts.reinserted, 0, "purged objects were written anew");
+    assert_eq!(stat.counts.reinserted, 0, "purged objects were rewritten");
     for round in 0..2 {
         for number in 0..HOT {
             put(&store, &hot(number), 1000 * round + number).await;

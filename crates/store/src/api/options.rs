@@ -50,10 +50,10 @@ pub struct OpenOptions {
     /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
     /// purges and syncs.
     pub flush_interval: Option<Duration>,
-    /// How much of a segment may be written anew before it is overwritten, in percent: objects that were asked for since
+    /// How much of a segment may be rewritten before it is overwritten, in percent: objects that were asked for since
     /// they were written. At most [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
     pub reinsert_percent: u32,
-    /// How much of what is in memory may be written anew, in percent of the bytes that are put: what is wanted together and lies
+    /// How much of what is in memory may be rewritten, in percent of the bytes that are put: what is wanted together and lies
     /// apart is laid together, and what is asked for is kept before its segment is overwritten. Neither costs a read. At most
     /// [`REWRITE_PERCENT_MAX`]; 0 turns it off.
     pub rewrite_percent: u32,
@@ -116,7 +116,7 @@ impl OpenOptions {
         }
         if self.rewrite_percent > REWRITE_PERCENT_MAX {
             return Err(Error::invalid(format!(
-                "at most {REWRITE_PERCENT_MAX} percent of what is put can be written anew, {} were given",
+                "at most {REWRITE_PERCENT_MAX} percent of what is put can be rewritten, {} were given",
                 self.rewrite_percent
             )));
         }

@@ -37,7 +37,7 @@ pub struct Stat {
     pub index_bytes: u64,
     /// Bytes of the referenced bits, which say what was requested since it was written.
     pub referenced_bytes: u64,
-    /// The share of a segment that may be written anew, in percent.
+    /// The share of a segment that may be rewritten, in percent.
     pub reinsert_percent: u32,
     /// Size of a cluster in bytes; 0: none are packed and none read.
     pub cluster_bytes: u64,

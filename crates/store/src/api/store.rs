@@ -223,7 +223,7 @@ impl Store {
     /// Says that objects of the primary key `object` will be wanted with those of `seed`: an image with its page.
     ///
     /// It is advice for what is put or waits to be written: they are written side by side, and read together where that
-    /// pays. Say it before the put, or right after it, and before each get: what lies elsewhere when it is read is then written anew
+    /// pays. Say it before the put, or right after it, and before each get: what lies elsewhere when it is read is then rewritten
     /// beside its page ([`OpenOptions::rewrite_percent`]). *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two
     /// hashes and a store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {

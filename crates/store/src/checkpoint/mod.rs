@@ -125,7 +125,7 @@ pub(crate) async fn write_checkpoint(
     }))
 }
 
-/// Writes the hot list of the newest checkpoint anew, as memory is now, without a flush: it is advice.
+/// Writes the hot list of the newest checkpoint again, as memory is now, without a flush: it is advice.
 pub(crate) async fn rewrite_hot(from: &Checkpoints, header: &CheckpointHeader) -> Result<(), Error> {
     let (number, area) = (header.number, from.state.span.layout.checkpoint_offset[(header.number % 2) as usize]);
     let (magic, chunk, offset) = (Magic::HotChunk, header.chunk_count, header.hot_offset());
@@ -354,7 +354,7 @@ pub(crate) async fn load_hot(
                 HotPlace::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
             })),
             None if number < header.hot_chunk_count => damaged += 1,
-            // It was written anew since, with as many more as there are.
+            // It was rewritten since, with as many more as there are.
             None => break,
         }
     }

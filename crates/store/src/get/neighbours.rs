@@ -9,7 +9,7 @@
 //! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
 //!    segment had before the read began.
 //! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. Or it leads to
-//!    one other place, at which the very same version was written anew (`twins`); the neighbour is then known by that place.
+//!    one other place, at which the very same version was rewritten (`twins`); the neighbour is then known by that place.
 //!    And memory has no entry under its id: so none waits to be written.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
 //! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so what

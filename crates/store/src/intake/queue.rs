@@ -19,11 +19,11 @@ use crate::memory::entry::Entry;
 /// An entry that waits.
 pub struct Unwritten {
     pub entry: Arc<Entry>,
-    /// The sequence under which it will be written: a higher one than the entry's where it is written anew.
+    /// The sequence under which it will be written: a higher one than the entry's where it is rewritten.
     pub sequence: u64,
     /// The version of the same key that it replaces, where that is in memory.
     pub previous: Option<Arc<Entry>>,
-    /// Where it lies already, of one that is written anew.
+    /// Where it lies already, of one that is rewritten.
     pub moved_from: Option<Location>,
     /// What it is to be laid down with, whatever hints say by then.
     pub tie: Option<HintId>,

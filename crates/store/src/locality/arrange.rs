@@ -46,7 +46,7 @@ pub struct Piece {
 pub enum Tie {
     /// They belong to this object.
     Seed(HintId),
-    /// They lay in the same group before they were written anew.
+    /// They lay in the same group before they were rewritten.
     Former(u16),
 }
 

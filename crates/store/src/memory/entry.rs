@@ -208,7 +208,7 @@ impl Entry {
         }
     }
 
-    /// Says where it lies now that it was written anew; it has to prove itself again.
+    /// Says where it lies now that it was rewritten; it has to prove itself again.
     pub fn move_to(&self, location: Location) {
         self.set_location(location);
         self.asked_for.store(false, Ordering::Relaxed);

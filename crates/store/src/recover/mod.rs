@@ -149,7 +149,7 @@ pub async fn recover(
     })
 }
 
-/// Makes the index anew while checkpoint `number` turns out to be damaged, from an older one or from all segments.
+/// Makes the index again while checkpoint `number` turns out to be damaged, from an older one or from all segments.
 pub async fn rebuild(
     device: &SharedDevice,
     layout: &Layout,

@@ -25,7 +25,7 @@ use crate::locality::hints::HintId;
 use crate::memory::entry::{Entry, Piece};
 use crate::names::key::KeyHash;
 
-/// Members of a group that are written anew with it at most.
+/// Members of a group that are rewritten with it at most.
 const MEMBERS_MAX: usize = 32;
 
 impl Rewriting {
@@ -68,7 +68,7 @@ impl Rewriting {
         }
     }
 
-    /// Queues a page and what is known of its group to be written anew, once a view, where it does not wait already.
+    /// Queues a page and what is known of its group to be rewritten, once a view, where it does not wait already.
     fn gather(&self, view: &mut View) {
         if view.was_gathered || self.waits(view) {
             return;
@@ -85,7 +85,7 @@ impl Rewriting {
         view.sequence.is_some_and(|sequence| self.intake.queue.waits(sequence))
     }
 
-    /// Queues an object that is in memory to be written anew beside a page; tells its sequence.
+    /// Queues an object that is in memory to be rewritten beside a page; tells its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
         let entry = self.state.memory.peek(hash).filter(|entry| entry.piece == Piece::Whole)?;
         let from = entry.location()?;

@@ -1,4 +1,4 @@
-//! Re-insertion: what has proved itself is written anew before its segment is overwritten.
+//! Re-insertion: what has proved itself is rewritten before its segment is overwritten.
 //!
 //! # What happens
 //! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does: their
@@ -224,7 +224,7 @@ impl Rewriting {
         self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }
 
-    /// Queues an entry that lies at `from` to be written anew, unless it has been purged, replaced or overwritten.
+    /// Queues an entry that lies at `from` to be rewritten, unless it has been purged, replaced or overwritten.
     fn reinsert(&self, entry: &Arc<Entry>, from: Location, epoch: u64) -> Result<(), Refusal> {
         self.rewrite(entry, from, epoch, None)?;
         Counters::add(&self.span.counters.reinserted, 1);

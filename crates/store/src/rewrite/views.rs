@@ -23,7 +23,7 @@ pub struct View {
     pub sequence: Option<u64>,
     /// The page was put, not read.
     pub was_put: bool,
-    /// It was written anew.
+    /// It was rewritten.
     pub was_gathered: bool,
     /// Which of all views it is.
     number: u64,
@@ -44,7 +44,7 @@ impl View {
 #[derive(Default)]
 pub struct Known {
     pub views: HashMap<HintId, View, BuildHasherDefault<Hashed>>,
-    /// The order in which they began, also of those that have begun anew since.
+    /// The order in which they began, also of those that have begun again since.
     order: VecDeque<(HintId, u64)>,
     begun: u64,
 }
@@ -70,7 +70,7 @@ impl Views {
         view.number = known.begun;
         known.order.push_back((view.page, view.number));
         known.views.insert(view.page, view);
-        // Twice as many, as some have begun anew.
+        // Twice as many, as some have begun again.
         while known.views.len() > self.count_max || known.order.len() > 2 * self.count_max {
             let Some((page, number)) = known.order.pop_front() else { return };
             if known.views.get(&page).is_some_and(|view| view.number == number) {

@@ -74,13 +74,13 @@ impl Spans {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins anew: what is on
+    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins again: what is on
     /// the others is forgotten, and whatever comes back is of another store.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }
 
-    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_anew: bool) -> Result<Spans, Error> {
+    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_again: bool) -> Result<Spans, Error> {
         if let [_] = &devices[..] {
             let only = devices.into_iter().next().ok_or_else(|| Error::invalid("no device is named"))?;
             return Spans::open_sole(only, options).await;
@@ -109,7 +109,7 @@ impl Spans {
             Some(known) => known,
             // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other after crashes in a
             // row: then nothing can be behind, as all begin empty.
-            None if begins_anew || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
+            None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
             None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
         };
@@ -148,13 +148,13 @@ impl Spans {
                             "{spec}: span {number} was away, or others may have been, or it is an older copy; it begins empty"
                         ));
                     }
-                    begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options, order).await
+                    begin_again(device, layout.span_bytes, Some(layout.segment_bytes), member, &options, order).await
                 }
                 Found::Blank(device) => {
                     if !is_new {
                         notes.push(format!("{spec}: it was blank and takes the place of span {number}"));
                     }
-                    begin_anew(device, size_bytes, None, member, &options, order).await
+                    begin_again(device, size_bytes, None, member, &options, order).await
                 }
                 Found::Lost(reason) => Err(Error::new(ErrorKind::Io, reason)),
             };
@@ -378,7 +378,7 @@ fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Err
 }
 
 /// Makes an empty span in the place of whatever was there, and opens it.
-async fn begin_anew(
+async fn begin_again(
     device: SharedDevice,
     size_bytes: u64,
     segment_bytes: Option<u64>,

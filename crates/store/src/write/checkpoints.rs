@@ -24,7 +24,7 @@ const CHECKPOINT_APPENDS_MAX: u64 = 4096;
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
 
-/// The hot list is written anew this long after it was written last, …
+/// The hot list is rewritten this long after it was written last, …
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
 /// … where this share of the memory tier was taken in since.
 const HOT_SHARE: u64 = 16;
@@ -79,7 +79,7 @@ impl Writer {
         }
     }
 
-    /// Starts to write the hot list anew where memory has changed since.
+    /// Starts to write the hot list again where memory has changed since.
     pub(super) fn rewrite_hot_if_due(&mut self) {
         if self.hot_at.elapsed() < HOT_INTERVAL {
             return;

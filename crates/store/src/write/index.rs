@@ -1,7 +1,7 @@
 //! Bringing the index after a restart, before anything is written.
 //!
 //! Owns: what becomes of a checkpoint that turns out to be damaged while it is served from. Leaves to others: loading
-//! (`loading`) and making an index anew (`recovery`).
+//! (`loading`) and making an index again (`recovery`).
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Writer {
             return;
         }
         if missing != 0 {
-            self.bring_anew(&rest, missing).await;
+            self.bring_again(&rest, missing).await;
         }
         let Rest { replay, .. } = rest;
         if let Some(warm) = self.warm.as_mut().filter(|warm| warm.is_wanted) {
@@ -49,10 +49,10 @@ impl Writer {
         self.suspects.extend(replay.suspects);
     }
 
-    /// Makes shards anew that a damaged checkpoint does not give.
-    async fn bring_anew(&mut self, rest: &Rest, missing: u64) {
+    /// Makes shards again that a damaged checkpoint does not give.
+    async fn bring_again(&mut self, rest: &Rest, missing: u64) {
         let (span, state) = (&self.span, &self.state);
-        // What is made anew may lack what the checkpoint had, and what it gives up itself is not counted.
+        // What is made again may lack what the checkpoint had, and what it gives up itself is not counted.
         self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
         let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
         span.note(format!(

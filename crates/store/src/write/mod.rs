@@ -181,7 +181,7 @@ pub(crate) struct Writer {
     names: JoinSet<()>,
     rest: Option<Rest>,
     checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,
-    /// The newest checkpoint, and what writes its hot list anew.
+    /// The newest checkpoint, and what writes its hot list again.
     newest_checkpoint: Option<CheckpointHeader>,
     hot: Option<AbortOnDropHandle<()>>,
     hot_at: Instant,

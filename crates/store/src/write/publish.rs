@@ -69,7 +69,7 @@ impl Writer {
         Some((item.entry, verdict))
     }
 
-    /// Makes an entry that was written anew findable at its new place, unless it has been purged or replaced since.
+    /// Makes an entry that was rewritten findable at its new place, unless it has been purged or replaced since.
     fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
         let (span, state) = (&self.span, &self.state);
         let alone = state.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit);

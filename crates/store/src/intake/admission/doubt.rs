@@ -6,10 +6,10 @@
 //! | why the index does not lead there | what is remembered |
 //! |---|---|
 //! | a purge took it out that is not durable yet | how many purges are not: while there is one, everything is admitted |
-//! | it waits to be written anew, and its old place was reclaimed meanwhile | its hash, until it is written |
+//! | it waits to be rewritten, and its old place was reclaimed meanwhile | its hash, until it is written |
 //! | a newer version of it was found damaged, and nothing older may be believed | its hash, for a cycle of the ring |
 //! | the index gave it up at its bound | that: for a cycle of the ring everything is admitted |
-//! | parts of the index were made anew, as their checkpoint is damaged | likewise |
+//! | parts of the index were made again, as their checkpoint is damaged | likewise |
 //! | its part of the index has not come yet after a restart | `Presence` knows: what is in that part is admitted |
 //!
 //! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all there any more
@@ -32,7 +32,7 @@ const DAMAGED_MAX: usize = 1024;
 pub struct Doubt {
     /// Purges that hold in memory and are not durable yet. One that was given up before it was written counts for ever.
     purges: AtomicU64,
-    /// What waits to be written anew.
+    /// What waits to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,
     /// Keys with a damaged record, and the epoch with which the cycle is over.
     damaged: Mutex<HashMap<KeyHash, u64>>,
@@ -53,7 +53,7 @@ impl Doubt {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Notes that an object is to be queued to be written anew; while the index still leads to its old place. False where it
+    /// Notes that an object is to be queued to be rewritten; while the index still leads to its old place. False where it
     /// is queued already: the later of two copies would be one that the index does not lead to, and outlive the one that it does.
     pub fn move_begins(&self, hash: KeyHash) -> bool {
         lock(&self.moving).insert(hash)
@@ -64,7 +64,7 @@ impl Doubt {
         lock(&self.moving).remove(&hash);
     }
 
-    /// Whether an object waits to be written anew. Asked before the index, so that it is found in one of the two.
+    /// Whether an object waits to be rewritten. Asked before the index, so that it is found in one of the two.
     pub fn is_moving(&self, hash: KeyHash) -> bool {
         lock(&self.moving).contains(&hash)
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubt_lasts_until_a_purge_is_durable_or_a_cycle_is_over() {
+    fn doubt_lasts_until_a_purge_is_durable_or_a_lap_is_over() {
         let doubt = Doubt::default();
         let (one, other) = (KeyHash(1), KeyHash(2));
         let in_doubt = |hash, evictions, head| doubt.is_in_doubt(hash, evictions, head, 10);
