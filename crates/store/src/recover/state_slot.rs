@@ -16,7 +16,7 @@ pub struct Membership {
     pub number: u64,
     /// Random identity of the change, as two spans that do not see each other count alike.
     pub id: u64,
-    /// The identity of the last change before it that was in force.
+    /// The identity of the last change before it that was committed.
     pub before: u64,
     /// The number of that one; 0 where an earlier program wrote it.
     pub before_number: u64,

@@ -10,7 +10,7 @@
 //! anything but on who is there. Where a key's span is away, the next one of the key's order stands in for it.
 //!
 //! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there since
-//! (`present`), and what its own clock was when a span last came back (`since`). A change is in force when all who are there have flushed it. Before that nothing is put
+//! (`present`), and what its own clock was when a span last came back (`since`). A change is committed when all who are there have flushed it. Before that nothing is put
 //! for a span that is away, and no purge returns that it missed. So
 //! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something, and begins empty;
 //! - a store is not opened while spans are missing that may have gone on without the others (those are named by the last change that
@@ -81,7 +81,7 @@ struct Inner {
     present: AtomicU64,
     /// Whether it was closed: then nothing is lost that takes no more writes.
     is_closed: AtomicBool,
-    /// The number of the last change, and number and identity of the last that was in force; held while the next one is made.
+    /// The number of the last change, and number and identity of the last that was committed; held while the next one is made.
     membership: tokio::sync::Mutex<(u64, (u64, u64))>,
     /// The number of the last purge; held until the writers of all spans have it.
     purge_turn: Arc<tokio::sync::Mutex<u64>>,
@@ -352,7 +352,7 @@ impl Spans {
         }
     }
 
-    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it in force. Where nobody has
+    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it committed. Where nobody has
     /// failed since the last change, there is a new one only if `is_open`.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
