@@ -40,7 +40,7 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// Where a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
-    /// A record of a version that was replaced is taken for a copy of the newest.
+    /// A record of a version that was replaced is mistaken for a copy of the newest.
     CopyIgnoresReplacement = 18,
     /// What was written before the store was opened is mistaken for absent when it is purged.
     NamesNotRead = 19,

@@ -261,7 +261,7 @@ mod tests {
         assert!((0..count).all(|number| names.standing(name(number), head) != Standing::Absent));
         let wrong =
             (0..10_000).filter(|number| names.standing(name(1 << 40 | number), head) != Standing::Absent).count();
-        println!("{wrong} of 10000 taken for present, among {count}");
+        println!("{wrong} of 10000 mistaken for present, among {count}");
         assert!(wrong < 600, "{wrong} of 10000");
         assert!(Names::new(&layout, 1, 8 << 20).bytes() <= (8 << 20) / MEMORY_SHARE);
     }

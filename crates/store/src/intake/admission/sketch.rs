@@ -6,7 +6,7 @@
 //! of a processor's cache.
 //!
 //! *Cost*: [`BITS_PER_REQUEST`] bits for each request in each filter; two cache lines a request. A key that was never asked
-//! for is taken for one that was in less than 3 of 100 cases (measured by a test): it is then admitted too early, nothing worse.
+//! for is mistaken for one that was in less than 3 of 100 cases (measured by a test): it is then admitted too early, nothing worse.
 //! A restart forgets all.
 
 use crate::names::key::KeyHash;
@@ -118,7 +118,7 @@ mod tests {
         // As full as both ever get.
         note_all(&mut sketch, 0..2 * most - 1000);
         let wrong = (0..1000).filter(|&number| sketch.note(hash(1 << 40 | number))).count();
-        println!("{wrong} of 1000 taken for known");
+        println!("{wrong} of 1000 mistaken for known");
         assert!(wrong < 30, "{wrong} of 1000");
     }
 }
