@@ -18,7 +18,7 @@ use crate::recover as recovery;
 use crate::recover::loading::{Loading, Rest};
 use crate::recover::replay::Replay;
 
-/// The identity of the span. Units must carry it to be believed.
+/// The identity of the span. Frames must carry it to be believed.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
 /// The size of the span, in bytes.
 pub const SPAN_BYTES: u64 = SPAN_BYTES_MIN;
@@ -102,11 +102,11 @@ impl Span {
     pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
         for header in checkpoint::read_headers(device, &self.layout).await {
             let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
-            let unit_max = self.layout.segment_count * self.layout.segment_bytes / 64;
+            let granule_max = self.layout.segment_count * self.layout.segment_bytes / 64;
             if !header.fits(&index) {
                 continue;
             }
-            let loading = Some(Loading::of(header, Kept::below(unit_max)));
+            let loading = Some(Loading::of(header, Kept::below(granule_max)));
             let mut rest = Rest { loading, replay: Replay::new(), recovered_sequence: 0 };
             if rest.bring(device, &self.layout, &index, |_| true).await != 0 {
                 continue;
@@ -116,7 +116,7 @@ impl Span {
                 // No record stands at the very start of a segment.
                 index.insert(hash, Location::new(number as u64 + 2, 64));
             }
-            index.sweep(|location| location.unit % 3 == 0);
+            index.sweep(|location| location.granule % 3 == 0);
             assert_eq!(index.locations().len() as u64, index.len(), "the index counts its entries wrongly");
             return Some(index.len());
         }
@@ -140,7 +140,7 @@ impl Span {
         let mut reader = SegmentReader::new(device, &self.layout, epoch);
         let mut records = 0;
         let scanned = reader.scan(0, 0, care, |_| records += 1).await;
-        let future = reader.units_from(scanned.end).await;
+        let future = reader.frames_from(scanned.end).await;
         let epoch = SegmentReader::new(device, &self.layout, epoch).find_epoch().await;
         Segment { appends: scanned.appends, records, end: scanned.end, future, epoch }
     }
@@ -154,7 +154,8 @@ pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
 /// Reads an append's header and table at the start of the span's first segment; gives where each record lies.
 pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
     let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
-    let place = |entry: &crate::format::TableEntry| (entry.start_units.get().into(), entry.record_bytes.get().into());
+    let place =
+        |entry: &crate::format::TableEntry| (entry.start_granules.get().into(), entry.record_bytes.get().into());
     Some(append.table.iter().map(place).collect())
 }
 

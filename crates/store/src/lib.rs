@@ -68,7 +68,7 @@ mod counters;
 // What objects are called: keys, tags, and their hashes.
 mod names;
 
-// The bytes on disk: units, the layout of a span, locations.
+// The bytes on disk: frames, the layout of a span, locations.
 mod format;
 
 // The device of a span: the ring of segments, and reading it.

@@ -16,8 +16,8 @@ pub enum Bug {
     StaleGenerationAccepted = 4,
     /// The header of an append or purge block is believed though it is torn.
     TornHeaderAccepted = 5,
-    /// A unit of a former store, or of a former cycle of its segment, is believed.
-    FormerUnitAccepted = 6,
+    /// A frame of a former store, or of a former cycle of its segment, is believed.
+    FormerFrameAccepted = 6,
     /// What was purged is re-inserted all the same, as if it had been put again.
     ReinsertionIgnoresPurge = 7,
     /// What was replaced is re-inserted all the same.
@@ -86,7 +86,7 @@ impl Bug {
         Bug::PurgeRecordIgnored,
         Bug::StaleGenerationAccepted,
         Bug::TornHeaderAccepted,
-        Bug::FormerUnitAccepted,
+        Bug::FormerFrameAccepted,
         Bug::ReinsertionIgnoresPurge,
         Bug::ReinsertionIgnoresReplacement,
         Bug::CheckpointPositionIgnored,
@@ -132,7 +132,7 @@ impl Bug {
             Bug::PurgeRecordIgnored => "purge record ignored",
             Bug::StaleGenerationAccepted => "stale generation accepted",
             Bug::TornHeaderAccepted => "torn header accepted",
-            Bug::FormerUnitAccepted => "unit of a former store or cycle accepted",
+            Bug::FormerFrameAccepted => "frame of a former store or cycle accepted",
             Bug::ReinsertionIgnoresPurge => "re-insertion that ignores a purge",
             Bug::ReinsertionIgnoresReplacement => "re-insertion that ignores a newer version",
             Bug::CheckpointPositionIgnored => "checkpoint without its log position",

@@ -35,9 +35,9 @@ fn to_sparse(image: &[u8]) -> Vec<u8> {
 
 fn from_sparse(bytes: &[u8]) -> Vec<u8> {
     let mut image = vec![0; IMAGE_BYTES as usize];
-    for unit in bytes.chunks(4 + BLOCK_BYTES) {
-        let at = u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]) as usize * BLOCK_BYTES;
-        image[at..at + unit.len() - 4].copy_from_slice(&unit[4..]);
+    for frame in bytes.chunks(4 + BLOCK_BYTES) {
+        let at = u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize * BLOCK_BYTES;
+        image[at..at + frame.len() - 4].copy_from_slice(&frame[4..]);
     }
     image
 }

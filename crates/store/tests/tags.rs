@@ -285,7 +285,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     assert!(device.image() == image);
 }
 
-/// Puts the checksum of a unit right that covers its whole block.
+/// Puts the checksum of a frame right that covers its whole block.
 fn reseal(block: &mut [u8]) {
     block[12..16].fill(0);
     let sum = crc32c::crc32c(block);

@@ -518,7 +518,8 @@ impl Run {
             match Spans::open(named, options).await {
                 Ok(store) => {
                     self.opens += 1;
-                    let has_begun = |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
+                    let has_begun =
+                        |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
                     if store.stat().spans.iter().all(has_begun) {
                         // It is another store than the one that was copied.
                         self.devices.iter_mut().for_each(|device| device.copy = None);

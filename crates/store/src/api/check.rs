@@ -7,7 +7,7 @@ use nectary_block::{Buffer, read};
 use serde::Serialize;
 
 use crate::format::Location;
-use crate::format::{BLOCK_BYTES, Place, Record, RecordKind, UNIT_BYTES};
+use crate::format::{BLOCK_BYTES, GRANULE_BYTES, Place, Record, RecordKind};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::TagHash;
 use crate::purge::rules::Verdict;
@@ -55,7 +55,7 @@ impl CheckReport {
 /// Reads everything; `progress` is told how many of how many entries are done.
 pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
     let mut locations = state.index.locations();
-    locations.sort_unstable_by_key(|location| location.unit);
+    locations.sort_unstable_by_key(|location| location.granule);
     let total = locations.len() as u64;
     let mut report = CheckReport::default();
     let mut window: Option<(u64, Buffer)> = None;
@@ -64,7 +64,7 @@ pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> 
         if !check_record(state, location, &mut window, &mut report).await {
             report.damaged += 1;
             if report.damaged_offsets.len() < NAMED_MAX {
-                report.damaged_offsets.push(state.span.layout.segments_offset + location.unit * UNIT_BYTES);
+                report.damaged_offsets.push(state.span.layout.segments_offset + location.granule * GRANULE_BYTES);
             }
         }
         if report.entries.is_multiple_of(256) || report.entries == total {
@@ -81,7 +81,7 @@ async fn check_record(
     report: &mut CheckReport,
 ) -> bool {
     let layout = &state.span.layout;
-    let offset = location.unit * UNIT_BYTES;
+    let offset = location.granule * GRANULE_BYTES;
     let segment_end = (offset / layout.segment_bytes + 1) * layout.segment_bytes;
     let address = layout.segments_offset + offset;
     let end = layout.segments_offset + (offset + location.bytes_max()).min(segment_end);

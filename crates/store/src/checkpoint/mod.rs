@@ -217,8 +217,8 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
     let mut headers = Vec::new();
     for (area, &address) in layout.checkpoint_offset.iter().enumerate() {
         let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
-        let Ok(unit) = format::open_unplaced(&bytes, Magic::CheckpointHeader) else { continue };
-        let number = unit.epoch.get();
+        let Ok(frame) = format::open_unplaced(&bytes, Magic::CheckpointHeader) else { continue };
+        let number = frame.epoch.get();
         let place = Place { identity: layout.identity, epoch: number, address };
         let Ok(body) = format::open(&bytes, Magic::CheckpointHeader, place).and(format::body::<CheckpointBody>(&bytes))
         else {
@@ -346,7 +346,7 @@ pub(crate) async fn load_hot(
         let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
         let place = Place { identity: layout.identity, epoch: header.number, address: area + offset };
         let payload = match read(&**device, place.address, length as usize).await {
-            Ok(unit) => payload(&unit, Magic::HotChunk, place, chunk).map(<[u8]>::to_vec),
+            Ok(frame) => payload(&frame, Magic::HotChunk, place, chunk).map(<[u8]>::to_vec),
             Err(_) => None,
         };
         match payload {
@@ -362,8 +362,8 @@ pub(crate) async fn load_hot(
 }
 
 /// What chunk number `chunk` holds.
-fn payload(unit: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
-    let body = format::open(unit, magic, place).and(format::body::<ChunkBody>(unit)).ok()?;
+fn payload(frame: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
+    let body = format::open(frame, magic, place).and(format::body::<ChunkBody>(frame)).ok()?;
     let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
-    unit.get(payload).filter(|_| body.number.get() == chunk)
+    frame.get(payload).filter(|_| body.number.get() == chunk)
 }

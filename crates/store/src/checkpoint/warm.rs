@@ -103,8 +103,8 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         room = room.saturating_sub(taken);
         fits
     });
-    list.sort_unstable_by_key(|place| (place.location().unit, place.hottest_first()));
-    list.dedup_by_key(|place| place.location().unit);
+    list.sort_unstable_by_key(|place| (place.location().granule, place.hottest_first()));
+    list.dedup_by_key(|place| place.location().granule);
     let list = Arc::new(list);
     warm_list.set(Arc::clone(&list));
     // The memory of one read serves another.

@@ -10,8 +10,8 @@ use crate::format::Location;
 use crate::format::LogEnd;
 use crate::format::layout::Layout;
 use crate::format::{
-    self, Append, BLOCK_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES, TableEntry,
-    UNIT_BYTES, open_count_of,
+    self, Append, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES,
+    TableEntry, open_count_of,
 };
 use crate::names::key::{KeyHash, PrimaryHash};
 use crate::planted::{Bug, planted};
@@ -209,8 +209,8 @@ impl<'a> SegmentReader<'a> {
         scanned
     }
 
-    /// Offsets of blocks from `offset` on that begin like a unit of this epoch.
-    pub async fn units_from(&mut self, offset: u64) -> Vec<u64> {
+    /// Offsets of blocks from `offset` on that begin like a frame of this epoch.
+    pub async fn frames_from(&mut self, offset: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut position = offset;
         while position + BLOCK_BYTES <= self.end {
@@ -288,7 +288,7 @@ impl<'a> SegmentReader<'a> {
         let append = Append::decode_into(bytes, place, room, table).ok()?;
         let first = append.fields.first_sequence.get();
         let in_order = first > last_sequence || (append.table.is_empty() && first == last_sequence);
-        let in_order = in_order || planted(Bug::FormerUnitAccepted);
+        let in_order = in_order || planted(Bug::FormerFrameAccepted);
         in_order.then_some(append)
     }
 
@@ -311,16 +311,16 @@ impl<'a> SegmentReader<'a> {
         care: Care,
         visit: &mut impl FnMut(LoggedRecord),
     ) -> bool {
-        let base = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
+        let base = (self.start + position - self.layout.segments_offset) / GRANULE_BYTES;
         let mut whole = true;
         for entry in &append.table {
-            let start = u64::from(entry.start_units.get());
+            let start = u64::from(entry.start_granules.get());
             let bytes = u64::from(entry.record_bytes.get());
             let hash = KeyHash(entry.key_hash.get());
             let mut fragments = None;
             let mut damaged = false;
             if care == Care::Verify {
-                match self.whole_record(position + start * UNIT_BYTES, bytes, hash).await {
+                match self.whole_record(position + start * GRANULE_BYTES, bytes, hash).await {
                     Some(record) => fragments = fragments_of(&record),
                     None => damaged = true,
                 }
@@ -360,11 +360,11 @@ impl<'a> SegmentReader<'a> {
         let mut position = range.start;
         // They may lie in any order, and are told by sequence.
         let mut found: Vec<LoggedRecord> = Vec::new();
-        while position + UNIT_BYTES * 2 < range.end {
+        while position + GRANULE_BYTES * 2 < range.end {
             let place = self.place(position);
             let header = self.bytes_at(position, HEADER_BYTES as u64).await;
             let Some(length) = header.and_then(|bytes| record_header_bytes(bytes, place)) else {
-                position += UNIT_BYTES;
+                position += GRANULE_BYTES;
                 continue;
             };
             let room = range.end - position;
@@ -388,23 +388,23 @@ impl<'a> SegmentReader<'a> {
                     if record.fields.sequence.get() > sequences.start
                         && record.fields.sequence.get() < sequences.end =>
                 {
-                    let unit = (self.start + position - self.layout.segments_offset) / UNIT_BYTES;
+                    let granule = (self.start + position - self.layout.segments_offset) / GRANULE_BYTES;
                     found.push(LoggedRecord {
                         hash: KeyHash(record.fields.key_hash.get()),
                         primary_hash,
                         generation: record.fields.generation.get(),
                         sequence: record.fields.sequence.get(),
-                        location: Location::new(unit, record.bytes() as u64),
+                        location: Location::new(granule, record.bytes() as u64),
                         bytes: record.bytes() as u64,
                         whole: record.kind == RecordKind::Whole,
                         fragment: record.kind == RecordKind::Fragment,
                         damaged: false,
                         fragments: fragments_of(&record),
                     });
-                    position += (record.bytes() as u64).next_multiple_of(UNIT_BYTES);
+                    position += (record.bytes() as u64).next_multiple_of(GRANULE_BYTES);
                     salvaged.end = position.next_multiple_of(BLOCK_BYTES);
                 }
-                _ => position += UNIT_BYTES,
+                _ => position += GRANULE_BYTES,
             }
         }
         found.sort_by_key(|record| record.sequence);

@@ -12,8 +12,8 @@ use nectary_block::{Buffer, Context, SharedDevice};
 use crate::counters::Counters;
 use crate::disk::pace::Pace;
 use crate::error::{Error, ErrorKind};
+use crate::format::GRANULE_BYTES;
 use crate::format::Location;
-use crate::format::UNIT_BYTES;
 use crate::format::layout::Layout;
 use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
@@ -70,7 +70,7 @@ impl Span {
 
     /// The epoch of the segment that a location is in, when `head` is being written.
     pub fn epoch_at(&self, location: Location, head: u64) -> u64 {
-        self.layout.epoch_of(location.unit * UNIT_BYTES / self.layout.segment_bytes, head)
+        self.layout.epoch_of(location.granule * GRANULE_BYTES / self.layout.segment_bytes, head)
     }
 
     /// Whether an epoch has been overwritten, or is being so.
@@ -91,13 +91,13 @@ impl Span {
 
     /// The address of a location, in bytes from the start of the device.
     pub fn address_of(&self, location: Location) -> u64 {
-        self.layout.segments_offset + location.unit * UNIT_BYTES
+        self.layout.segments_offset + location.granule * GRANULE_BYTES
     }
 
     /// The blocks that a record at a location may take; `None` where there is no such place.
     pub fn extent(&self, location: Location) -> Option<Extent> {
         let epoch = self.epoch_at(location, self.head());
-        let offset = location.unit * UNIT_BYTES;
+        let offset = location.granule * GRANULE_BYTES;
         let segment_end = (offset / self.layout.segment_bytes + 1) * self.layout.segment_bytes;
         if segment_end > self.layout.segment_count * self.layout.segment_bytes {
             return None;

@@ -7,8 +7,8 @@ use nectary_block::{Buffer, SharedDevice};
 
 use crate::error::{Error, ErrorKind};
 use crate::format::{
-    self, APPEND_HEADER_BYTES, BLOCK_BYTES, FEATURE_TAGS, HEADER_BYTES, Magic, Mismatch, Place, SuperblockBody,
-    UNIT_BYTES, VERSION,
+    self, APPEND_HEADER_BYTES, BLOCK_BYTES, FEATURE_TAGS, GRANULE_BYTES, HEADER_BYTES, Magic, Mismatch, Place,
+    SuperblockBody, VERSION,
 };
 use zerocopy::IntoBytes;
 
@@ -30,8 +30,8 @@ const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
 const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
 /// One in so many segments is about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
-/// The largest span, in bytes: what 36 bits of units address.
-pub const SPAN_BYTES_MAX: u64 = UNIT_BYTES << 36;
+/// The largest span, in bytes: what 36 bits of granules address.
+pub const SPAN_BYTES_MAX: u64 = GRANULE_BYTES << 36;
 /// The smallest span, in bytes.
 pub const SPAN_BYTES_MIN: u64 = 512 << 10;
 /// The most spans of one store.

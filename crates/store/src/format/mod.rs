@@ -1,7 +1,7 @@
-//! The units of the on-disk format, exactly as `docs/formats/store.md` lays them out.
+//! The frames of the on-disk format, exactly as `docs/formats/store.md` lays them out.
 //!
-//! Owns: encoding, decoding and every check that a unit must pass before a field of it is believed. Leaves to others:
-//! where units are read from and what follows from them. Nothing here does I/O and nothing panics on any bytes.
+//! Owns: encoding, decoding and every check that a frame must pass before a field of it is believed. Leaves to others:
+//! where frames are read from and what follows from them. Nothing here does I/O and nothing panics on any bytes.
 
 pub mod layout;
 pub mod location;
@@ -16,10 +16,10 @@ use crate::planted::{Bug, planted};
 pub use location::Location;
 pub use position::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, open_count_of};
 
-/// The unit of alignment of areas and appends, in bytes.
+/// The alignment of areas and appends, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
-/// The unit of record addresses, in bytes.
-pub const UNIT_BYTES: u64 = 64;
+/// The granule: records begin at multiples of it, in bytes.
+pub const GRANULE_BYTES: u64 = 64;
 /// The version that this code reads and writes.
 pub const VERSION: u16 = 1;
 /// The longest metadata of an object, in bytes.
@@ -33,7 +33,7 @@ pub const COUNTER_MAX: u64 = 1 << 62;
 /// Shards of the index, as a checkpoint lists them.
 pub const INDEX_SHARDS: usize = 64;
 
-/// The kinds of units.
+/// The kinds of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Magic {
     /// The superblock.
@@ -70,10 +70,10 @@ impl Magic {
     }
 }
 
-/// The unit header that begins everything that is read alone.
+/// The frame header that begins everything that is read alone.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct UnitHeader {
+pub struct FrameHeader {
     pub magic: [u8; 4],
     pub version: U16,
     pub span: U16,
@@ -148,7 +148,7 @@ pub struct TableEntry {
     pub primary_hash: U128,
     pub generation: U64,
     pub sequence: U64,
-    pub start_units: U32,
+    pub start_granules: U32,
     pub record_bytes: U32,
     pub kind: u8,
     pub reserved: [u8; 7],
@@ -233,8 +233,8 @@ pub struct PurgeRecord {
     pub primary_hash: U128,
 }
 
-/// Bytes of a unit header.
-pub const HEADER_BYTES: usize = size_of::<UnitHeader>();
+/// Bytes of a frame header.
+pub const HEADER_BYTES: usize = size_of::<FrameHeader>();
 /// Bytes of an append before its table.
 pub const APPEND_HEADER_BYTES: usize = HEADER_BYTES + size_of::<AppendBody>();
 /// Bytes of a table entry.
@@ -292,18 +292,18 @@ impl RecordKind {
     }
 }
 
-/// Where a unit must stand to be believed.
+/// Where a frame must stand to be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The store's identity.
     pub identity: u128,
-    /// The epoch of the unit's area.
+    /// The epoch of the frame's area.
     pub epoch: u64,
-    /// The unit's offset from the start of the span, in bytes.
+    /// The frame's offset from the start of the span, in bytes.
     pub address: u64,
 }
 
-/// Why a unit was not believed.
+/// Why a frame was not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
     /// Another magic, or too few bytes to hold a header.
@@ -314,18 +314,18 @@ pub enum Mismatch {
     Length,
     /// A checksum that does not match.
     Checksum,
-    /// The unit of another store, another epoch of its area, or another place.
+    /// The frame of another store, another epoch of its area, or another place.
     Place,
     /// A field outside its bounds.
     Field,
 }
 
-/// Seals a unit: fills in its header over the first `length` bytes of `bytes`.
+/// Seals a frame: fills in its header over the first `length` bytes of `bytes`.
 ///
 /// # Panics
 /// When `bytes` is shorter than `length` or than a header: a bug of the caller.
 pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
-    let mut header = UnitHeader {
+    let mut header = FrameHeader {
         magic: magic.bytes(),
         version: VERSION.into(),
         span: 0.into(),
@@ -341,16 +341,16 @@ pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
     bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
 }
 
-/// Reads a unit's header and checks its magic, version, length and checksum, but not its place.
-pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch> {
+/// Reads a frame's header and checks its magic, version, length and checksum, but not its place.
+pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch> {
     let header = header(bytes, magic)?;
     check_sum(bytes, &header, magic)?;
     Ok(header)
 }
 
-/// Reads a unit's header; what it says is in bounds, but may be anything.
-fn header(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch> {
-    let Ok((header, _)) = UnitHeader::read_from_prefix(bytes) else { return Err(Mismatch::Magic) };
+/// Reads a frame's header; what it says is in bounds, but may be anything.
+fn header(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch> {
+    let Ok((header, _)) = FrameHeader::read_from_prefix(bytes) else { return Err(Mismatch::Magic) };
     if header.magic != magic.bytes() {
         return Err(Mismatch::Magic);
     }
@@ -367,7 +367,7 @@ fn header(bytes: &[u8], magic: Magic) -> Result<UnitHeader, Mismatch> {
     Ok(header)
 }
 
-fn check_sum(bytes: &[u8], header: &UnitHeader, magic: Magic) -> Result<(), Mismatch> {
+fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mismatch> {
     let skip = planted(Bug::ChecksumSkipped)
         || (planted(Bug::TornHeaderAccepted) && matches!(magic, Magic::Append | Magic::Purge));
     if !skip {
@@ -382,13 +382,13 @@ fn check_sum(bytes: &[u8], header: &UnitHeader, magic: Magic) -> Result<(), Mism
     Ok(())
 }
 
-/// Reads a unit's header and checks everything, its place included. *Cost*: the checksum is reckoned last, so that bytes
-/// that look like units without being any (a body may hold them) cost nothing.
-pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<UnitHeader, Mismatch> {
+/// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is reckoned last, so that bytes
+/// that look like frames without being any (a body may hold them) cost nothing.
+pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mismatch> {
     let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
     let same_epoch = header.epoch.get() == place.epoch;
-    if (same_store && same_epoch) || (planted(Bug::FormerUnitAccepted) && magic != Magic::Superblock) {
+    if (same_store && same_epoch) || (planted(Bug::FormerFrameAccepted) && magic != Magic::Superblock) {
         check_sum(bytes, &header, magic)?;
         Ok(header)
     } else {
@@ -396,14 +396,14 @@ pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<UnitHeader, Mism
     }
 }
 
-/// How many bytes the checksum of a unit covers that looks as if it stood here; nothing else is known of it.
+/// How many bytes the checksum of a frame covers that looks as if it stood here; nothing else is known of it.
 pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
-    let (header, _) = UnitHeader::read_from_prefix(bytes).ok()?;
+    let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
     looks.then(|| header.length.get().into())
 }
 
-/// Reads the fixed body that follows the unit header.
+/// Reads the fixed body that follows the frame header.
 pub fn body<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Result<T, Mismatch> {
     let tail = bytes.get(HEADER_BYTES..).ok_or(Mismatch::Length)?;
     T::read_from_prefix(tail).map(|(body, _)| body).map_err(|_| Mismatch::Length)
@@ -417,7 +417,7 @@ pub fn body_checksum(body: &[u8]) -> u32 {
 /// A record as it was read: its header and where its parts lie in the bytes it was read from.
 #[derive(Debug, Clone, Copy)]
 pub struct Record {
-    /// The fields after the unit header.
+    /// The fields after the frame header.
     pub fields: RecordBody,
     /// What it holds.
     pub kind: RecordKind,
@@ -487,7 +487,7 @@ impl Record {
 /// An append's header and table, as read.
 #[derive(Debug, Clone)]
 pub struct Append {
-    /// The fields after the unit header.
+    /// The fields after the frame header.
     pub fields: AppendBody,
     /// Its records.
     pub table: Vec<TableEntry>,
@@ -522,7 +522,7 @@ impl Append {
         table.reserve(count);
         for chunk in table_bytes.chunks_exact(TABLE_ENTRY_BYTES) {
             let entry = TableEntry::read_from_bytes(chunk).map_err(|_| Mismatch::Length)?;
-            let start = u64::from(entry.start_units.get()) * UNIT_BYTES;
+            let start = u64::from(entry.start_granules.get()) * GRANULE_BYTES;
             let end = start + u64::from(entry.record_bytes.get());
             let bounded = end <= append_bytes && start >= u64::from(header.length.get());
             let counted = entry.sequence.get() <= COUNTER_MAX && entry.generation.get() <= COUNTER_MAX;

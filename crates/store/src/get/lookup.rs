@@ -149,7 +149,7 @@ impl Lookup {
         mut candidates: Vec<Location>,
     ) -> Result<Option<ReadEntry>, Error> {
         let head = self.span.head();
-        candidates.sort_by_key(|location| std::cmp::Reverse((self.span.epoch_at(*location, head), location.unit)));
+        candidates.sort_by_key(|location| std::cmp::Reverse((self.span.epoch_at(*location, head), location.granule)));
         for (position, &location) in candidates.iter().enumerate() {
             let (found, window) = self.read_with_neighbours(hash, key, location).await;
             match found {

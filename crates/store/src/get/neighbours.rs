@@ -26,7 +26,7 @@ use nectary_block::Buffer;
 use crate::counters::Counters;
 use crate::disk::span::Extent;
 use crate::format::Location;
-use crate::format::{self, Magic, Place, Record, RecordKind, UNIT_BYTES};
+use crate::format::{self, GRANULE_BYTES, Magic, Place, Record, RecordKind};
 use crate::get::lookup::Lookup;
 use crate::locality::clusters::ClusterRead;
 use crate::locality::groups::Extents;
@@ -76,15 +76,17 @@ impl Lookup {
 
     /// What to read for a record beside it: its group, where that is known, else the window around it.
     fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
-        let segment_units = self.span.layout.segment_bytes / UNIT_BYTES;
-        let (segment, unit) = (location.unit / segment_units, location.unit % segment_units);
-        match self.groups.find(segment, own.epoch, unit) {
+        let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
+        let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);
+        match self.groups.find(segment, own.epoch, granule) {
             Extents::Alone if self.clusters.mode() == ClusterRead::Auto => None,
-            Extents::Group(units) if (units.end - units.start) * UNIT_BYTES <= self.clusters.cluster_bytes() => {
+            Extents::Group(granules)
+                if (granules.end - granules.start) * GRANULE_BYTES <= self.clusters.cluster_bytes() =>
+            {
                 let segment = self.span.layout.segments_offset + segment * self.span.layout.segment_bytes;
                 let block = u64::from(self.span.device.geometry().block_bytes);
-                let start = (segment + units.start * UNIT_BYTES) / block * block;
-                let end = (segment + units.end * UNIT_BYTES).next_multiple_of(block);
+                let start = (segment + granules.start * GRANULE_BYTES) / block * block;
+                let end = (segment + granules.end * GRANULE_BYTES).next_multiple_of(block);
                 // The class of a length is at least the length: the last record may seem to end behind its group.
                 let group = Extent { start: start.min(own.start), end: end.max(own.end), ..own };
                 (group.end - group.start > own.end - own.start).then_some(group)
@@ -119,24 +121,24 @@ impl Lookup {
         let base = window.extent.start;
         let takes_untied = self.clusters.takes_untied();
         let mut left = self.state.memory.capacity() / MEMORY_SHARE;
-        let mut at = base.next_multiple_of(UNIT_BYTES) - base;
+        let mut at = base.next_multiple_of(GRANULE_BYTES) - base;
         while let Some(rest) = bytes.get(at as usize..).filter(|rest| rest.len() >= format::RECORD_HEADER_BYTES) {
             let place = Place { identity: self.span.layout.identity, epoch: window.extent.epoch, address: base + at };
             let apparent = format::apparent_bytes(rest, Magic::Record, place.identity, place.address);
             let record = apparent.and_then(|_| Record::decode(rest, place).ok());
             let Some(record) = record else {
-                at += UNIT_BYTES;
+                at += GRANULE_BYTES;
                 continue;
             };
-            let unit = (place.address - self.span.layout.segments_offset) / UNIT_BYTES;
-            let location = Location::new(unit, record.bytes() as u64);
-            at += (record.bytes() as u64).next_multiple_of(UNIT_BYTES);
+            let granule = (place.address - self.span.layout.segments_offset) / GRANULE_BYTES;
+            let location = Location::new(granule, record.bytes() as u64);
+            at += (record.bytes() as u64).next_multiple_of(GRANULE_BYTES);
             let number = record.fields.cluster.get();
             let neighbour = match entry.cluster != 0 && entry.cluster == number {
                 true => Neighbour::Tied,
                 false => Neighbour::Untied,
             };
-            let wanted = location.unit != window.location.unit
+            let wanted = location.granule != window.location.granule
                 && record.kind == RecordKind::Whole
                 && (neighbour == Neighbour::Tied || takes_untied);
             if wanted && neighbour == Neighbour::Tied {

@@ -29,7 +29,7 @@ mod slots;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::format::location::{CLASS_BITS, UNIT_BITS, UNIT_MASK};
+use crate::format::location::{CLASS_BITS, GRANULE_BITS, GRANULE_MASK};
 use crate::format::{INDEX_SHARDS, Location};
 use crate::names::key::KeyHash;
 
@@ -140,7 +140,7 @@ impl Index {
         let (own, mut is_there, mut is_last) = (age(location), false, true);
         self.shard(shard).scan(self.width, known, |_, entry| {
             let other = location_of(entry);
-            is_there |= other.unit == location.unit;
+            is_there |= other.granule == location.granule;
             is_last &= age(other) <= own;
             !is_last
         });
@@ -346,7 +346,7 @@ impl Shard {
     fn find(&self, width: u32, known: u64, location: Location) -> Option<usize> {
         let mut found = None;
         self.scan(width, known, |slot, entry| {
-            if entry & UNIT_MASK == location.unit {
+            if entry & GRANULE_MASK == location.granule {
                 found = Some(slot);
             }
             found.is_some()
@@ -403,7 +403,7 @@ fn distance_of(entry: u64) -> usize {
 }
 
 fn location_of(entry: u64) -> Location {
-    Location { unit: entry & UNIT_MASK, class: (entry >> UNIT_BITS) as u8 & ((1 << CLASS_BITS) - 1) }
+    Location { granule: entry & GRANULE_MASK, class: (entry >> GRANULE_BITS) as u8 & ((1 << CLASS_BITS) - 1) }
 }
 
 #[cfg(test)]
@@ -511,7 +511,7 @@ mod tests {
         for number in 0..10_000 {
             index.insert(hash(number), Location::new(number + 2, 100));
         }
-        assert_eq!(index.sweep(|location| location.unit >= 5002), 5000);
+        assert_eq!(index.sweep(|location| location.granule >= 5002), 5000);
         assert!(index.contains(hash(4999), Location::new(5001, 100)));
         assert!(!index.contains(hash(5000), Location::new(5002, 100)));
     }

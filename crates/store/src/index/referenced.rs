@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::format::{Location, UNIT_BYTES};
+use crate::format::{GRANULE_BYTES, Location};
 
 /// The least that a bit stands for, in bytes.
 const STRETCH_BYTES_MIN: u64 = 4096;
@@ -20,14 +20,14 @@ const MEMORY_SHARE: u64 = 64;
 /// The bits of a span.
 pub struct ReferencedBits {
     words: Box<[AtomicU64]>,
-    stretch_units: u64,
+    stretch_granules: u64,
 }
 
 impl ReferencedBits {
     /// Makes bits for `segments_bytes` of segments, none of them set. With a memory budget of 0 there are none.
     pub fn new(segments_bytes: u64, memory_bytes: u64) -> ReferencedBits {
         if memory_bytes == 0 {
-            return ReferencedBits { words: Box::default(), stretch_units: 1 };
+            return ReferencedBits { words: Box::default(), stretch_granules: 1 };
         }
         let bytes = |stretch: u64| segments_bytes.div_ceil(stretch * 64) * 8;
         let mut stretch = STRETCH_BYTES_MIN;
@@ -35,7 +35,10 @@ impl ReferencedBits {
             stretch *= 2;
         }
         let words = bytes(stretch) / 8;
-        ReferencedBits { words: (0..words).map(|_| AtomicU64::new(0)).collect(), stretch_units: stretch / UNIT_BYTES }
+        ReferencedBits {
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            stretch_granules: stretch / GRANULE_BYTES,
+        }
     }
 
     /// What the bits take, in bytes.
@@ -45,7 +48,7 @@ impl ReferencedBits {
 
     /// Notes that what begins at a location was requested.
     pub fn set(&self, location: Location) {
-        let stretch = location.unit / self.stretch_units;
+        let stretch = location.granule / self.stretch_granules;
         let Some(word) = self.words.get((stretch / 64) as usize) else { return };
         let bit = 1 << (stretch % 64);
         if word.load(Ordering::Relaxed) & bit == 0 {
@@ -55,14 +58,14 @@ impl ReferencedBits {
 
     /// Whether what begins at a location was requested, or a neighbour of it.
     pub fn has(&self, location: Location) -> bool {
-        let stretch = location.unit / self.stretch_units;
+        let stretch = location.granule / self.stretch_granules;
         let word = self.words.get((stretch / 64) as usize);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (stretch % 64) != 0)
     }
 
-    /// Clears the bits of a range of units: something else will stand there.
-    pub fn clear(&self, units: std::ops::Range<u64>) {
-        for stretch in units.start / self.stretch_units..units.end.div_ceil(self.stretch_units) {
+    /// Clears the bits of a range of granules: something else will stand there.
+    pub fn clear(&self, granules: std::ops::Range<u64>) {
+        for stretch in granules.start / self.stretch_granules..granules.end.div_ceil(self.stretch_granules) {
             if let Some(word) = self.words.get((stretch / 64) as usize) {
                 word.fetch_and(!(1 << (stretch % 64)), Ordering::Relaxed);
             }

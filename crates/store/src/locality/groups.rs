@@ -16,11 +16,11 @@ const GROUP_BYTES: u64 = 8;
 /// All extents take at most this share of the memory budget.
 const MEMORY_SHARE: u64 = 64;
 
-/// A group's extent: first unit of its segment, and units.
+/// A group's extent: first granule of its segment, and granules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group {
     start: u32,
-    units: u32,
+    granules: u32,
 }
 
 /// The groups of a segment, by place.
@@ -45,7 +45,7 @@ pub enum Extents {
     Unknown,
     /// It is in no group.
     Alone,
-    /// It is in a group of these units of its segment.
+    /// It is in a group of these granules of its segment.
     Group(Range<u64>),
 }
 
@@ -82,19 +82,19 @@ impl Groups {
         }
         self.count.fetch_add(extents.len() as u64, Ordering::Relaxed);
         let group =
-            |extent: &Range<u64>| Group { start: extent.start as u32, units: (extent.end - extent.start) as u32 };
+            |extent: &Range<u64>| Group { start: extent.start as u32, granules: (extent.end - extent.start) as u32 };
         segment.groups.extend(extents.iter().map(group));
     }
 
-    /// What is known of the record that begins at `unit` of a segment.
-    pub fn find(&self, segment: u64, epoch: u64, unit: u64) -> Extents {
+    /// What is known of the record that begins at `granule` of a segment.
+    pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> Extents {
         let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
             return Extents::Unknown;
         };
-        let next = segment.groups.partition_point(|group| u64::from(group.start) <= unit);
+        let next = segment.groups.partition_point(|group| u64::from(group.start) <= granule);
         let group = next.checked_sub(1).and_then(|index| segment.groups.get(index));
-        let extent = group.map(|group| u64::from(group.start)..u64::from(group.start) + u64::from(group.units));
-        extent.filter(|extent| extent.contains(&unit)).map_or(Extents::Alone, Extents::Group)
+        let extent = group.map(|group| u64::from(group.start)..u64::from(group.start) + u64::from(group.granules));
+        extent.filter(|extent| extent.contains(&granule)).map_or(Extents::Alone, Extents::Group)
     }
 
     fn segment(&self, segment: u64) -> Option<MutexGuard<'_, Segment>> {

@@ -67,7 +67,7 @@ impl Twins {
         let mut bytes = [0; 40];
         bytes[..16].copy_from_slice(&version.hash.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&version.generation.to_le_bytes());
-        bytes[24..32].copy_from_slice(&version.location.unit.to_le_bytes());
+        bytes[24..32].copy_from_slice(&version.location.granule.to_le_bytes());
         bytes[32..].copy_from_slice(&version.epoch.to_le_bytes());
         // Zero is an empty slot.
         xxh3_64_with_seed(&bytes, self.seed).max(1)

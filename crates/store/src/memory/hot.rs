@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_place_keeps_where_it_is_and_how_often_it_was_asked_for() {
-        let location = Location { unit: (1 << 36) - 1, class: 63 };
+        let location = Location { granule: (1 << 36) - 1, class: 63 };
         for (references, kept) in [(0, 1), (1, 1), (3, 2), (4, 4), (255, 128), (u32::MAX, 1 << 15)] {
             let place = HotPlace::unpack(HotPlace::new(location, references).packed());
             assert_eq!((place.location(), place.references()), (location, kept));

@@ -140,7 +140,7 @@ impl MemoryTier {
             let place = |entry: &Arc<Entry>| entry.location().map(|location| (Arc::clone(entry), location));
             wanted.filter_map(place).filter(|(_, location)| here(*location)).collect()
         };
-        found.sort_unstable_by_key(|(_, location)| location.unit);
+        found.sort_unstable_by_key(|(_, location)| location.granule);
         found
     }
 
@@ -151,8 +151,9 @@ impl MemoryTier {
 
     /// The entry of `hash` that lies at `location`; no reference.
     pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
-        let here =
-            |entry: &&Arc<Entry>| entry.hash == hash && entry.location().is_some_and(|at| at.unit == location.unit);
+        let here = |entry: &&Arc<Entry>| {
+            entry.hash == hash && entry.location().is_some_and(|at| at.granule == location.granule)
+        };
         self.map.pin().get(hash.0 as u64).filter(here).cloned()
     }
 
@@ -282,7 +283,7 @@ impl MemoryTier {
             let hot = |(id, idle, location): &_| (*idle, HotPlace::new(*location, replacement.policy.references(*id)));
             found.extend(some.iter().map(hot));
         }
-        found.sort_unstable_by_key(|(idle, place)| (place.hottest_first(), *idle, place.location().unit));
+        found.sort_unstable_by_key(|(idle, place)| (place.hottest_first(), *idle, place.location().granule));
         found.truncate(most);
         found.into_iter().map(|(_, place)| place).collect()
     }
@@ -383,7 +384,7 @@ impl MemoryTier {
             let mut replacement = self.lock();
             for (hash, location) in some {
                 let id = hash.0 as u64;
-                let lies = |entry: &Arc<Entry>| entry.location().is_some_and(|at| at.unit == location.unit);
+                let lies = |entry: &Arc<Entry>| entry.location().is_some_and(|at| at.granule == location.granule);
                 if pinned.remove_if(id, |entry| entry.hash == *hash && lies(entry)) {
                     replacement.policy.remove(id);
                 }

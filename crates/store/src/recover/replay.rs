@@ -204,6 +204,6 @@ mod tests {
         (0..INDEX_SHARDS).for_each(|shard| replay.settle(shard, &index));
         assert_eq!((replay.suspects.len(), index.len()), (SUSPECTS_MAX, 2 * count));
         let suspect = replay.suspects[0];
-        assert_eq!((suspect.newer.unit, index.candidates(suspect.hash).len()), (suspect.older.unit + 1, 2));
+        assert_eq!((suspect.newer.granule, index.candidates(suspect.hash).len()), (suspect.older.granule + 1, 2));
     }
 }

@@ -18,7 +18,7 @@ use crate::background;
 use crate::checkpoint::CheckpointHeader;
 use crate::disk::segment::{Ahead, Care, Scanned, Spare};
 use crate::format::layout::Layout;
-use crate::format::{COUNTER_MAX, LogPosition, UNIT_BYTES};
+use crate::format::{COUNTER_MAX, GRANULE_BYTES, LogPosition};
 use crate::index::Kept;
 use crate::planted::{Bug, planted};
 
@@ -94,8 +94,8 @@ impl RollForward<'_> {
         let layout = self.layout;
         let same_cycle = |segment| layout.epoch_of(segment, end) == layout.epoch_of(segment, first);
         let kept: Vec<bool> =
-            (0..layout.segment_count).map(|segment| planted(Bug::FormerUnitAccepted) || same_cycle(segment)).collect();
-        let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / UNIT_BYTES));
+            (0..layout.segment_count).map(|segment| planted(Bug::FormerFrameAccepted) || same_cycle(segment)).collect();
+        let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / GRANULE_BYTES));
         let loading = self.loading.insert(loading);
         if header.index_bytes() >= opening.apart_bytes_min {
             loading.read_ahead(self.device, layout);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counters::Counters;
+use crate::format::GRANULE_BYTES;
 use crate::format::Location;
-use crate::format::UNIT_BYTES;
 use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
 use crate::rewrite::Rewriting;
@@ -32,7 +32,7 @@ impl Rewriting {
         }
         let layout = &self.span.layout;
         let segment = layout.segment_of(epoch);
-        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
+        let here = |location: Location| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
         for (entry, from) in memory.asked_for_at(here) {
             if self.rewrite_from_memory(&entry, from, epoch, None).is_some() {
                 Counters::add(&self.span.counters.kept, 1);

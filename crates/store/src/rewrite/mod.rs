@@ -101,7 +101,7 @@ impl Rewriting {
                 sequence = entry.sequence;
                 return Ok(Unwritten::of(entry, previous));
             }
-            let alone = index.candidates(entry.hash).iter().all(|other| other.unit == from.unit)
+            let alone = index.candidates(entry.hash).iter().all(|other| other.granule == from.granule)
                 && index.contains(entry.hash, from);
             let replaced = !alone || memory.has_other_version(entry);
             if purged || (replaced && !planted(Bug::ReinsertionIgnoresReplacement)) {

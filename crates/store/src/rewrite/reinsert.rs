@@ -34,8 +34,8 @@ use nectary_block::Buffer;
 
 use crate::counters::Counters;
 use crate::disk::segment::{Care, SegmentReader};
+use crate::format::GRANULE_BYTES;
 use crate::format::Location;
-use crate::format::UNIT_BYTES;
 use crate::format::layout::Layout;
 use crate::memory::entry::{Entry, Piece};
 use crate::names::key::KeyHash;
@@ -151,13 +151,13 @@ fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool 
 
 /// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they lie.
 fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
-    found.sort_unstable_by_key(|object| (object.bytes, object.from.unit));
+    found.sort_unstable_by_key(|object| (object.bytes, object.from.granule));
     let mut bytes = 0;
     found.retain(|object| {
-        bytes += object.bytes.next_multiple_of(UNIT_BYTES);
+        bytes += object.bytes.next_multiple_of(GRANULE_BYTES);
         bytes <= bytes_max
     });
-    found.sort_unstable_by_key(|object| object.from.unit);
+    found.sort_unstable_by_key(|object| object.from.granule);
     found
 }
 
@@ -165,7 +165,7 @@ fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
 fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for object in chosen {
-        let start = object.from.unit * UNIT_BYTES;
+        let start = object.from.granule * GRANULE_BYTES;
         let own = if object.resident.is_some() { start..start } else { start..start + object.bytes };
         match extents.last_mut() {
             Some(last) if own.is_empty() => last.objects.push(object),
@@ -280,7 +280,7 @@ mod tests {
         span.set_head(head + span.layout.segment_count);
         assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Overtaken));
         span.set_head(head);
-        let elsewhere = Location { unit: from.unit + 64, ..from };
+        let elsewhere = Location { granule: from.granule + 64, ..from };
         state.index.insert(entry.hash, elsewhere);
         assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
         state.index.remove(entry.hash, elsewhere);
@@ -304,7 +304,7 @@ mod tests {
             assert_eq!(rewriting.reinsert(&entry, from, head), again);
             store.sync().await.unwrap();
             let to = rewriting.state.index.candidates(entry.hash);
-            assert!(to.len() == 1 && to[0].unit != from.unit, "{to:?}");
+            assert!(to.len() == 1 && to[0].granule != from.granule, "{to:?}");
             assert_eq!(rewriting.reinsert(&entry, to[0], head), Ok(()), "it waits no more");
         }
     }
@@ -313,7 +313,7 @@ mod tests {
     async fn a_record_is_taken_from_an_extent_as_it_was_written_or_not_at_all() {
         let (store, entry, from) = one_object().await;
         let rewriting = store.rewriting();
-        let start = from.unit * UNIT_BYTES;
+        let start = from.granule * GRANULE_BYTES;
         let proved = Proved { hash: entry.hash, from, bytes: 3200, resident: None };
         let extent = Extent { objects: vec![proved], range: start..start + 3200 };
         let (_, at, buffer) = read_extent(rewriting, extent).await;
@@ -330,33 +330,33 @@ mod tests {
         assert!(whole_in(&rewriting.span, &buffer, at, epoch, entry.hash, from).is_none(), "not what was written");
     }
 
-    fn place(unit: u64, bytes: u64) -> Proved {
-        Proved { hash: KeyHash(unit.into()), from: Location::new(unit, bytes), bytes, resident: None }
+    fn place(granule: u64, bytes: u64) -> Proved {
+        Proved { hash: KeyHash(granule.into()), from: Location::new(granule, bytes), bytes, resident: None }
     }
 
     #[test]
     fn the_smallest_are_chosen_up_to_the_share_and_read_in_order() {
         let found = vec![place(1, 4096), place(100, 1000), place(200, 8192), place(300, 1024)];
-        let units = |bytes_max| -> Vec<u64> {
-            chosen(found.clone(), bytes_max).into_iter().map(|object| object.from.unit).collect()
+        let granules = |bytes_max| -> Vec<u64> {
+            chosen(found.clone(), bytes_max).into_iter().map(|object| object.from.granule).collect()
         };
-        assert_eq!(units(0), []);
-        assert_eq!(units(2047), [100]);
-        assert_eq!(units(6144), [1, 100, 300]);
-        assert_eq!(units(1 << 20), [1, 100, 200, 300]);
+        assert_eq!(granules(0), []);
+        assert_eq!(granules(2047), [100]);
+        assert_eq!(granules(6144), [1, 100, 300]);
+        assert_eq!(granules(1 << 20), [1, 100, 200, 300]);
     }
 
     #[test]
     fn near_objects_are_read_at_once_and_far_ones_apart() {
-        let gap_units = GAP_BYTES_MAX / UNIT_BYTES;
-        let near = 16 + gap_units;
-        let objects = vec![place(0, 1024), place(near, 1024), place(near + gap_units + 17, 64), place(1 << 20, 64)];
+        let gap_granules = GAP_BYTES_MAX / GRANULE_BYTES;
+        let near = 16 + gap_granules;
+        let objects = vec![place(0, 1024), place(near, 1024), place(near + gap_granules + 17, 64), place(1 << 20, 64)];
         let shape = |objects: Vec<Proved>, bytes_max| -> Vec<(usize, Range<u64>)> {
             extents(objects, bytes_max).into_iter().map(|extent| (extent.objects.len(), extent.range)).collect()
         };
-        let end = near * UNIT_BYTES + 1024;
-        let third = (near + gap_units + 17) * UNIT_BYTES;
-        let far = (1 << 20) * UNIT_BYTES;
+        let end = near * GRANULE_BYTES + 1024;
+        let third = (near + gap_granules + 17) * GRANULE_BYTES;
+        let far = (1 << 20) * GRANULE_BYTES;
         assert_eq!(shape(objects.clone(), 1 << 20), [(2, 0..end), (1, third..third + 64), (1, far..far + 64)]);
         assert_eq!(shape(objects[..2].to_vec(), end), [(2, 0..end)]);
         assert_eq!(shape(objects[..2].to_vec(), end - 1), [(1, 0..1024), (1, end - 1024..end)]);

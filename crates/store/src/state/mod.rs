@@ -114,7 +114,7 @@ impl State {
     /// Where it leads to something younger that need not be the same key's, but it may be.
     pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
         let head = self.span.head();
-        let age = |location: Location| (self.span.epoch_at(location, head), location.unit);
+        let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
         age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
     }
 
@@ -130,7 +130,7 @@ impl State {
     /// something younger, or not there any more: the place may have been found long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();
-        let age = |location: Location| (self.span.epoch_at(location, head), location.unit);
+        let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
         if !self.index.leads_last_to(hash, location, age) {
             return;
         }

@@ -91,7 +91,7 @@ async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosit
     let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
     let scanned = reader.scan(0, 0, Care::Search, note).await;
     // An append that is not believed, with nothing behind it, looks like the end.
-    let rest = reader.units_from(scanned.end).await;
+    let rest = reader.frames_from(scanned.end).await;
     let is_damaged = scanned.damaged || scanned.salvaged > 0 || !scanned.holes.is_empty() || !rest.is_empty();
     !is_damaged && !has_failed.load(Ordering::Acquire)
 }

@@ -12,8 +12,8 @@ use crate::format::Location;
 use crate::format::LogEnd;
 use crate::format::layout::Layout;
 use crate::format::{
-    self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, HEADER_BYTES, Magic, Place, RECORD_HEADER_BYTES, RecordBody,
-    TABLE_ENTRY_BYTES, TableEntry, UNIT_BYTES,
+    self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, RECORD_HEADER_BYTES,
+    RecordBody, TABLE_ENTRY_BYTES, TableEntry,
 };
 use crate::intake::queue::{Queue, Unwritten};
 use crate::locality::arrange::{self, PackEnd, Placed, Tie};
@@ -27,7 +27,7 @@ pub struct PackedAppend {
     pub last_sequence: u64,
     /// How many of the items lie beside others that they are tied to.
     pub tied: u64,
-    /// The extents of groups, in units of their segment.
+    /// The extents of groups, in granules of their segment.
     pub groups: Vec<Range<u64>>,
 }
 
@@ -48,7 +48,7 @@ pub fn record_bytes(entry: &Entry) -> u64 {
 pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
     let mut bytes = APPEND_HEADER_BYTES as u64;
     let items = queue.take(|entry| {
-        let more = TABLE_ENTRY_BYTES as u64 + record_bytes(entry).next_multiple_of(UNIT_BYTES);
+        let more = TABLE_ENTRY_BYTES as u64 + record_bytes(entry).next_multiple_of(GRANULE_BYTES);
         let fits = bytes + more <= bytes_max;
         if fits {
             bytes += more;
@@ -78,7 +78,7 @@ impl Packing<'_> {
                     Some(seed) => Some(Tie::Seed(seed)),
                     None => former.then_some(Tie::Former(entry.cluster)),
                 },
-                bytes: record_bytes(entry).next_multiple_of(UNIT_BYTES),
+                bytes: record_bytes(entry).next_multiple_of(GRANULE_BYTES),
             }
         };
         let pieces: Vec<_> = items.iter().map(piece).collect();
@@ -90,7 +90,7 @@ impl Packing<'_> {
 /// The length of the append of these items, in bytes.
 pub fn append_bytes(items: &[Unwritten]) -> u64 {
     let table_end = (APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES) as u64;
-    let records: u64 = items.iter().map(|item| record_bytes(&item.entry).next_multiple_of(UNIT_BYTES)).sum();
+    let records: u64 = items.iter().map(|item| record_bytes(&item.entry).next_multiple_of(GRANULE_BYTES)).sum();
     (table_end + records).next_multiple_of(BLOCK_BYTES)
 }
 
@@ -136,12 +136,12 @@ pub fn pack(
         write_record(&mut buffer[position..end], item, cluster, place);
         starts[index] = position;
         tied += u64::from(cluster != 0);
-        let padded = end.next_multiple_of(UNIT_BYTES as usize);
+        let padded = end.next_multiple_of(GRANULE_BYTES as usize);
         buffer[end..padded].fill(0);
-        let units = (offset + position as u64) / UNIT_BYTES..(offset + padded as u64) / UNIT_BYTES;
+        let granules = (offset + position as u64) / GRANULE_BYTES..(offset + padded as u64) / GRANULE_BYTES;
         match groups.last_mut().filter(|_| cluster == group) {
-            Some(last) if cluster != 0 => last.end = units.end,
-            _ if cluster != 0 => groups.push(units),
+            Some(last) if cluster != 0 => last.end = granules.end,
+            _ if cluster != 0 => groups.push(granules),
             _ => {}
         }
         group = cluster;
@@ -156,15 +156,15 @@ pub fn pack(
             primary_hash: entry.primary_hash.0.into(),
             generation: entry.generation.into(),
             sequence: item.sequence.into(),
-            start_units: ((start as u64 / UNIT_BYTES) as u32).into(),
+            start_granules: ((start as u64 / GRANULE_BYTES) as u32).into(),
             record_bytes: (bytes as u32).into(),
             kind: entry.piece.kind().code(),
             reserved: [0; 7],
         };
         let at = APPEND_HEADER_BYTES + number * TABLE_ENTRY_BYTES;
         buffer[at..at + TABLE_ENTRY_BYTES].copy_from_slice(row.as_bytes());
-        let unit = (address + start as u64 - layout.segments_offset) / UNIT_BYTES;
-        placed.push((item, Location::new(unit, bytes)));
+        let granule = (address + start as u64 - layout.segments_offset) / GRANULE_BYTES;
+        placed.push((item, Location::new(granule, bytes)));
     }
     buffer[position..].fill(0);
     let place = Place { identity: layout.identity, epoch, address };

@@ -54,9 +54,9 @@ impl Writer {
             if matches!(entry.piece, Piece::Fragment { .. }) { Vec::new() } else { state.index.candidates(entry.hash) };
         state.index.insert(entry.hash, location);
         for older in older {
-            if known.is_some_and(|known| known.unit == older.unit) {
+            if known.is_some_and(|known| known.granule == older.granule) {
                 state.index.remove(entry.hash, older);
-            } else if older.unit != location.unit && self.suspects.len() < SUSPECTS_MAX {
+            } else if older.granule != location.granule && self.suspects.len() < SUSPECTS_MAX {
                 self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
             }
         }
@@ -72,7 +72,7 @@ impl Writer {
     /// Makes an entry that was rewritten findable at its new place, unless it has been purged or replaced since.
     fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
         let (span, state) = (&self.span, &self.state);
-        let alone = state.index.candidates(entry.hash).iter().all(|other| other.unit == from.unit);
+        let alone = state.index.candidates(entry.hash).iter().all(|other| other.granule == from.granule);
         let outdated = state.is_purged(entry) || state.memory.has_other_version(entry);
         if (outdated || !alone) && !planted(Bug::ReinsertionIgnoresReplacement) {
             return;

@@ -13,9 +13,9 @@ use crate::counters::Counters;
 use crate::disk::segment::{Care, SegmentReader};
 use crate::disk::span::Span;
 use crate::error::Error;
+use crate::format::GRANULE_BYTES;
 use crate::format::Location;
 use crate::format::LogPosition;
-use crate::format::UNIT_BYTES;
 use crate::names::key::KeyHash;
 use crate::rewrite::reinsert::harvest;
 use crate::state::State;
@@ -179,12 +179,12 @@ async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: 
         removed += forget(state, &mut standing);
     }
     if sweeps {
-        let here = |location: Location| location.unit * UNIT_BYTES / layout.segment_bytes == segment;
+        let here = |location: Location| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
         removed += state.index.sweep(here);
         state.memory.sweep(|entry| entry.location().is_some_and(here));
     }
-    let units = layout.segment_bytes / UNIT_BYTES;
-    state.referenced.clear(segment * units..(segment + 1) * units);
+    let granules = layout.segment_bytes / GRANULE_BYTES;
+    state.referenced.clear(segment * granules..(segment + 1) * granules);
     Counters::add(&state.span.counters.segments_reclaimed, 1);
     Counters::add(&state.span.counters.entries_reclaimed, removed);
 }
