@@ -117,8 +117,6 @@ counters! {
     neighbours_taken_bytes,
     /// Of these, how many were asked for while they were in memory: each saved a read.
     neighbours_hit,
-    /// Neighbours taken of which the index leads to a copy elsewhere.
-    copies_taken,
     /// Objects that came back into memory after a restart without being asked for.
     warmed,
     /// Bytes of their bodies.

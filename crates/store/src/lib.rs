@@ -133,7 +133,6 @@ pub use get::object::{BodyReader, Object};
 pub use intake::admission::{
     AdmissionOptions, AdmissionStat, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget, WriteBudgetStat,
 };
-pub use locality::arrange::PackEnd;
 pub use locality::clusters::ClusterRead;
 pub use names::key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use names::tag::{TAG_BYTES_MAX, TAGS_MAX};

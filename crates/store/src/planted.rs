@@ -40,8 +40,6 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// Where a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
-    /// A record of a version that was replaced is mistaken for a copy of the newest.
-    CopyIgnoresReplacement = 18,
     /// What was written before the store was opened is mistaken for absent when it is purged.
     NamesNotRead = 19,
     /// What was purged comes back into memory with the hot list, as if it had been put again.
@@ -102,8 +100,7 @@ impl Bug {
     ];
 
     /// What answers of a running store bring to light.
-    pub const RUNNING: [Bug; 4] =
-        [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::CopyIgnoresReplacement, Bug::NamesNotRead];
+    pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead];
 
     /// What a store that does not admit everything brings to light: answers, and how much is written.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
@@ -144,7 +141,6 @@ impl Bug {
             Bug::MemoryIgnoresTagPurge => "purge by tag not applied to memory",
             Bug::PurgeTagIgnored => "purge by tag ignored",
             Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
-            Bug::CopyIgnoresReplacement => "copy that ignores a newer version",
             Bug::NamesNotRead => "names written before the store was opened mistaken for absent",
             Bug::HotListIgnoresPurge => "hot list that ignores a purge",
             Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",

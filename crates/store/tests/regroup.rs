@@ -101,23 +101,8 @@ async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
     drop(store);
     let store = open(&device, 20).await;
     assert_eq!(view_b(&store).await, 1);
-    // What index and memory knew of copies is gone; then the page that it lay with first has to ask for it.
+    // The page that it lay with first has to read it by itself now.
     assert!(view_a(&store).await >= 1);
-}
-
-#[tokio::test]
-async fn the_page_that_it_lay_with_before_still_brings_it_in_one_read() {
-    let device = two_pages().await;
-    let store = open(&device, 20).await;
-    earn(&store).await;
-    view_b(&store).await;
-    store.sync().await.unwrap();
-    // Memory is 8 MiB: this pushes all of it out.
-    put_others(&store, 2000, 12_000).await;
-    let before = store.stat().counts;
-    assert_eq!(view_a(&store).await, 1);
-    let copies = store.stat().counts.copies_taken - before.copies_taken;
-    assert_eq!(copies, 1);
 }
 
 #[tokio::test]

@@ -84,8 +84,6 @@ pub struct RunReport {
     pub reinserted: u64,
     /// Objects that came into memory with a neighbour's read.
     pub neighbours: u64,
-    /// Those of them that the index knew by a copy.
-    pub copies: u64,
     /// Objects that were written anew beside the page they were wanted with.
     pub regrouped: u64,
     /// Objects that were written anew from memory before their segment was overwritten.
@@ -508,7 +506,6 @@ impl Run {
         self.report.neighbours += counts.neighbours_taken;
         self.report.regrouped += counts.regrouped;
         self.report.kept += counts.kept;
-        self.report.copies += counts.copies_taken;
         self.report.unadmitted += counts.unadmitted_first + counts.unadmitted_size + counts.unadmitted_budget;
         self.report.admitted_replacing += counts.admitted_replacing;
         self.look_at_the_budget();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
 use nectary_store::{
     AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
-    PackEnd, Sequence, Store,
+    Sequence, Store,
 };
 
 use crate::random::Random;
@@ -98,7 +98,8 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
     let write_delay = Duration::from_millis(random.below(6));
-    let pack_end = if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot };
+    // A draw that decided what is no choice any more: seeds go on to mean what they did.
+    random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
     // What is not in memory again after a restart is read from disk, and may be written anew beside what it is wanted with.
@@ -109,7 +110,6 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         write_delay,
         reinsert_percent,
         rewrite_percent,
-        pack_end,
         cluster_bytes,
         warm_up,
         admission,

@@ -33,7 +33,6 @@ use crate::intake::queue::Queue;
 use crate::locality::clusters::Clusters;
 use crate::locality::groups::Groups;
 use crate::locality::hints::Hints;
-use crate::locality::twins::Twins;
 use crate::memory::tier::MemoryTier;
 use crate::memory::warm_list::WarmList;
 use crate::purge::log::PurgeLog;
@@ -172,7 +171,6 @@ impl Store {
         let hints = Hints::new(options.memory_bytes);
         let groups = Groups::new(layout.segment_count, options.memory_bytes);
         let regroups = options.rewrite_percent > 0 && options.cluster_bytes > 0;
-        let twins = Twins::new(options.memory_bytes, layout.hash_seed, regroups);
         let admission = Admission::new(&options.admission, options.memory_bytes);
         let index_bytes = recovered.checkpoint.map_or(0, |header| header.index_bytes()).max(recovered.index.bytes());
         let names = Arc::new(Names::new(&layout, recovered.position.epoch, options.memory_bytes));
@@ -180,7 +178,6 @@ impl Store {
         let fixed = index_bytes
             + referenced.bytes()
             + hints.bytes()
-            + twins.bytes()
             + admission.bytes()
             + names.bytes()
             + recovered.purges.bytes();
@@ -221,7 +218,6 @@ impl Store {
             reads: Reads::new(),
             groups,
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
-            twins,
         });
         let puts = Arc::new(Puts {
             span,
@@ -242,7 +238,6 @@ impl Store {
             checkpoints,
             receiver,
             Start {
-                pack_end: options.pack_end,
                 position: recovered.position,
                 checkpoint_number: recovered.checkpoint_number,
                 open_count: recovered.open_count,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::background::Background;
 use crate::error::Error;
 use crate::intake::admission::AdmissionOptions;
-use crate::locality::arrange::PackEnd;
 use crate::locality::clusters::ClusterRead;
 use crate::recover::IndexLoading;
 use crate::rewrite::keep::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
@@ -64,8 +63,6 @@ pub struct OpenOptions {
     pub cluster_read: ClusterRead,
     /// Whether what was in memory when the store was last open is read into it again, in the background, as far as it fits.
     pub warm_up: bool,
-    /// From which end of what waits clusters are packed.
-    pub pack_end: PackEnd,
     /// What is admitted to the disk; by default everything.
     pub admission: AdmissionOptions,
     /// How the index is read when the store is opened.
@@ -89,7 +86,6 @@ impl Default for OpenOptions {
             cluster_bytes: CLUSTER_BYTES_DEFAULT,
             cluster_read: ClusterRead::default(),
             warm_up: true,
-            pack_end: PackEnd::default(),
             admission: AdmissionOptions::default(),
             index_loading: IndexLoading::default(),
             background: Background::default(),

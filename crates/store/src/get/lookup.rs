@@ -13,7 +13,6 @@ use crate::get::reads::{ReadEntry, Reads, Turn};
 use crate::intake::Intake;
 use crate::locality::clusters::Clusters;
 use crate::locality::groups::Groups;
-use crate::locality::twins::Twins;
 use crate::memory::entry::{Entry, Piece};
 use crate::names::key::{KeyHash, KeyRef, hash_fragment};
 use crate::planted::{Bug, planted};
@@ -53,8 +52,6 @@ pub(crate) struct Lookup {
     pub groups: Groups,
     /// Whether a read takes the cluster around an object.
     pub clusters: Clusters,
-    /// Which versions have copies.
-    pub twins: Twins,
 }
 
 impl Lookup {

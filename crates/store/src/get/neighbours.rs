@@ -8,9 +8,8 @@
 //! A neighbour is an entry that nobody asked for, so it has to pass more than one that somebody did:
 //! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
 //!    segment had before the read began.
-//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. Or it leads to
-//!    one other place, at which the very same version was rewritten (`twins`); the neighbour is then known by that place.
-//!    And memory has no entry under its id: so none waits to be written.
+//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And memory has
+//!    no entry under its id: so none waits to be written.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
 //! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so what
 //!    is replaced or reclaimed meanwhile does not come back.
@@ -30,7 +29,6 @@ use crate::format::{self, GRANULE_BYTES, Magic, Place, Record, RecordKind};
 use crate::get::lookup::Lookup;
 use crate::locality::clusters::ClusterRead;
 use crate::locality::groups::Extents;
-use crate::locality::twins::Version;
 use crate::memory::entry::{Entry, Neighbour};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
@@ -162,12 +160,13 @@ impl Lookup {
         left: &mut u64,
     ) {
         let hash = KeyHash(record.fields.key_hash.get());
-        let generation = record.fields.generation.get();
         if self.state.memory.contains(hash) {
             return;
         }
-        let Some(current) = self.current_place(hash, generation, location) else { return };
-        let Some(entry) = unasked(&self.state, bytes, record, current, planted(Bug::NeighbourIgnoresPurge)) else {
+        if !self.is_current(hash, location) {
+            return;
+        }
+        let Some(entry) = unasked(&self.state, bytes, record, location, planted(Bug::NeighbourIgnoresPurge)) else {
             return;
         };
         if entry.weight() > *left {
@@ -176,31 +175,20 @@ impl Lookup {
         entry.set_neighbour(neighbour);
         let entry = Arc::new(entry);
         let taken = self.state.memory.put_neighbour(&entry, || {
-            self.current_place(hash, generation, location) == Some(current)
-                && self.span.epoch_at(location, self.span.head()) == epoch
+            self.is_current(hash, location) && self.span.epoch_at(location, self.span.head()) == epoch
         });
         if taken {
             *left -= entry.weight();
             self.clusters.note_taken(neighbour);
             Counters::add(&self.span.counters.neighbours_taken, 1);
             Counters::add(&self.span.counters.neighbours_taken_bytes, entry.body.len() as u64);
-            Counters::add(&self.span.counters.copies_taken, u64::from(current != location));
         }
     }
 
-    /// Where the index leads for a hash, to one place alone, where that is the one given or a copy of what stands there.
-    fn current_place(&self, hash: KeyHash, generation: u64, location: Location) -> Option<Location> {
-        if planted(Bug::NeighbourIgnoresReplacement) {
-            return Some(location);
-        }
+    /// Whether the index leads to this place for a hash, and to no other.
+    fn is_current(&self, hash: KeyHash, location: Location) -> bool {
         // Until its shard is there, the index may lead to what was replaced.
-        let candidates = if self.state.presence.has(hash) { self.state.index.candidates(hash) } else { Vec::new() };
-        let [current] = candidates[..] else { return None };
-        let version = || {
-            let epoch = self.span.epoch_at(current, self.span.head());
-            Version { hash, generation, location: current, epoch }
-        };
-        let is_copy = || self.twins.has(&version()) || planted(Bug::CopyIgnoresReplacement);
-        (current == location || is_copy()).then_some(current)
+        (self.state.presence.has(hash) && self.state.index.leads_only_to(hash, location))
+            || planted(Bug::NeighbourIgnoresReplacement)
     }
 }

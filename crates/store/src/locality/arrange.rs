@@ -5,7 +5,7 @@
 //!
 //! # How
 //! A cluster is an aligned window of a segment: what one read brings. A *group* is an object (the seed) and what hints tie
-//! to it. Groups are laid down in the order in which their first objects came, or from the other end; one that does not fit
+//! to it. Groups are laid down in the order in which their first objects came; one that does not fit
 //! into the rest of a cluster waits while a later one does, up to [`LOOKAHEAD`] groups. Nothing is padded: where none fits,
 //! the group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
 
@@ -19,16 +19,6 @@ use crate::names::key::Hashed;
 const LOOKAHEAD: usize = 64;
 /// A record of more than this share of a cluster is never read with it.
 const LONG_SHARE: u64 = 2;
-
-/// From which end of what waits clusters are packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PackEnd {
-    /// What has waited longest first.
-    #[default]
-    Cold,
-    /// What came last first.
-    Hot,
-}
 
 /// What is known of a record to be placed.
 #[derive(Debug, Clone, Copy)]
@@ -69,16 +59,13 @@ struct Group {
 /// Orders pieces, which come by sequence, for an append whose first record stands at `position` of its segment.
 ///
 /// `cluster_bytes` of 0 leaves the order as it is. `number` differs from append to append.
-pub fn arrange(pieces: &[Piece], position: u64, cluster_bytes: u64, end: PackEnd, number: u64) -> Vec<Placed> {
+pub fn arrange(pieces: &[Piece], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {
     let mut placed = Vec::with_capacity(pieces.len());
     if cluster_bytes == 0 {
         placed.extend((0..pieces.len()).map(|index| Placed { index, cluster: 0 }));
         return placed;
     }
-    let (mut groups, last) = groups_of(pieces, cluster_bytes);
-    if end == PackEnd::Hot {
-        groups.reverse();
-    }
+    let (groups, last) = groups_of(pieces, cluster_bytes);
     let mut waiting: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
     let (mut first, mut count, mut position) = (0, 0u64, position);
     while first < waiting.len() {
@@ -166,21 +153,20 @@ mod tests {
             piece(4, Some(1), 1024),
             piece(5, None, 1024),
         ];
-        let placed = arrange(&pieces, 0, 65536, PackEnd::Cold, 7);
+        let placed = arrange(&pieces, 0, 65536, 7);
         assert_eq!(order(&placed), [0, 2, 4, 3, 1, 5]);
         let numbers: Vec<u16> = placed.iter().map(|placed| placed.cluster).collect();
         assert!(numbers[0] != 0 && numbers[0] == numbers[1] && numbers[1] == numbers[2]);
         assert!(numbers[3] != 0 && numbers[3] == numbers[4] && numbers[3] != numbers[0]);
         assert_eq!(numbers[5], 0);
-        assert_eq!(order(&arrange(&pieces, 0, 65536, PackEnd::Hot, 7)), [5, 3, 1, 0, 2, 4]);
-        assert_eq!(order(&arrange(&pieces, 0, 0, PackEnd::Cold, 7)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(order(&arrange(&pieces, 0, 0, 7)), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
     fn a_group_that_does_not_fit_waits_while_another_does_and_straddles_where_none_does() {
         let pieces = [piece(1, None, 1024), piece(2, None, 2000), piece(3, None, 512)];
-        assert_eq!(order(&arrange(&pieces, 8192 - 1600, 8192, PackEnd::Cold, 0)), [0, 2, 1]);
-        assert_eq!(order(&arrange(&pieces[1..2], 8192 - 64, 8192, PackEnd::Cold, 0)), [0]);
+        assert_eq!(order(&arrange(&pieces, 8192 - 1600, 8192, 0)), [0, 2, 1]);
+        assert_eq!(order(&arrange(&pieces[1..2], 8192 - 64, 8192, 0)), [0]);
     }
 
     #[test]
@@ -202,14 +188,12 @@ mod tests {
                     piece
                 })
                 .collect();
-            for end in [PackEnd::Cold, PackEnd::Hot] {
-                let placed = arrange(&pieces, 300 * 64, 65536, end, u64::MAX);
-                let mut indices = order(&placed);
-                let short = |index: &usize| pieces[*index].id.is_some() && pieces[*index].bytes <= 32768;
-                assert!(indices.is_sorted_by_key(|index| !short(index)));
-                indices.sort_unstable();
-                assert!(indices.into_iter().eq(0..pieces.len()));
-            }
+            let placed = arrange(&pieces, 300 * 64, 65536, u64::MAX);
+            let mut indices = order(&placed);
+            let short = |index: &usize| pieces[*index].id.is_some() && pieces[*index].bytes <= 32768;
+            assert!(indices.is_sorted_by_key(|index| !short(index)));
+            indices.sort_unstable();
+            assert!(indices.into_iter().eq(0..pieces.len()));
         }
     }
 }

@@ -4,4 +4,3 @@ pub mod arrange;
 pub mod clusters;
 pub mod groups;
 pub mod hints;
-pub mod twins;

@@ -83,7 +83,7 @@ impl Writer {
         let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
         let (counters, groups_known) = (&self.span.counters, &self.lookup.groups);
         let cluster_bytes = self.lookup.clusters.cluster_bytes();
-        let packing = pack::Packing { hints: &self.rewriting.hints, cluster_bytes, end: self.pack_end };
+        let packing = pack::Packing { hints: &self.rewriting.hints, cluster_bytes };
         let names = &self.state.names;
         items.iter().for_each(|item| names.note_at(item.entry.primary_hash, epoch));
         let buffer = self.buffers.take(pack::append_bytes(&items));

@@ -44,7 +44,6 @@ use crate::format::PurgeRecord;
 use crate::get::lookup::Lookup;
 use crate::intake::Intake;
 use crate::intake::queue::Unwritten;
-use crate::locality::arrange::PackEnd;
 use crate::purge::log::{PurgeLog, PurgeOrder};
 use crate::put::commit::Puts;
 use crate::recover::Recovery;
@@ -90,8 +89,6 @@ pub(crate) struct MembershipChange {
 
 /// What the writer starts with.
 pub(crate) struct Start {
-    /// From which end of what waits clusters are packed.
-    pub pack_end: PackEnd,
     pub position: LogPosition,
     pub checkpoint_number: u64,
     pub open_count: u64,
@@ -146,7 +143,6 @@ pub(crate) struct Writer {
     lookup: Arc<Lookup>,
     puts: Arc<Puts>,
     checkpoints: Checkpoints,
-    pack_end: PackEnd,
     commands: mpsc::Receiver<Command>,
     position: LogPosition,
     in_flight: InFlight,
@@ -226,7 +222,6 @@ impl Writer {
             lookup: Arc::clone(&puts.lookup),
             puts: Arc::clone(puts),
             checkpoints,
-            pack_end: start.pack_end,
             commands,
             position: start.position,
             in_flight: FuturesOrdered::new(),
@@ -376,7 +371,6 @@ impl Writer {
             let fixed = index_bytes
                 + self.state.referenced.bytes()
                 + self.rewriting.hints.bytes()
-                + self.lookup.twins.bytes()
                 + self.intake.admission.bytes()
                 + self.state.names.bytes();
             let reinserts = self.rewriting.reinsert_percent > 0;

@@ -16,7 +16,7 @@ use crate::format::{
     RecordBody, TABLE_ENTRY_BYTES, TableEntry,
 };
 use crate::intake::queue::{Queue, Unwritten};
-use crate::locality::arrange::{self, PackEnd, Placed, Tie};
+use crate::locality::arrange::{self, Placed, Tie};
 use crate::locality::hints::{HintId, Hints};
 use crate::memory::entry::{Entry, Piece};
 
@@ -63,7 +63,6 @@ pub struct Packing<'a> {
     pub hints: &'a Hints,
     /// The size of a cluster; 0 packs none.
     pub cluster_bytes: u64,
-    pub end: PackEnd,
 }
 
 impl Packing<'_> {
@@ -83,7 +82,7 @@ impl Packing<'_> {
         };
         let pieces: Vec<_> = items.iter().map(piece).collect();
         let number = items.first().map_or(0, |item| item.sequence);
-        arrange::arrange(&pieces, position, self.cluster_bytes, self.end, number)
+        arrange::arrange(&pieces, position, self.cluster_bytes, number)
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::Writer;
 use crate::format::Location;
 use crate::intake::queue::Unwritten;
-use crate::locality::twins::Version;
 use crate::memory::entry::{Entry, Piece};
 use crate::planted::{Bug, planted};
 use crate::purge::rules::Verdict;
@@ -71,7 +70,7 @@ impl Writer {
 
     /// Makes an entry that was rewritten findable at its new place, unless it has been purged or replaced since.
     fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
-        let (span, state) = (&self.span, &self.state);
+        let state = &self.state;
         let alone = state.index.candidates(entry.hash).iter().all(|other| other.granule == from.granule);
         let outdated = state.is_purged(entry) || state.memory.has_other_version(entry);
         if (outdated || !alone) && !planted(Bug::ReinsertionIgnoresReplacement) {
@@ -79,8 +78,6 @@ impl Writer {
         }
         state.index.insert(entry.hash, to);
         state.index.remove(entry.hash, from);
-        let epoch = span.epoch_at(to, span.head());
-        self.lookup.twins.note(&Version { hash: entry.hash, generation: entry.generation, location: to, epoch });
         state.memory.relocate(entry.hash, from, to);
     }
 
