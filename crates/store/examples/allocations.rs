@@ -29,9 +29,9 @@ const SYNCS: u64 = 1000;
 /// Objects of several fragments.
 const LARGE: u64 = 64;
 const LARGE_BYTES: usize = 1 << 20;
-/// Fills, and the pieces in which each comes.
+/// Fills, and the chunks in which each comes.
 const FILLS: u64 = 5000;
-const PIECES: usize = 4;
+const CHUNKS: usize = 4;
 /// Gets of the small objects from memory: each so often.
 const ROUNDS: u64 = 5;
 const PURGES: u64 = 2000;
@@ -234,8 +234,8 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
         let name = name(b'l', place * STEP % LARGE);
         let object = store.get(key(&name)).await.ok_or("an object is missing")?;
         let (mut reader, mut bytes) = (object.reader(0..u64::MAX), 0);
-        while let Some(piece) = reader.next().await {
-            bytes += piece?.len();
+        while let Some(chunk) = reader.next().await {
+            bytes += chunk?.len();
         }
         expect("bytes of a body", bytes as u64, LARGE_BYTES as u64)?;
     }
@@ -306,9 +306,9 @@ async fn fill(store: &Store, number: u64, body: &Bytes) -> Result<(), Failure> {
     if !fill.start(b"", Bytes::from_static(b"metadata"), Some(body.len() as u64)) {
         return Err("a fill is not stored".into());
     }
-    for piece in 0..PIECES {
-        let length = body.len() / PIECES;
-        fill.write(body.slice(piece * length..(piece + 1) * length)).await?;
+    for chunk in 0..CHUNKS {
+        let length = body.len() / CHUNKS;
+        fill.write(body.slice(chunk * length..(chunk + 1) * length)).await?;
     }
     fill.finish().await?;
     Ok(())

@@ -248,8 +248,8 @@ async fn followers_read_along_and_late_ones_find_the_object() {
         for reader in [&mut early, &mut late] {
             assert!(matches!(reader.head().await, FillHead::Streaming { .. }));
             let mut bytes = Vec::new();
-            while let Some(piece) = reader.next().await {
-                bytes.extend_from_slice(&piece.unwrap());
+            while let Some(chunk) = reader.next().await {
+                bytes.extend_from_slice(&chunk.unwrap());
             }
             assert!(bytes == whole);
         }

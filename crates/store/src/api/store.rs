@@ -17,7 +17,7 @@ use crate::disk::span::Span;
 use crate::error::{Error, ErrorKind};
 use crate::get::lookup::{Lookup, Resident};
 use crate::get::object::Object;
-use crate::memory::entry::{EntryParts, Piece};
+use crate::memory::entry::{EntryKind, EntryParts};
 use crate::memory::warm_list::WarmList;
 use crate::names::key::KeyRef;
 use crate::put::commit::Puts;
@@ -177,7 +177,7 @@ impl Store {
                 key: key.to_owned(),
                 primary_hash,
                 hash,
-                piece: Piece::Whole,
+                kind: EntryKind::Whole,
                 metadata,
                 object_bytes: body.len() as u64,
                 body,
@@ -351,7 +351,7 @@ impl Store {
     /// Whether all fragments of an object seem to be there; where not, its head is of no use.
     fn is_complete(&self, object: &Object) -> bool {
         let entry = &object.entry;
-        let Piece::Head { generation, count } = entry.piece else { return true };
+        let EntryKind::Head { generation, count } = entry.kind else { return true };
         let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
         if let Some(location) = entry.location().filter(|_| !complete) {
             // Nothing older under this key may be found in its place; nor may what follows it stay in memory alone.

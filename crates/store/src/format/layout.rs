@@ -21,7 +21,7 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 const SEGMENT_COUNT_MIN: u64 = 4;
 /// Bodies up to this size are one record, in bytes.
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
-/// Pieces of longer bodies, in bytes.
+/// Fragments of longer bodies, in bytes.
 const FRAGMENT_BYTES: u64 = 1 << 20;
 /// A copy of the purge log has this share of the span, …
 const PURGE_LOG_SHARE: u64 = 64;
@@ -173,7 +173,7 @@ impl Layout {
                  choose a larger size or smaller segments"
             )));
         }
-        let piece_max = (wanted / 4).next_multiple_of(BLOCK_BYTES);
+        let fragment_max = (wanted / 4).next_multiple_of(BLOCK_BYTES);
         let homes = checkpoint_bytes.saturating_sub(BLOCK_BYTES) / 8 / format::INDEX_SHARDS as u64;
         Ok(Layout {
             identity,
@@ -189,8 +189,8 @@ impl Layout {
                 areas_offset + 2 * purge_log_bytes + checkpoint_bytes,
             ],
             checkpoint_bytes,
-            fragment_bytes: FRAGMENT_BYTES.min(piece_max),
-            whole_bytes_max: WHOLE_BYTES_MAX.min(piece_max / 2),
+            fragment_bytes: FRAGMENT_BYTES.min(fragment_max),
+            whole_bytes_max: WHOLE_BYTES_MAX.min(fragment_max / 2),
             // A sixteenth of what a checkpoint can hold: small at first, and yet an entry tells enough bits of its hash
             // that a lookup meets a stranger once in some thousand times when the index is full.
             index_home_bits: (homes / 16).max(16).ilog2(),

@@ -267,7 +267,7 @@ pub enum RecordKind {
     Whole,
     /// The key and metadata of an object whose body is in fragments.
     Head,
-    /// A piece of a body.
+    /// A fragment of a body.
     Fragment,
 }
 

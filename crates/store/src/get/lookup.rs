@@ -13,7 +13,7 @@ use crate::get::reads::{ReadEntry, Reads, Turn};
 use crate::intake::Intake;
 use crate::locality::clusters::Clusters;
 use crate::locality::groups::Groups;
-use crate::memory::entry::{Entry, Piece};
+use crate::memory::entry::{Entry, EntryKind};
 use crate::names::key::{KeyHash, KeyRef, hash_fragment};
 use crate::planted::{Bug, planted};
 use crate::purge::rules::Verdict;
@@ -129,7 +129,7 @@ impl Lookup {
             let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
             Some(entry).filter(|entry| is_newest && key.is_none_or(|key| entry.is(hash, key)))
         })?;
-        if current.piece.is_object() && self.state.is_purged(&current) {
+        if current.kind.is_object() && self.state.is_purged(&current) {
             return Some(None);
         }
         Counters::add(&self.span.counters.hits_disk, 1);
@@ -151,7 +151,7 @@ impl Lookup {
             let (found, window) = self.read_with_neighbours(hash, key, location).await;
             match found {
                 Found::Entry(entry) => {
-                    let fragment = matches!(entry.piece, Piece::Fragment { .. });
+                    let fragment = matches!(entry.kind, EntryKind::Fragment { .. });
                     let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
                     if verdict != Verdict::Live {
                         Counters::add(&self.span.counters.hits_purged, 1);
@@ -200,7 +200,7 @@ impl Lookup {
     /// Finds fragment `number` of a head.
     pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Result<Option<Arc<Entry>>, Error> {
         let hash = hash_fragment(key, generation, number);
-        let is_it = |entry: &Arc<Entry>| entry.piece == Piece::Fragment { generation, number };
+        let is_it = |entry: &Arc<Entry>| entry.kind == EntryKind::Fragment { generation, number };
         if let Some(entry) = self.state.memory.get_hashed(hash).filter(is_it) {
             return Ok(Some(entry));
         }

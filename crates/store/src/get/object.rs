@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::counters::{Counters, Sequence};
 use crate::error::{Error, ErrorKind};
 use crate::get::lookup::Lookup;
-use crate::memory::entry::{Entry, Piece};
+use crate::memory::entry::{Entry, EntryKind};
 
 /// An object of the store. *Cost*: cloning it copies no bytes.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct Object {
 
 impl Object {
     pub(crate) fn new(entry: Arc<Entry>, lookup: &Arc<Lookup>) -> Object {
-        let fragmented = !matches!(entry.piece, Piece::Whole);
+        let fragmented = !matches!(entry.kind, EntryKind::Whole);
         Object { entry, lookup: fragmented.then(|| Arc::clone(lookup)) }
     }
 
@@ -51,12 +51,12 @@ impl Object {
         !self.entry.is_in_memory_alone()
     }
 
-    /// The body, where it is one piece: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
+    /// The body, where it is one record: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
     pub fn whole(&self) -> Option<&Bytes> {
-        matches!(self.entry.piece, Piece::Whole).then_some(&self.entry.body)
+        matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
     }
 
-    /// Reads a range of the body, cut at its end, piece by piece.
+    /// Reads a range of the body, cut at its end, chunk by chunk.
     pub fn reader(&self, range: Range<u64>) -> BodyReader {
         let end = range.end.min(self.body_bytes());
         BodyReader { object: self.clone(), position: range.start.min(end), end }
@@ -90,7 +90,7 @@ impl BodyReader {
         self.end - self.position
     }
 
-    /// The next piece, at most a fragment long; `None` at the end.
+    /// The next chunk, at most a fragment long; `None` at the end.
     ///
     /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; what was read so far is right, the rest is not to be had,
     /// and whoever passes it on must break off. *Cancel safety*: nothing is lost.
@@ -98,10 +98,10 @@ impl BodyReader {
         if self.position >= self.end {
             return None;
         }
-        let Piece::Head { generation, .. } = self.object.entry.piece else {
-            let piece = self.object.entry.body.slice(self.position as usize..self.end as usize);
+        let EntryKind::Head { generation, .. } = self.object.entry.kind else {
+            let chunk = self.object.entry.body.slice(self.position as usize..self.end as usize);
             self.position = self.end;
-            return Some(Ok(piece));
+            return Some(Ok(chunk));
         };
         let Some(lookup) = &self.object.lookup else { return Some(Err(gone(self.position))) };
         let fragment_bytes = lookup.span.layout.fragment_bytes;

@@ -22,7 +22,7 @@ const LONG_SHARE: u64 = 2;
 
 /// What is known of a record to be placed.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece {
+pub struct Unplaced {
     /// Its own id; none where it is no whole object.
     pub id: Option<HintId>,
     /// What ties it to others.
@@ -43,7 +43,7 @@ pub enum Tie {
 /// Where a record goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
-    /// Which of the pieces.
+    /// Which of the records.
     pub index: usize,
     /// The number that the tied records of a neighbourhood share; 0 of one that is tied to none.
     pub cluster: u16,
@@ -56,16 +56,16 @@ struct Group {
     bytes: u64,
 }
 
-/// Orders pieces, which come by sequence, for an append whose first record stands at `position` of its segment.
+/// Orders records, which come by sequence, for an append whose first record stands at `position` of its segment.
 ///
 /// `cluster_bytes` of 0 leaves the order as it is. `number` differs from append to append.
-pub fn arrange(pieces: &[Piece], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {
-    let mut placed = Vec::with_capacity(pieces.len());
+pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {
+    let mut placed = Vec::with_capacity(records.len());
     if cluster_bytes == 0 {
-        placed.extend((0..pieces.len()).map(|index| Placed { index, cluster: 0 }));
+        placed.extend((0..records.len()).map(|index| Placed { index, cluster: 0 }));
         return placed;
     }
-    let (groups, last) = groups_of(pieces, cluster_bytes);
+    let (groups, last) = groups_of(records, cluster_bytes);
     let mut waiting: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
     let (mut first, mut count, mut position) = (0, 0u64, position);
     while first < waiting.len() {
@@ -88,25 +88,25 @@ pub fn arrange(pieces: &[Piece], position: u64, cluster_bytes: u64, number: u64)
 }
 
 /// The groups in the order of their first members, and what is in none because it is long or no whole object.
-fn groups_of(pieces: &[Piece], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
-    let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = pieces
+fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
+    let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = records
         .iter()
-        .filter_map(|piece| match piece.tie {
+        .filter_map(|record| match record.tie {
             Some(Tie::Seed(seed)) => Some(seed),
             _ => None,
         })
         .collect();
     let mut groups: Vec<Group> = Vec::new();
     let mut by_tie: HashMap<Tie, usize, BuildHasherDefault<Hashed>> = HashMap::default();
-    by_tie.reserve(pieces.len());
+    by_tie.reserve(records.len());
     let mut last = Vec::new();
-    for (index, piece) in pieces.iter().enumerate() {
-        let Some(id) = piece.id.filter(|_| piece.bytes <= cluster_bytes / LONG_SHARE) else {
+    for (index, record) in records.iter().enumerate() {
+        let Some(id) = record.id.filter(|_| record.bytes <= cluster_bytes / LONG_SHARE) else {
             last.push(index);
             continue;
         };
         // What others belong to is a seed, whatever it belongs to itself: groups are one level deep.
-        let tie = match piece.tie {
+        let tie = match record.tie {
             Some(tie) if !seeds.contains(&id) => tie,
             _ => Tie::Seed(id),
         };
@@ -121,7 +121,7 @@ fn groups_of(pieces: &[Piece], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
         } else {
             group.members.push(index);
         }
-        group.bytes += piece.bytes;
+        group.bytes += record.bytes;
     }
     (groups, last)
 }
@@ -135,8 +135,8 @@ mod tests {
         HintId::of(PrimaryHash(number.into()))
     }
 
-    fn piece(number: u32, seed: Option<u32>, bytes: u64) -> Piece {
-        Piece { id: Some(id(number)), tie: seed.map(|seed| Tie::Seed(id(seed))), bytes }
+    fn record(number: u32, seed: Option<u32>, bytes: u64) -> Unplaced {
+        Unplaced { id: Some(id(number)), tie: seed.map(|seed| Tie::Seed(id(seed))), bytes }
     }
 
     fn order(placed: &[Placed]) -> Vec<usize> {
@@ -145,55 +145,55 @@ mod tests {
 
     #[test]
     fn what_is_tied_lies_side_by_side_behind_its_seed_and_shares_a_number() {
-        let pieces = [
-            piece(1, None, 1024),
-            piece(2, Some(9), 1024),
-            piece(3, Some(1), 1024),
-            piece(9, None, 1024),
-            piece(4, Some(1), 1024),
-            piece(5, None, 1024),
+        let records = [
+            record(1, None, 1024),
+            record(2, Some(9), 1024),
+            record(3, Some(1), 1024),
+            record(9, None, 1024),
+            record(4, Some(1), 1024),
+            record(5, None, 1024),
         ];
-        let placed = arrange(&pieces, 0, 65536, 7);
+        let placed = arrange(&records, 0, 65536, 7);
         assert_eq!(order(&placed), [0, 2, 4, 3, 1, 5]);
         let numbers: Vec<u16> = placed.iter().map(|placed| placed.cluster).collect();
         assert!(numbers[0] != 0 && numbers[0] == numbers[1] && numbers[1] == numbers[2]);
         assert!(numbers[3] != 0 && numbers[3] == numbers[4] && numbers[3] != numbers[0]);
         assert_eq!(numbers[5], 0);
-        assert_eq!(order(&arrange(&pieces, 0, 0, 7)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(order(&arrange(&records, 0, 0, 7)), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
     fn a_group_that_does_not_fit_waits_while_another_does_and_straddles_where_none_does() {
-        let pieces = [piece(1, None, 1024), piece(2, None, 2000), piece(3, None, 512)];
-        assert_eq!(order(&arrange(&pieces, 8192 - 1600, 8192, 0)), [0, 2, 1]);
-        assert_eq!(order(&arrange(&pieces[1..2], 8192 - 64, 8192, 0)), [0]);
+        let records = [record(1, None, 1024), record(2, None, 2000), record(3, None, 512)];
+        assert_eq!(order(&arrange(&records, 8192 - 1600, 8192, 0)), [0, 2, 1]);
+        assert_eq!(order(&arrange(&records[1..2], 8192 - 64, 8192, 0)), [0]);
     }
 
     #[test]
-    fn long_records_and_fragments_come_last_and_each_piece_once_whatever_the_hints() {
+    fn long_records_and_fragments_come_last_and_each_record_once_whatever_the_hints() {
         let mut random = 1u64;
         for count in 0..200 {
-            let pieces: Vec<Piece> = (0..count)
+            let records: Vec<Unplaced> = (0..count)
                 .map(|number| {
                     random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let draw = (random >> 33) as u32;
                     let seed = draw.is_multiple_of(3).then_some(draw / 3 % 40);
-                    let mut piece = piece(number % 40, seed, u64::from(draw % 50_000));
+                    let mut record = record(number % 40, seed, u64::from(draw % 50_000));
                     if draw.is_multiple_of(7) {
-                        piece.id = None;
+                        record.id = None;
                     }
                     if draw.is_multiple_of(11) {
-                        piece.tie = Some(Tie::Former((draw % 5) as u16));
+                        record.tie = Some(Tie::Former((draw % 5) as u16));
                     }
-                    piece
+                    record
                 })
                 .collect();
-            let placed = arrange(&pieces, 300 * 64, 65536, u64::MAX);
+            let placed = arrange(&records, 300 * 64, 65536, u64::MAX);
             let mut indices = order(&placed);
-            let short = |index: &usize| pieces[*index].id.is_some() && pieces[*index].bytes <= 32768;
+            let short = |index: &usize| records[*index].id.is_some() && records[*index].bytes <= 32768;
             assert!(indices.is_sorted_by_key(|index| !short(index)));
             indices.sort_unstable();
-            assert!(indices.into_iter().eq(0..pieces.len()));
+            assert!(indices.into_iter().eq(0..records.len()));
         }
     }
 }

@@ -26,9 +26,9 @@ const ALONE_SEEN: u8 = 2;
 /// … or was replaced, and leaves memory.
 const ALONE_REPLACED: u8 = 3;
 
-/// What kind of piece an entry is.
+/// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
+pub enum EntryKind {
     /// A whole object.
     Whole,
     /// The head of an object in `count` fragments written under `generation`.
@@ -37,18 +37,18 @@ pub enum Piece {
     Fragment { generation: u64, number: u32 },
 }
 
-impl Piece {
+impl EntryKind {
     /// Whether it stands for an object, and is no part of one.
     pub fn is_object(self) -> bool {
-        !matches!(self, Piece::Fragment { .. })
+        !matches!(self, EntryKind::Fragment { .. })
     }
 
     /// The kind on disk.
-    pub fn kind(self) -> RecordKind {
+    pub fn record_kind(self) -> RecordKind {
         match self {
-            Piece::Whole => RecordKind::Whole,
-            Piece::Head { .. } => RecordKind::Head,
-            Piece::Fragment { .. } => RecordKind::Fragment,
+            EntryKind::Whole => RecordKind::Whole,
+            EntryKind::Head { .. } => RecordKind::Head,
+            EntryKind::Fragment { .. } => RecordKind::Fragment,
         }
     }
 }
@@ -68,7 +68,7 @@ pub struct Entry {
     pub key: Key,
     pub primary_hash: PrimaryHash,
     pub hash: KeyHash,
-    pub piece: Piece,
+    pub kind: EntryKind,
     pub metadata: Bytes,
     pub body: Bytes,
     /// Length of the whole body, in bytes.
@@ -93,7 +93,7 @@ pub struct EntryParts {
     pub key: Key,
     pub primary_hash: PrimaryHash,
     pub hash: KeyHash,
-    pub piece: Piece,
+    pub kind: EntryKind,
     pub metadata: Bytes,
     pub body: Bytes,
     pub object_bytes: u64,
@@ -108,7 +108,7 @@ impl Entry {
             key: parts.key,
             primary_hash: parts.primary_hash,
             hash: parts.hash,
-            piece: parts.piece,
+            kind: parts.kind,
             metadata: parts.metadata,
             body: parts.body,
             object_bytes: parts.object_bytes,

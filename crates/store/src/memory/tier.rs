@@ -28,7 +28,7 @@ use nectary_cache::{Access, Policy, Stream};
 
 use super::entries::Entries;
 use crate::format::Location;
-use crate::memory::entry::{Entry, Neighbour, Piece};
+use crate::memory::entry::{Entry, EntryKind, Neighbour};
 use crate::memory::hot::HotPlace;
 use crate::names::key::{KeyHash, KeyRef};
 
@@ -136,7 +136,7 @@ impl MemoryTier {
     pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
         let mut found: Vec<(Arc<Entry>, Location)> = {
             let pinned = self.map.pin();
-            let wanted = pinned.values().filter(|entry| entry.piece == Piece::Whole && entry.was_asked_for());
+            let wanted = pinned.values().filter(|entry| entry.kind == EntryKind::Whole && entry.was_asked_for());
             let place = |entry: &Arc<Entry>| entry.location().map(|location| (Arc::clone(entry), location));
             wanted.filter_map(place).filter(|(_, location)| here(*location)).collect()
         };
@@ -272,7 +272,7 @@ impl MemoryTier {
     pub fn hot_places(&self, most: usize) -> Vec<HotPlace> {
         let objects: Vec<(u64, bool, Location)> = {
             let pinned = self.map.pin();
-            let is_object = |entry: &&Arc<Entry>| entry.piece == Piece::Whole && !entry.is_neighbour();
+            let is_object = |entry: &&Arc<Entry>| entry.kind == EntryKind::Whole && !entry.is_neighbour();
             let place =
                 |entry: &Arc<Entry>| entry.location().map(|location| (entry.id(), !entry.was_asked_for(), location));
             pinned.values().filter(is_object).filter_map(place).collect()
@@ -495,7 +495,7 @@ mod tests {
     use nectary_cache::Gdsf;
 
     use super::*;
-    use crate::memory::entry::{EntryParts, Piece};
+    use crate::memory::entry::{EntryKind, EntryParts};
     use crate::names::key::hash_key;
     use crate::names::tag::Tags;
 
@@ -505,12 +505,12 @@ mod tests {
         let (primary_hash, hash) = hash_key(7, key);
         let body = bytes::Bytes::from(vec![0; 4000]);
         let (metadata, object_bytes) = (bytes::Bytes::new(), body.len() as u64);
-        let (piece, generation) = (Piece::Whole, number);
+        let (kind, generation) = (EntryKind::Whole, number);
         let parts = EntryParts {
             key: key.to_owned(),
             primary_hash,
             hash,
-            piece,
+            kind,
             metadata,
             body,
             object_bytes,
@@ -552,7 +552,7 @@ mod tests {
             key: of.key.clone(),
             primary_hash: of.primary_hash,
             hash: of.hash,
-            piece: of.piece,
+            kind: of.kind,
             metadata: of.metadata.clone(),
             body: of.body.clone(),
             object_bytes: of.object_bytes,

@@ -15,7 +15,7 @@ use crate::get::lookup::Lookup;
 use crate::intake::admission::{self, Decision};
 use crate::intake::queue::{Refused, Reserved, Unwritten};
 use crate::intake::{Intake, NotCommitted};
-use crate::memory::entry::{Entry, EntryParts, Piece};
+use crate::memory::entry::{Entry, EntryKind, EntryParts};
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::purge::rules::Verdict;
@@ -65,8 +65,8 @@ impl Puts {
                 "a record of {record_bytes} bytes does not fit: this store takes {record_bytes_max} at most"
             )));
         }
-        let (piece, body_bytes, mut decision) = (parts.piece, parts.object_bytes, decision);
-        let committed = if decision.is_admitted() || piece != Piece::Whole {
+        let (kind, body_bytes, mut decision) = (parts.kind, parts.object_bytes, decision);
+        let committed = if decision.is_admitted() || kind != EntryKind::Whole {
             self.queue_entry(parts, record_bytes, reserved)
         } else {
             match self.keep_in_memory(parts) {
@@ -79,7 +79,7 @@ impl Puts {
             }
         };
         let entry = committed.map_err(|refused| self.refusal(refused))?;
-        if piece.is_object() {
+        if kind.is_object() {
             self.accepted(entry.hash, entry.generation, decision, body_bytes);
             if !entry.is_in_memory_alone() {
                 self.rewriting.note_put(&entry);
@@ -173,7 +173,7 @@ impl Puts {
     fn is_stale(&self, parts: &EntryParts) -> bool {
         let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
         self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
-            || (parts.piece.is_object() && self.fills.is_superseded(parts.hash, parts.generation))
+            || (parts.kind.is_object() && self.fills.is_superseded(parts.hash, parts.generation))
     }
 
     /// Counts what was not committed and says why.

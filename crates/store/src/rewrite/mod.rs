@@ -89,7 +89,7 @@ impl Rewriting {
                     key: entry.key.clone(),
                     primary_hash: entry.primary_hash,
                     hash: entry.hash,
-                    piece: entry.piece,
+                    kind: entry.kind,
                     metadata: entry.metadata.clone(),
                     body: entry.body.clone(),
                     object_bytes: entry.object_bytes,

@@ -22,7 +22,7 @@ use super::Rewriting;
 use super::views::View;
 use crate::counters::Counters;
 use crate::locality::hints::HintId;
-use crate::memory::entry::{Entry, Piece};
+use crate::memory::entry::{Entry, EntryKind};
 use crate::names::key::KeyHash;
 
 /// Members of a group that are rewritten with it at most.
@@ -31,7 +31,7 @@ const MEMBERS_MAX: usize = 32;
 impl Rewriting {
     /// Notes that an object was put.
     pub fn note_put(&self, entry: &Entry) {
-        if !self.views.regroups || entry.piece != Piece::Whole {
+        if !self.views.regroups || entry.kind != EntryKind::Whole {
             return;
         }
         let Some(page) = self.hints.seed_of(entry.primary_hash) else {
@@ -51,7 +51,7 @@ impl Rewriting {
 
     /// Notes that an object was read from disk, and which members of its group came with it.
     pub fn note_read(&self, entry: &Entry, members: Vec<KeyHash>) {
-        if !self.views.regroups || entry.piece != Piece::Whole {
+        if !self.views.regroups || entry.kind != EntryKind::Whole {
             return;
         }
         let Some(page) = self.hints.seed_of(entry.primary_hash) else {
@@ -87,7 +87,7 @@ impl Rewriting {
 
     /// Queues an object that is in memory to be rewritten beside a page; tells its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
-        let entry = self.state.memory.peek(hash).filter(|entry| entry.piece == Piece::Whole)?;
+        let entry = self.state.memory.peek(hash).filter(|entry| entry.kind == EntryKind::Whole)?;
         let from = entry.location()?;
         let epoch = self.span.epoch_at(from, self.span.head());
         let sequence = self.rewrite_from_memory(&entry, from, epoch, Some(page))?;

@@ -37,7 +37,7 @@ use crate::disk::segment::{Care, SegmentReader};
 use crate::format::GRANULE_BYTES;
 use crate::format::Location;
 use crate::format::layout::Layout;
-use crate::memory::entry::{Entry, Piece};
+use crate::memory::entry::{Entry, EntryKind};
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::rewrite::{Refusal, Rewriting};
@@ -113,7 +113,7 @@ async fn harvest_segment(rewriting: &Rewriting, old: u64) {
                 (None, Some(buffer)) => whole_in(&rewriting.span, buffer, start, old, object.hash, object.from),
                 (None, None) => None,
             };
-            if let Some(entry) = entry.filter(|entry| entry.piece == Piece::Whole)
+            if let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Whole)
                 && !reinsert_when_idle(rewriting, &entry, object.from, old).await
             {
                 Counters::add(&rewriting.span.counters.reinsertions_refused, left);

@@ -14,7 +14,7 @@ use crate::disk::span::{Extent, Span};
 use crate::error::Error;
 use crate::format::Location;
 use crate::format::{Place, Record, RecordKind};
-use crate::memory::entry::{Entry, EntryParts, Piece};
+use crate::memory::entry::{Entry, EntryKind, EntryParts};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
@@ -77,10 +77,10 @@ pub(crate) fn decode(
     }
     let fields = record.fields;
     let generation = fields.fragment_generation.get();
-    let piece = match record.kind {
-        RecordKind::Whole => Piece::Whole,
-        RecordKind::Head => Piece::Head { generation, count: fields.fragment.get() },
-        RecordKind::Fragment => Piece::Fragment { generation, number: fields.fragment.get() },
+    let kind = match record.kind {
+        RecordKind::Whole => EntryKind::Whole,
+        RecordKind::Head => EntryKind::Head { generation, count: fields.fragment.get() },
+        RecordKind::Fragment => EntryKind::Fragment { generation, number: fields.fragment.get() },
     };
     let owned_key = found_key.to_owned();
     let (primary_hash, _) = span.hash(found_key);
@@ -100,7 +100,7 @@ pub(crate) fn decode(
         key: owned_key,
         primary_hash,
         hash,
-        piece,
+        kind,
         metadata,
         body,
         object_bytes: fields.object_bytes.get(),
@@ -177,7 +177,7 @@ fn copied(
         key: KeyRef::new(record.primary(bytes), record.variant(bytes)).to_owned(),
         primary_hash,
         hash: KeyHash(fields.key_hash.get()),
-        piece: Piece::Whole,
+        kind: EntryKind::Whole,
         metadata: copy(record.metadata_range()),
         body: copy(record.body_start..record.bytes()),
         object_bytes: fields.object_bytes.get(),

@@ -18,7 +18,7 @@ use crate::format::{
 use crate::intake::queue::{Queue, Unwritten};
 use crate::locality::arrange::{self, Placed, Tie};
 use crate::locality::hints::{HintId, Hints};
-use crate::memory::entry::{Entry, Piece};
+use crate::memory::entry::{Entry, EntryKind};
 
 /// An append ready to be written.
 pub struct PackedAppend {
@@ -68,11 +68,11 @@ pub struct Packing<'a> {
 impl Packing<'_> {
     /// The order in which items lie, the first at `position` of its segment.
     fn order(&self, items: &[Unwritten], position: u64) -> Vec<Placed> {
-        let piece = |item: &Unwritten| {
+        let unplaced = |item: &Unwritten| {
             let entry = &item.entry;
             let former = item.moved_from.is_some() && entry.cluster != 0;
-            arrange::Piece {
-                id: (entry.piece == Piece::Whole).then(|| HintId::of(entry.primary_hash)),
+            arrange::Unplaced {
+                id: (entry.kind == EntryKind::Whole).then(|| HintId::of(entry.primary_hash)),
                 tie: match item.tie.or_else(|| self.hints.seed_of(entry.primary_hash)) {
                     Some(seed) => Some(Tie::Seed(seed)),
                     None => former.then_some(Tie::Former(entry.cluster)),
@@ -80,9 +80,9 @@ impl Packing<'_> {
                 bytes: record_bytes(entry).next_multiple_of(GRANULE_BYTES),
             }
         };
-        let pieces: Vec<_> = items.iter().map(piece).collect();
+        let records: Vec<_> = items.iter().map(unplaced).collect();
         let number = items.first().map_or(0, |item| item.sequence);
-        arrange::arrange(&pieces, position, self.cluster_bytes, number)
+        arrange::arrange(&records, position, self.cluster_bytes, number)
     }
 }
 
@@ -157,7 +157,7 @@ pub fn pack(
             sequence: item.sequence.into(),
             start_granules: ((start as u64 / GRANULE_BYTES) as u32).into(),
             record_bytes: (bytes as u32).into(),
-            kind: entry.piece.kind().code(),
+            kind: entry.kind.record_kind().code(),
             reserved: [0; 7],
         };
         let at = APPEND_HEADER_BYTES + number * TABLE_ENTRY_BYTES;
@@ -173,10 +173,10 @@ pub fn pack(
 
 fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) {
     let entry = &item.entry;
-    let (fragment, fragment_generation) = match entry.piece {
-        Piece::Whole => (0, 0),
-        Piece::Head { generation, count } => (count, generation),
-        Piece::Fragment { generation, number } => (number, generation),
+    let (fragment, fragment_generation) = match entry.kind {
+        EntryKind::Whole => (0, 0),
+        EntryKind::Head { generation, count } => (count, generation),
+        EntryKind::Fragment { generation, number } => (number, generation),
     };
     let key = entry.key.as_ref();
     let fields = RecordBody {
@@ -190,7 +190,7 @@ fn write_record(bytes: &mut [u8], item: &Unwritten, cluster: u16, place: Place) 
         variant_bytes: (key.variant.len() as u16).into(),
         metadata_bytes: (entry.metadata.len() as u32).into(),
         fragment: fragment.into(),
-        kind: entry.piece.kind().code(),
+        kind: entry.kind.record_kind().code(),
         reserved: 0,
         cluster: cluster.into(),
         fragment_generation: fragment_generation.into(),

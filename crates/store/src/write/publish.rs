@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Writer;
 use crate::format::Location;
 use crate::intake::queue::Unwritten;
-use crate::memory::entry::{Entry, Piece};
+use crate::memory::entry::{Entry, EntryKind};
 use crate::planted::{Bug, planted};
 use crate::purge::rules::Verdict;
 use crate::recover::replay::{SUSPECTS_MAX, Suspect};
@@ -49,8 +49,11 @@ impl Writer {
             return None;
         }
         let known = item.previous.as_ref().and_then(|previous| previous.location());
-        let older =
-            if matches!(entry.piece, Piece::Fragment { .. }) { Vec::new() } else { state.index.candidates(entry.hash) };
+        let older = if matches!(entry.kind, EntryKind::Fragment { .. }) {
+            Vec::new()
+        } else {
+            state.index.candidates(entry.hash)
+        };
         state.index.insert(entry.hash, location);
         for older in older {
             if known.is_some_and(|known| known.granule == older.granule) {

@@ -18,7 +18,7 @@ use crate::format::RECORD_HEADER_BYTES;
 use crate::get::object::Object;
 use crate::intake::admission::Decision;
 use crate::intake::queue::Reserved;
-use crate::memory::entry::{EntryParts, Piece};
+use crate::memory::entry::{EntryKind, EntryParts};
 use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::names::tag::Tags;
 use crate::put::commit::Puts;
@@ -171,7 +171,7 @@ impl Fill {
         self.fill.lock().is_promised
     }
 
-    /// Passes on the next piece of the body.
+    /// Passes on the next chunk of the body.
     ///
     /// Waits while the disk or, where the fill is not stored, the slowest follower is too far behind.
     /// *Errors*: more bytes than were announced; or nobody reads and nothing is stored any more.
@@ -232,17 +232,17 @@ impl Fill {
         let stored = if not_stored {
             Err(Error::new(ErrorKind::Busy, "the store could not keep up with this body; it is not stored"))
         } else {
-            let piece = if whole {
-                Piece::Whole
+            let kind = if whole {
+                EntryKind::Whole
             } else {
-                Piece::Head { generation: self.fill.generation, count: self.fragments }
+                EntryKind::Head { generation: self.fill.generation, count: self.fragments }
             };
             let body = if whole { self.gather(0, received) } else { Bytes::new() };
             if whole && self.reserved.is_none() && self.decision.is_admitted() {
                 let weight = self.weight(body.len() as u64);
                 self.reserved = self.puts.intake.queue.wait_to_reserve(weight, ROOM_WAIT).await;
             }
-            self.commit(piece, body, received)
+            self.commit(kind, body, received)
         };
         self.end(Phase::Done);
         stored
@@ -259,7 +259,7 @@ impl Fill {
             key: entry.key.clone(),
             primary_hash: entry.primary_hash,
             hash: entry.hash,
-            piece: entry.piece,
+            kind: entry.kind,
             metadata,
             body: entry.body.clone(),
             object_bytes: entry.object_bytes,
@@ -267,8 +267,8 @@ impl Fill {
             tags: entry.tags.with(&self.tags)?,
         };
         // A head without its fragments' place on the disk is nothing.
-        let decision = match parts.piece {
-            Piece::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
+        let decision = match parts.kind {
+            EntryKind::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
         };
         let entry = self.puts.commit(parts, decision, None)?;
@@ -281,7 +281,7 @@ impl Fill {
     /// meanwhile, which stays.
     pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
         let decision = self.decision;
-        let gone = self.parts(Piece::Whole, Bytes::new(), body_bytes).and_then(|parts| {
+        let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {
             let (hash, generation) = (parts.hash, parts.generation);
             let sequence = self.puts.let_go_by(parts).map_err(|refused| self.puts.refusal(refused))?;
             self.puts.accepted(hash, generation, decision, body_bytes);
@@ -318,18 +318,18 @@ impl Fill {
         body.freeze()
     }
 
-    fn parts(&self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<EntryParts, Error> {
+    fn parts(&self, kind: EntryKind, body: Bytes, object_bytes: u64) -> Result<EntryParts, Error> {
         let Some(target) = &self.target else { return Err(Error::invalid("a fill was never started")) };
         let generation = self.fill.generation;
         let primary_hash = self.primary_hash;
-        let (hash, key, metadata, tags) = match piece {
-            Piece::Fragment { number, .. } => {
+        let (hash, key, metadata, tags) = match kind {
+            EntryKind::Fragment { number, .. } => {
                 let hash = hash_fragment(target.hash, generation, number);
                 (hash, KeyRef::new(b"", b"").to_owned(), Bytes::new(), Tags::default())
             }
             _ => (target.hash, target.key.clone(), target.metadata.clone(), self.tags.clone()),
         };
-        Ok(EntryParts { key, primary_hash, hash, piece, metadata, body, object_bytes, generation, tags })
+        Ok(EntryParts { key, primary_hash, hash, kind, metadata, body, object_bytes, generation, tags })
     }
 
     /// What an object of one record takes in the queue, in bytes.
@@ -339,8 +339,8 @@ impl Fill {
         (RECORD_HEADER_BYTES + described) as u64 + body_bytes
     }
 
-    fn commit(&mut self, piece: Piece, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
-        let parts = self.parts(piece, body, object_bytes)?;
+    fn commit(&mut self, kind: EntryKind, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
+        let parts = self.parts(kind, body, object_bytes)?;
         let reserved = self.reserved.take();
         self.puts.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
     }
@@ -360,11 +360,11 @@ impl Fill {
                 return;
             }
             let body = self.gather(stored, stored + length);
-            let piece = Piece::Fragment { generation: self.fill.generation, number: self.fragments };
-            let mut result = self.commit(piece, body.clone(), length);
+            let kind = EntryKind::Fragment { generation: self.fill.generation, number: self.fragments };
+            let mut result = self.commit(kind, body.clone(), length);
             if matches!(&result, Err(error) if error.kind == ErrorKind::Busy) {
                 let _ = tokio::time::timeout(ROOM_WAIT, self.puts.intake.queue.room.notified()).await;
-                result = self.commit(piece, body, length);
+                result = self.commit(kind, body, length);
             }
             let mut state = self.fill.lock();
             if result.is_err() {

@@ -80,7 +80,7 @@ impl FillReader {
         self.moved_to(offset);
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// The next chunk of the body; `None` at its end.
     ///
     /// *Errors*: the fetch failed or bytes are gone; whoever passes the body on must break off. *Cancel safety*: nothing
     /// is lost.
@@ -94,10 +94,10 @@ impl FillReader {
                 let state = fill.lock();
                 if self.position < state.base {
                     Some(state.stored_hash)
-                } else if let Some(piece) = piece_at(&state, self.position) {
+                } else if let Some(chunk) = chunk_at(&state, self.position) {
                     drop(state);
-                    self.moved_to(self.position + piece.len() as u64);
-                    return Some(Ok(piece));
+                    self.moved_to(self.position + chunk.len() as u64);
+                    return Some(Ok(chunk));
                 } else {
                     match &state.phase {
                         Phase::Done => return None,
@@ -120,9 +120,9 @@ impl FillReader {
         let Some(hash) = hash else { return Err(broken(self.position)) };
         match self.lookup.find_fragment(hash, self.fill.generation, number).await {
             Ok(Some(entry)) if entry.body.len() > skip => {
-                let piece = entry.body.slice(skip..);
-                self.moved_to(self.position + piece.len() as u64);
-                Ok(piece)
+                let chunk = entry.body.slice(skip..);
+                self.moved_to(self.position + chunk.len() as u64);
+                Ok(chunk)
             }
             Err(failed) => Err(failed),
             Ok(_) => {
@@ -153,7 +153,7 @@ impl Drop for FillReader {
     }
 }
 
-fn piece_at(state: &FillState, position: u64) -> Option<Bytes> {
+fn chunk_at(state: &FillState, position: u64) -> Option<Bytes> {
     let mut start = state.base;
     for chunk in &state.chunks {
         let end = start + chunk.len() as u64;
