@@ -1,8 +1,8 @@
 //! The rooms of a crate: its folders, which depend on each other in one direction; and how large a folder may be.
 //!
-//! Owns: two rules. A room of the store imports from the rooms that `lib.rs` lists before it and from none behind it, tests
-//! aside. A folder of sources has at most [`FILES_MAX`] files; those that have more today are named in [`CROWDED`], and may
-//! only become fewer.
+//! Owns: two rules. A room of the store imports from the rooms that `lib.rs` lists before it and from none behind it,
+//! tests aside. A folder of sources has at most [`FILES_MAX`] files; those that have more today are named in
+//! [`CROWDED`], and may only become fewer.
 
 use std::fs;
 use std::path::Path;

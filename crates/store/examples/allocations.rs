@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
 //!
-//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made where there is none, and what is on the
-//! device is lost. What the store's own threads allocate counts too: each kind ends with a sync. Nothing is drawn but the store's identity,
-//! so two runs differ by less than 1 %, and two builds can be compared; to compare with an older one, copy this file there. Exits with 1
-//! where gets were not answered from where they should have been, or something was not stored.
+//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made where there is none,
+//! and what is on the device is lost. What the store's own threads allocate counts too: each kind ends with a sync.
+//! Nothing is drawn but the store's identity, so two runs differ by less than 1 %, and two builds can be compared; to
+//! compare with an older one, copy this file there. Exits with 1 where gets were not answered from where they should
+//! have been, or something was not stored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -38,7 +39,8 @@ const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
 /// So long nothing is allocated once a store has opened to its end.
 const QUIET: Duration = Duration::from_millis(300);
-/// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not that of the disk.
+/// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not
+/// that of the disk.
 const STEP: u64 = 6151;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);

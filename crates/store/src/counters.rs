@@ -17,7 +17,8 @@ pub struct Sequences {
     pub last: Sequence,
     /// Every admitted put up to here is on the device: it survives the end of this process.
     pub written: Sequence,
-    /// Every admitted put up to here was followed by a completed flush: it survives what a flush survives on this device.
+    /// Every admitted put up to here was followed by a completed flush: it survives what a flush survives on this
+    /// device.
     pub flushed: Sequence,
 }
 
@@ -65,9 +66,9 @@ counters! {
     admitted_replacing,
     /// Bytes of their bodies.
     admitted_replacing_bytes,
-    /// Of the admitted: later, when they were asked for again in memory; they count as not admitted too.
+    /// Of the admitted: later, when they were requested again in memory; they count as not admitted too.
     admitted_later,
-    /// Puts not admitted because their key was not asked for before.
+    /// Puts not admitted because their key was not requested before.
     unadmitted_first,
     /// Bytes of their bodies.
     unadmitted_first_bytes,
@@ -115,9 +116,9 @@ counters! {
     neighbours_taken,
     /// Bytes of their bodies.
     neighbours_taken_bytes,
-    /// Of these, how many were asked for while they were in memory: each saved a read.
+    /// Of these, how many were requested while they were in memory: each saved a read.
     neighbours_hit,
-    /// Objects that came back into memory after a restart without being asked for.
+    /// Objects that came back into memory after a restart without being requested.
     warmed,
     /// Bytes of their bodies.
     warmed_bytes,
@@ -139,7 +140,7 @@ counters! {
     segments_reclaimed,
     /// Entries that left with a reclaimed segment.
     entries_reclaimed,
-    /// Objects that were rewritten before their segment was overwritten, because they had been asked for.
+    /// Objects that were rewritten before their segment was overwritten, because they had been requested.
     reinserted,
     /// Bytes of their bodies.
     reinserted_bytes,
@@ -151,7 +152,7 @@ counters! {
     regrouped,
     /// Bytes of their bodies.
     regrouped_bytes,
-    /// Objects in memory that were rewritten before their segment was overwritten, because they had been asked for.
+    /// Objects in memory that were rewritten before their segment was overwritten, because they had been requested.
     kept,
     /// Bytes of their bodies.
     kept_bytes,

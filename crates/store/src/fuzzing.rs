@@ -1,6 +1,6 @@
 //! For fuzz targets: what reads a span back, one area at a time, on a small span of fixed identity.
 //!
-//! Owns: nothing of its own; it calls what recovery calls. No part of the public face, and it changes without notice.
+//! Owns: nothing; it calls what recovery calls. No part of the public face, and it changes without notice.
 
 use nectary_block::SharedDevice;
 
@@ -84,7 +84,8 @@ impl Span {
         (state.open_count, state.membership.number)
     }
 
-    /// Recovers the purge log as an open does, with a new cycle; gives how many rules there are, and whether some were lost.
+    /// Recovers the purge log as an open does, with a new cycle; gives how many rules there are, and whether some were
+    /// lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;

@@ -1,8 +1,8 @@
 //! Objects for web caches on a raw disk or file, with a tier in memory.
 //!
 //! A [`Store`] keeps objects (metadata and a body) under keys, on one device. It finds them in memory or with one read,
-//! forgets the oldest as new ones come, and survives crashes and power cuts. [`Spans`] makes one store of several devices.
-//! What each promises is said at its calls and, with the test of each promise, in `docs/semantics.md`.
+//! forgets the oldest as new ones come, and survives crashes and power cuts. [`Spans`] makes one store of several
+//! devices. What each promises is said at its calls and, with the test of each promise, in `docs/semantics.md`.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -44,8 +44,8 @@
 //! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
 //! | [`Stat`], [`Counts`], [`CheckReport`] | how the store stands, and whether all of it can be read |
 //!
-//! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: what an object means
-//! (its metadata is opaque here), HTTP, and the device (`nectary-block`).
+//! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: what an object
+//! means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
 #![forbid(unsafe_code)]
 
 // The rooms, from the ground up. Each imports from those before it and from none behind it: `cargo xtask check` looks.

@@ -1,4 +1,5 @@
-//! What is wanted together and lies apart is rewritten side by side; what is asked for is kept; both inside their bound.
+//! What is wanted together and lies apart is rewritten side by side; what is asked for is kept; both inside their
+//! bound.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Checking a whole store: every record that the index leads to is read and verified.
 //!
-//! Owns: the walk and its report. It changes nothing. Leaves to others: what is done about damage (a get that meets it makes
-//! it a miss).
+//! Owns: the walk and its report. It changes nothing. Leaves to others: what is done about damage (a get that meets it
+//! makes it a miss).
 
 use nectary_block::{Buffer, read};
 use serde::Serialize;

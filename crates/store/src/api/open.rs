@@ -53,8 +53,8 @@ const COMMANDS_MAX: usize = 1024;
 impl Store {
     /// Makes an empty store on a device.
     ///
-    /// *Errors*: `Invalid` where the size does not fit; `Corrupt` where something else is on the device and `force` is not
-    /// set. *Durability*: the empty store survives what a flush survives when this returns.
+    /// *Errors*: `Invalid` where the size does not fit; `Corrupt` where something else is on the device and `force` is
+    /// not set. *Durability*: the empty store survives what a flush survives when this returns.
     pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
         Store::create_span(device, options, Member::SOLE).await
     }
@@ -120,9 +120,10 @@ impl Store {
 
     /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
     ///
-    /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small; `Io`.
-    /// Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended since the
-    /// checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` says what that had until all is there.
+    /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small;
+    /// `Io`. Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended
+    /// since the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` says what that
+    /// had until all is there.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recover::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -274,7 +275,7 @@ impl Store {
     }
 }
 
-/// Runs the writer on a thread and a runtime of its own.
+/// Runs the writer on its own thread and runtime.
 fn writer_thread(writer: Writer) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("nectary-store".into()).spawn(move || {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -12,8 +12,8 @@ use crate::recover::IndexLoading;
 use crate::rewrite::keep::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
 use crate::rewrite::reinsert::REINSERT_PERCENT_MAX;
 
-/// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns in two seconds
-/// the hit rate is not yet the one that a simulation of it gives (decision 0019).
+/// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns in two
+/// seconds the hit rate is not yet the one that a simulation of it gives (decision 0019).
 const REINSERT_PERCENT_DEFAULT: u32 = 0;
 /// The size of a cluster where none is given, in bytes.
 const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
@@ -49,19 +49,21 @@ pub struct OpenOptions {
     /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
     /// purges and syncs.
     pub flush_interval: Option<Duration>,
-    /// How much of a segment may be rewritten before it is overwritten, in percent: objects that were asked for since
+    /// How much of a segment may be rewritten before it is overwritten, in percent: objects that were requested since
     /// they were written. At most [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
     pub reinsert_percent: u32,
-    /// How much of what is in memory may be rewritten, in percent of the bytes that are put: what is wanted together and lies
-    /// apart is laid together, and what is asked for is kept before its segment is overwritten. Neither costs a read. At most
-    /// [`REWRITE_PERCENT_MAX`]; 0 turns it off.
+    /// How much of what is in memory may be rewritten, in percent of the bytes that are put: what is wanted together
+    /// and lies apart is laid together, and what is requested is kept before its segment is overwritten. Neither costs
+    /// a read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
     pub rewrite_percent: u32,
-    /// The size of a cluster in bytes: objects that [`collocate`](crate::Store::collocate) ties are packed into one, and a read from
-    /// disk may take a whole one. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`], or 0 for no clusters.
+    /// The size of a cluster in bytes: objects that [`collocate`](crate::Store::collocate) ties are packed into one,
+    /// and a read from disk may take a whole one. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`],
+    /// or 0 for no clusters.
     pub cluster_bytes: u64,
     /// What a read from disk takes.
     pub cluster_read: ClusterRead,
-    /// Whether what was in memory when the store was last open is read into it again, in the background, as far as it fits.
+    /// Whether what was in memory when the store was last open is read into it again, in the background, as far as it
+    /// fits.
     pub warm_up: bool,
     /// What is admitted to the disk; by default everything.
     pub admission: AdmissionOptions,
@@ -69,8 +71,9 @@ pub struct OpenOptions {
     pub index_loading: IndexLoading,
     /// Where the work is done that no call waits for.
     pub background: Background,
-    /// What the random identity is drawn from of what is made when the store is opened, such as a span that begins empty; by default the
-    /// operating system. For simulations, which can then be repeated: each open needs another one.
+    /// What the random identity is drawn from of what is made when the store is opened, such as a span that begins
+    /// empty; by default the operating system. For simulations, which can then be repeated: each open needs another
+    /// one.
     pub seed: Option<u64>,
 }
 
@@ -95,7 +98,8 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small, or a bound that is out of bounds.
+    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small, or a bound that
+    /// is out of bounds.
     pub fn check(&self) -> Result<(), Error> {
         self.admission.check()?;
         if self.memory_bytes < MEMORY_BYTES_MIN {

@@ -1,7 +1,7 @@
 //! Purges as callers want them: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls, and that they wait for room among the rules. Leaves to others: their place in the order of puts
-//! (`purge_commit`), the rules (`purges`), and making them durable and room among them (`writer`).
+//! Owns: the four calls, and that they wait for room among the rules. Leaves to others: their place in the order of
+//! puts (`purge_commit`), the rules (`purges`), and making them durable and room among them (`writer`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +30,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The turn of a purge among those of a store of several spans. All spans get them in the same order: the next one waits until
-/// the writer of each has this one, or nobody wants it any more.
+/// The turn of a purge among those of a store of several spans. All spans get them in the same order: the next one
+/// waits until the writer of each has this one, or nobody wants it any more.
 #[derive(Default)]
 pub(crate) struct Turn {
     /// Its number, and how far all spans are known to have come.
@@ -44,12 +44,12 @@ impl Store {
     /// Purges a key with all its variants.
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: nothing is written where the store cannot hold the key; else one block written twice
-    /// and one flush, shared by purges at the same time. Where as many purges are remembered as may be
-    /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and others are
-    /// forgotten with them.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` where fills that began long ago keep
-    /// all others from being forgotten; then nothing is purged.
+    /// after a crash or a power cut. *Cost*: nothing is written where the store cannot hold the key; else one block
+    /// written twice and one flush, shared by purges at the same time. Where as many purges are remembered as may be
+    /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
+    /// others are forgotten with them.
+    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` where fills that began
+    /// long ago keep all others from being forgotten; then nothing is purged.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await
     }
@@ -74,8 +74,9 @@ impl Store {
     /// Purges everything.
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time; what was
-    /// purged leaves memory and the index as it is requested or reclaimed. It takes the place of all other purges.
+    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time;
+    /// what was purged leaves memory and the index as it is requested or reclaimed. It takes the place of all other
+    /// purges.
     /// *Errors*: where it could not be made durable; in memory it holds all the same.
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge_all_in(Turn::default()).await
@@ -88,9 +89,9 @@ impl Store {
 
     /// Purges every key whose primary part begins with `prefix`, with all its variants.
     ///
-    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are the errors, with
-    /// `Busy` also where prefixes of too many different lengths are remembered (nothing is purged). While it is remembered, a hit of
-    /// what is older than it pays for a hash of its key's beginning.
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
+    /// the errors, with `Busy` also where prefixes of too many different lengths are remembered (nothing is purged).
+    /// While it is remembered, a hit of what is older than it pays for a hash of its key's beginning.
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         self.purge_prefix_in(prefix, Turn::default()).await
     }
@@ -118,9 +119,9 @@ impl Store {
 
     /// Purges every object that was put under this tag, whatever its key.
     ///
-    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are the errors, with
-    /// `Invalid` for a tag that no object can have. What a purged object had replaced stays hidden. While the purge is remembered, a hit
-    /// of what is older than it pays for a look for each tag it has.
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
+    /// the errors, with `Invalid` for a tag that no object can have. What a purged object had replaced stays hidden.
+    /// While the purge is remembered, a hit of what is older than it pays for a look for each tag it has.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
         self.purge_tag_in(tag, Turn::default()).await
     }

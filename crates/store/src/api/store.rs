@@ -58,8 +58,8 @@ impl Drop for Inner {
 
 /// An open store. Clones share it.
 ///
-/// Dropped without [`close`](Store::close), it leaves the device as a crash would: what was written is found again, what
-/// still waited in memory is not.
+/// Dropped without [`close`](Store::close), it leaves the device as a crash would: what was written is found again,
+/// what still waited in memory is not.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -86,13 +86,14 @@ impl Store {
         self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
     }
 
-    /// Writes everything that waits, an index checkpoint and a clean mark, and flushes. Later puts are refused, gets go on.
+    /// Writes everything that waits, an index checkpoint and a clean mark, and flushes. Later puts are refused, gets go
+    /// on.
     pub async fn close(&self) -> Result<(), Error> {
         self.ask(Command::Close).await
     }
 
-    /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for; but for the first hit of what is in
-    /// memory alone, which may queue it to be written.
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for; but for the first hit of
+    /// what is in memory alone, which may queue it to be written.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         let lookup = self.lookup();
         let entry = lookup.find_resident(key).live()?;
@@ -103,14 +104,14 @@ impl Store {
     /// Finds an object in memory or on disk.
     ///
     /// What it returns are exactly the bytes of one completed put of this key that no purge had killed when this was
-    /// called. Damage is a counted miss, and so is a read that the device failed: [`try_get`](Store::try_get) tells that from
-    /// a miss. *Cost*: at most one read, and one more for each fragment as it is read.
+    /// called. Damage is a counted miss, and so is a read that the device failed: [`try_get`](Store::try_get) tells
+    /// that from a miss. *Cost*: at most one read, and one more for each fragment as it is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.try_get(key).await.ok().flatten()
     }
 
-    /// The same. *Errors*: the device failed the read, so that nobody knows whether there is such an object; the error has
-    /// what the device said. It counts as a miss and among `device_read_errors`.
+    /// The same. *Errors*: the device failed the read, so that nobody knows whether there is such an object; the error
+    /// has what the device said. It counts as a miss and among `device_read_errors`.
     pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
         let lookup = self.lookup();
         let found = match lookup.find_resident(key) {
@@ -131,8 +132,8 @@ impl Store {
 
     /// Joins the fill of a key under way, or begins it.
     ///
-    /// `stale` is the object that the caller has and does not want: an object that came since is handed out instead of a
-    /// new fill. A fill that began before a purge of the key is not joined.
+    /// `stale` is the object that the caller has and does not want: an object that came since is handed out instead of
+    /// a new fill. A fill that began before a purge of the key is not joined.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
         fill::begin(self.puts(), key, stale)
     }
@@ -140,9 +141,10 @@ impl Store {
     /// Puts a whole object without tags.
     ///
     /// *Errors*: `Busy` where the disk is too slow for what is put (nothing is stored), `Invalid` where it is out of
-    /// bounds, `Stopped`. *Durability*: none when it returns; if it is [admitted](crate::AdmissionOptions), it is written within the
-    /// write delay and then counts in [`sequences`](Store::sequences). If not, that is no error: it may be found as long as memory
-    /// keeps it (where it is one record), what it replaces is not found any more, and the end of the process makes it a miss.
+    /// bounds, `Stopped`. *Durability*: none when it returns; if it is [admitted](crate::AdmissionOptions), it is
+    /// written within the write delay and then counts in [`sequences`](Store::sequences). If not, that is no error: it
+    /// may be found as long as memory keeps it (where it is one record), what it replaces is not found any more, and
+    /// the end of the process makes it a miss.
     /// *Cost*: a body of several records waits for room once it is begun, as long as the disk takes.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
@@ -150,9 +152,9 @@ impl Store {
 
     /// Puts a whole object under tags, by each of which it can be [purged](Store::purge_tag).
     ///
-    /// As [`put`](Store::put). *Errors*: `Invalid` too where a tag has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX),
-    /// or there are more than [`TAGS_MAX`](crate::TAGS_MAX) different ones (nothing is stored). *Cost*: 8 bytes a tag on disk and
-    /// in memory, none in the index.
+    /// As [`put`](Store::put). *Errors*: `Invalid` too where a tag has no byte or more than
+    /// [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than [`TAGS_MAX`](crate::TAGS_MAX) different ones
+    /// (nothing is stored). *Cost*: 8 bytes a tag on disk and in memory, none in the index.
     pub async fn put_tagged(
         &self,
         key: KeyRef<'_>,
@@ -204,7 +206,8 @@ impl Store {
         }
         let step = puts.span.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
-            // What is begun is ended: what the disk has of a body that is refused after all has overwritten something for nothing.
+            // What is begun is ended: what the disk has of a body that is refused after all has overwritten something
+            // for nothing.
             if start > 0 {
                 self.wait_for_room().await;
             }
@@ -215,7 +218,7 @@ impl Store {
 
     /// Waits until a put is not refused because too much waits to be written; or the store takes no more writes.
     ///
-    /// For whoever has all the time there is: a proxy rather does not store. Another may take the room first.
+    /// For callers that can wait; a proxy rather does not store. Another may take the room first.
     pub async fn wait_for_room(&self) {
         self.puts().intake.queue.wait_for_room().await;
     }
@@ -223,9 +226,9 @@ impl Store {
     /// Says that objects of the primary key `object` will be wanted with those of `seed`: an image with its page.
     ///
     /// It is advice for what is put or waits to be written: they are written side by side, and read together where that
-    /// pays. Say it before the put, or right after it, and before each get: what lies elsewhere when it is read is then rewritten
-    /// beside its page ([`OpenOptions::rewrite_percent`]). *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two
-    /// hashes and a store; no lock, no allocation.
+    /// pays. Say it before the put, or right after it, and before each get: what lies elsewhere when it is read is then
+    /// rewritten beside its page ([`OpenOptions::rewrite_percent`]). *Durability*: none; a hint is kept until it is
+    /// used or others need its place. *Cost*: two hashes and a store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         let (span, rewriting) = (self.span(), self.rewriting());
         let hash = |primary| span.hash(KeyRef::new(primary, b"")).0;

@@ -1,9 +1,9 @@
 //! Index checkpoints: the slots as they are, twice in turn.
 //!
-//! Owns: writing a checkpoint beside a running store, and reading one back, shard by shard. A checkpoint may hold more than
-//! was true at its log position (the index goes on changing while it is written), never less; what roll forward replays
-//! from that position on makes it right again. With each goes the hot list, as far as the area has room: where that lies
-//! which is in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
+//! Owns: writing a checkpoint beside a running store, and reading one back, shard by shard. A checkpoint may hold more
+//! than was true at its log position (the index goes on changing while it is written), never less; what roll forward
+//! replays from that position on makes it right again. With each goes the hot list, as far as the area has room: where
+//! that lies which is in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
 
 pub mod warm;
 
@@ -292,10 +292,11 @@ impl CheckpointHeader {
     }
 }
 
-/// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` where a chunk of it is damaged.
+/// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` where a chunk of it is
+/// damaged.
 ///
-/// They are put into `slots`, which are empty and have room for them. The buffer of an earlier call is used again, as zeroing
-/// new memory costs more than reading into old.
+/// They are put into `slots`, which are empty and have room for them. The buffer of an earlier call is used again, as
+/// zeroing new memory costs more than reading into old.
 pub(crate) async fn read_shard(
     device: &SharedDevice,
     layout: &Layout,

@@ -1,22 +1,22 @@
 //! Warming up: what was in memory comes back after a restart, from the disk, in the order of the disk.
 //!
-//! Owns: which objects are taken into memory without being asked for, and how gently. The list is the checkpoint's (its hot
-//! list) and, before it, what was replayed, newest first. Leaves to others: where the list is kept (`checkpoint`), what fits
-//! into memory (`memory`).
+//! Owns: which objects are taken into memory without being requested, and how gently. The list is the checkpoint's (its
+//! hot list) and, before it, what was replayed, newest first. Leaves to others: where the list is kept (`checkpoint`),
+//! what fits into memory (`memory`).
 //!
 //! # Invariants
 //! The list is advice: it says where to look and nothing of what is there.
 //! 1. What is taken is a whole object with its checksums, at its own address, in the epoch that its segment had before
 //!    the read.
-//! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id. Both are
-//!    looked at under the lock under which entries enter memory, with the state of the segment.
+//! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id.
+//!    Both are looked at under the lock under which entries enter memory, with the state of the segment.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
 //! 4. It pushes nothing out: where memory is full, warming ends.
-//! 5. A checkpoint that comes before it has ended names in its hot list what is still to be taken too: crashes in a row leave
-//!    memory no colder than one does.
+//! 5. A checkpoint that comes before it has ended names in its hot list what is still to be taken too: crashes in a row
+//!    leave memory no colder than one does.
 //!
-//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the writer's
-//! thread; a list of 8 bytes for each object.
+//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the
+//! writer's thread; a list of 8 bytes for each object.
 
 use std::sync::{Arc, Mutex};
 
@@ -95,7 +95,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         list.extend(hot);
     }
     let mut room = state.memory.capacity();
-    // Much of what was written last was asked for once.
+    // Much of what was written last was requested once.
     list.sort_by_key(HotPlace::hottest_first);
     list.retain(|place| {
         let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;

@@ -1,9 +1,10 @@
 //! How fast the ring turns: when the last segments were opened.
 //!
-//! Owns: the question whether what a segment holds stays long enough to be read. Where the ring turns slowly a share of the
-//! segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); where it turns in seconds, time counts:
-//! a segment stays where the last as many openings as are left to it took at least [`READING_MS`]. So the margin follows the
-//! load, and falls by itself when it ends. What is re-inserted counts like what is put, as it opens segments too.
+//! Owns: the question whether what a segment holds stays long enough to be read. Where the ring turns slowly a share of
+//! the segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); where it turns in seconds,
+//! time counts: a segment stays where the last as many openings as are left to it took at least [`READING_MS`]. So the
+//! margin follows the load, and falls by itself when it ends. What is re-inserted counts like what is put, as it opens
+//! segments too.
 //!
 //! *Cost*: the clock is read only for what lies in the oldest quarter of the ring.
 

@@ -1,8 +1,9 @@
 //! Reading segments back: append by append, and record by record where an append's header is damaged.
 //!
 //! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
-//! sequences before it; so what an earlier open of the store wrote and lost is never mistaken for today's, and a record that
-//! is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a record.
+//! sequences before it; so what an earlier open of the store wrote and lost is never mistaken for today's, and a record
+//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a
+//! record.
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
@@ -90,7 +91,8 @@ pub struct FirstAppend {
     pub recovered_sequence: u64,
 }
 
-/// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the rest.
+/// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the
+/// rest.
 #[derive(Default)]
 pub struct Spare {
     records: Vec<LoggedRecord>,
@@ -196,7 +198,8 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // An open that finds it so goes on behind it: if something is missing there it is another hole, of that open.
+                // An open that finds it so goes on behind it: if something is missing there it is another hole, of that
+                // open.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }
@@ -229,8 +232,9 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier cycle than the one
-    /// asked for, the newest of all in it: a crash may have kept the first block of the earlier cycle and a later one of today's.
+    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier cycle than the
+    /// one requested, the newest of all in it: a crash may have kept the first block of the earlier cycle and a later
+    /// one of today's.
     pub async fn find_epoch(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;
@@ -493,8 +497,8 @@ impl Ahead {
 
     /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.
     ///
-    /// The first append is judged by that sequence; each further one by the append before it. Where anything is missing or
-    /// not whole, that sequence says what else is believed.
+    /// The first append is judged by that sequence; each further one by the append before it. Where anything is missing
+    /// or not whole, that sequence says what else is believed.
     pub fn holds_after(&self, last_sequence: u64) -> bool {
         let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
         clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)

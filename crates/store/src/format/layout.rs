@@ -12,7 +12,7 @@ use crate::format::{
 };
 use zerocopy::IntoBytes;
 
-/// The segment size where none is asked for, in bytes.
+/// The segment size where none is requested, in bytes.
 const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
 /// The smallest and largest segment, in bytes.
 const SEGMENT_BYTES_MIN: u64 = 32 << 10;

@@ -382,8 +382,8 @@ fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mis
     Ok(())
 }
 
-/// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is reckoned last, so that bytes
-/// that look like frames without being any (a body may hold them) cost nothing.
+/// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is reckoned last, so that
+/// bytes that look like frames without being any (a body may hold them) cost nothing.
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mismatch> {
     let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
@@ -534,8 +534,8 @@ impl Append {
         Ok(Append { fields, table })
     }
 
-    /// How many bytes the header and table take, where `bytes` look like an append of this store that stands at `address`;
-    /// bounded by `room`.
+    /// How many bytes the header and table take, where `bytes` look like an append of this store that stands at
+    /// `address`; bounded by `room`.
     pub fn header_bytes(bytes: &[u8], identity: u128, address: u64, room: u64) -> Option<usize> {
         let length = apparent_bytes(bytes, Magic::Append, identity, address)?;
         (APPEND_HEADER_BYTES as u64..=room).contains(&length).then_some(length as usize)

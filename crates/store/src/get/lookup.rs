@@ -1,7 +1,8 @@
 //! Finding an entry: in memory, else where the index leads.
 //!
-//! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it, what it
-//! replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is (`record`, `neighbours`).
+//! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it,
+//! what it replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
+//! (`record`, `neighbours`).
 
 use std::sync::Arc;
 
@@ -63,8 +64,8 @@ impl Lookup {
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
-            // Until it is in the index, nothing but its place in memory hides what it replaced; and what replaces it has to know of it,
-            // as the order within an append does not say which is newer.
+            // Until it is in the index, nothing but its place in memory hides what it replaced; and what replaces it
+            // has to know of it, as the order within an append does not say which is newer.
             if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
                 self.state.memory.remove_same(&entry);
             }
@@ -110,8 +111,8 @@ impl Lookup {
 
     /// What another's read says to a caller who came while it was under way; `None` where the caller has to look again.
     ///
-    /// The read may have begun before something changed that the caller has to see: so it counts only where it is what the
-    /// index leads to now, and memory has nothing newer.
+    /// The read may have begun before something changed that the caller has to see: so it counts only where it is what
+    /// the index leads to now, and memory has nothing newer.
     fn shared_answer(
         &self,
         hash: KeyHash,
@@ -209,12 +210,12 @@ impl Lookup {
 
     /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.
     ///
-    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and then
-    /// an error.
+    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and
+    /// then an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
         if !self.state.presence.has(hash) {
-            // Whoever reads it waits until it is known.
+            // The reader waits until it is known.
             return true;
         }
         let mut candidates = self.state.index.candidates(hash);

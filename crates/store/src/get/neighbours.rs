@@ -1,18 +1,18 @@
 //! Reading a cluster: an object and its neighbours in one read.
 //!
-//! Owns: which bytes are read for an object (its group's where `groups` knows them, else the aligned window around it), and
-//! which of its neighbours go into memory with it. Leaves to others: when (`clusters`), and what an object's own bytes must
-//! pass (`record`).
+//! Owns: which bytes are read for an object (its group's where `groups` knows them, else the aligned window around it),
+//! and which of its neighbours go into memory with it. Leaves to others: when (`clusters`), and what an object's own
+//! bytes must pass (`record`).
 //!
 //! # Invariants
-//! A neighbour is an entry that nobody asked for, so it has to pass more than one that somebody did:
+//! A neighbour is an entry that nobody requested, so it has to pass more than one that somebody did:
 //! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
 //!    segment had before the read began.
-//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And memory has
-//!    no entry under its id: so none waits to be written.
+//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And
+//!    memory has no entry under its id: so none waits to be written.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
-//! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so what
-//!    is replaced or reclaimed meanwhile does not come back.
+//! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so
+//!    what is replaced or reclaimed meanwhile does not come back.
 //!
 //! Anything else in the window (older versions, a former cycle, what is being written) is passed over.
 //!
@@ -53,7 +53,7 @@ impl Lookup {
         location: Location,
     ) -> (Found, Option<Window>) {
         let window = match self.span.extent(location) {
-            // Fragments are asked for by their reader, one after the other.
+            // Fragments are requested by their reader, one after the other.
             Some(own) if key.is_some() => self.cluster(own, location).map(|window| (own, window)),
             _ => None,
         };

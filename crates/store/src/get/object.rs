@@ -65,7 +65,7 @@ impl Object {
     /// The caller's decoded form of the metadata, made at the first call and kept while the object is in memory.
     ///
     /// # Panics
-    /// When it is asked for with two types: a bug of the caller.
+    /// When it is requested with two types: a bug of the caller.
     pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> &T {
         self.entry.decoded(decode).expect("a store's metadata is decoded into one type")
     }
@@ -92,8 +92,9 @@ impl BodyReader {
 
     /// The next chunk, at most a fragment long; `None` at the end.
     ///
-    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; what was read so far is right, the rest is not to be had,
-    /// and whoever passes it on must break off. *Cancel safety*: nothing is lost.
+    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; what was read so far is
+    /// right, the rest is not to be had, and a caller that passes it on must break off. *Cancel safety*: nothing is
+    /// lost.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         if self.position >= self.end {
             return None;

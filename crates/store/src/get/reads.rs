@@ -1,7 +1,8 @@
 //! Reads under way: one read for all who wait for the same record.
 //!
-//! Owns: who reads and who waits, by key hash. Promises: waiting ends when the read does, whatever ended it; what is handed on
-//! is what the reader found. Leaves to others: whether that is still the answer for a caller who came later (`lookup`).
+//! Owns: who reads and who waits, by key hash. Promises: waiting ends when the read does, whatever ended it; what is
+//! handed on is what the reader found. Leaves to others: whether that is still the answer for a caller who came later
+//! (`lookup`).
 //!
 //! *Cost*: a lock and no allocation for a read that nobody shares.
 

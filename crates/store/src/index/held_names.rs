@@ -1,27 +1,28 @@
 //! Which names the ring may hold: a purge of one that it cannot hold needs no record.
 //!
-//! Owns: the bits, and how long a name is known. Promises: never that a name is absent of which a version is in memory, waits to
-//! be written, or could be found by a scan of all segments. It may say that a name is there that is not.
+//! Owns: the bits, and how long a name is known. Promises: never that a name is absent of which a version is in memory,
+//! waits to be written, or could be found by a scan of all segments. It may say that a name is there that is not.
 //!
 //! # Idea
-//! Time is cut into eras of some segments each. Every era has a Bloom filter of the primary keys that were written in it. There
-//! are as many filters as eras in a cycle, and one more: when an era begins, its filter is that of the era whose segments were
-//! all overwritten since. The newest era that has a name bounds where the newest version of it lies, and so how long the record
-//! of a purge is needed.
+//! Time is cut into eras of some segments each. Every era has a Bloom filter of the primary keys that were written in
+//! it. There are as many filters as eras in a cycle, and one more: when an era begins, its filter is that of the era
+//! whose segments were all overwritten since. The newest era that has a name bounds where the newest version of it
+//! lies, and so how long the record of a purge is needed.
 //!
 //! # Invariants
-//! 1. A put notes its name before it draws its generation; a fill is known to the table of fills from before that. So a purge that
-//!    draws its generation first, and then finds neither, has nothing older to come.
-//! 2. Everything that is queued is noted in the era of that moment, under the lock of the queue. An era begins under the same
-//!    lock, and notes all that waits. What is packed is noted in the era of its segment.
+//! 1. A put notes its name before it draws its generation; a fill is known to the table of fills from before that. So a
+//!    purge that draws its generation first, and then finds neither, has nothing older to come.
+//! 2. Everything that is queued is noted in the era of that moment, under the lock of the queue. An era begins under
+//!    the same lock, and notes all that waits. What is packed is noted in the era of its segment.
 //! 3. What is in memory alone, not admitted to the disk, is noted again before each era begins.
-//! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have too.
-//! 5. After an open nothing is known until the tables of all segments have been read. Where that found damage, nothing is known
-//!    until the damaged segment has been overwritten.
+//! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have
+//!    too.
+//! 5. After an open nothing is known until the tables of all segments have been read. Where that found damage, nothing
+//!    is known until the damaged segment has been overwritten.
 //!
-//! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches a cache line or two, a purge one for each era. At
-//! [`BITS_PER_NAME`] bits a name, a few of 100 purges of absent names get a record that they do not need; where the store holds more
-//! names than fit, more of them.
+//! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches a cache line or two, a purge one for each
+//! era. At [`BITS_PER_NAME`] bits a name, a few of 100 purges of absent names get a record that they do not need; where
+//! the store holds more names than fit, more of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,14 +67,16 @@ pub struct Names {
 }
 
 impl Names {
-    /// Makes the table of a span whose epoch `head` is written, within its share of the memory budget. Nothing is known yet.
+    /// Makes the table of a span whose epoch `head` is written, within its share of the memory budget. Nothing is known
+    /// yet.
     pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
         // More names than the index has entries are not found by anybody.
         let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
         let wanted = names_max * BITS_PER_NAME / 8 * ERAS / (ERAS - 1);
         let words = wanted.min(memory_bytes / MEMORY_SHARE) as usize / ERAS as usize / 8;
         let words = (words / LINE_WORDS).max(1) * LINE_WORDS;
-        // An era ends `ERAS - 1` eras before its filter is emptied, by when all its segments are overwritten, and the margin.
+        // An era ends `ERAS - 1` eras before its filter is emptied, by when all its segments are overwritten, and the
+        // margin.
         let era_segments = (layout.segment_count + MARGIN_SEGMENTS + 1).div_ceil(ERAS - 1);
         Names {
             filters: (0..ERAS).map(|_| (0..words).map(|_| AtomicU64::new(0)).collect()).collect(),
@@ -146,8 +149,8 @@ impl Names {
         epoch / self.era_segments != self.era.load(Ordering::Acquire)
     }
 
-    /// Begins the era of an epoch, which is about to be written; under the lock of the queue. All that waits must then be
-    /// noted in it.
+    /// Begins the era of an epoch, which is about to be written; under the lock of the queue. All that waits must then
+    /// be noted in it.
     pub fn begin_era(&self, epoch: u64) {
         let (last, next) = (self.era.load(Ordering::Acquire), epoch / self.era_segments);
         for era in last + 1..=next {

@@ -1,7 +1,7 @@
 //! Shards as a checkpoint keeps them: out of the index, and into it again.
 //!
-//! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its shard,
-//! and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
+//! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its
+//! shard, and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
 //!
 //! *Cost* of loading: one pass over the slots without a branch that depends on them; they are taken as they were read.
 
@@ -61,20 +61,22 @@ impl Index {
         homes as usize >= self.homes_initial
     }
 
-    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump cannot
-    /// be right.
+    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump
+    /// cannot be right.
     pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
             return false;
         }
         let mut shard = Shard { slots, homes: homes as usize, entries: 0 };
         let class_bytes: [u64; 64] = std::array::from_fn(|class| class_granules(class as u8) * GRANULE_BYTES);
-        // How far from home the entry in the slot before may stand at most, and one more. So none stands before the first slot.
+        // How far from home the entry in the slot before may stand at most, and one more. So none stands before the
+        // first slot.
         let mut distance_end = 1;
         let (mut is_right, mut record_bytes, mut granule_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
-            // An entry that is nothing but its distance would be none when it moves up; no record stands at such a place.
+            // An entry that is nothing but its distance would be none when it moves up; no record stands at such a
+            // place.
             is_right &= !is_entry | ((distance < distance_end) & (entry & !DISTANCE_MASK != 0));
             distance_end = if is_entry { distance + 2 } else { 1 };
             shard.entries += usize::from(is_entry);
@@ -121,7 +123,8 @@ impl Index {
         *current = shard;
     }
 
-    /// Whether what stands in the last slots has a home, and a hash: at the last homes place and tag may be those of none.
+    /// Whether what stands in the last slots has a home, and a hash: at the last homes place and tag may be those of
+    /// none.
     fn last_are_right(&self, shard: &Shard) -> bool {
         let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
         shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {

@@ -1,22 +1,23 @@
 //! The index: from a key's hash to where its record may lie on disk, in eight bytes an object.
 //!
 //! # How it works
-//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry stands at its home slot or within the
-//! next 63, and who is further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's hash; an
-//! entry keeps the lowest 16 bits of `H` (the tag), how far from home it is, the place of the record, and a size class that
-//! is at least its length, so that one read fetches it. Place and tag together give `H` back (an interval of one slot is
-//! never wider than 2^16), so a shard grows by a quarter at a time without reading anything from disk.
+//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry stands at its home slot or within
+//! the next 63, and who is further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's
+//! hash; an entry keeps the lowest 16 bits of `H` (the tag), how far from home it is, the place of the record, and a
+//! size class that is at least its length, so that one read fetches it. Place and tag together give `H` back (an
+//! interval of one slot is never wider than 2^16), so a shard grows by a quarter at a time without reading anything
+//! from disk.
 //!
-//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. Who looks up gets
-//! all candidates and compares the whole key with what is read.
+//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. Who looks up
+//! gets all candidates and compares the whole key with what is read.
 //!
 //! # Invariants
 //! 1. An entry that was inserted is found until it is removed or counted in `evictions`.
 //! 2. No two entries of a shard have both the same `H` and the same place.
 //! 3. The slots take at most the bytes given at creation (but at least their initial size).
 //!
-//! Cost: 9.1 to 11.4 bytes an object as shards fill to 88 % and grow by a quarter; at the bound up to 94 % full. A lookup
-//! reads one or two cache lines under a lock held for some tens of nanoseconds.
+//! Cost: 9.1 to 11.4 bytes an object as shards fill to 88 % and grow by a quarter; at the bound up to 94 % full. A
+//! lookup reads one or two cache lines under a lock held for some tens of nanoseconds.
 //!
 //! Source: P. Celis, "Robin Hood Hashing", 1986; the range reduction is Lemire's, 2019.
 

@@ -1,7 +1,7 @@
 //! Which shards of the index are there after a restart, and who waits for one.
 //!
-//! Owns: the waiting. Nobody looks into the index for a hash before its shard is there, but for those to whom "nothing" is a
-//! safe answer. Leaves to others: bringing the shards (`loading`).
+//! Owns: the waiting. Nobody looks into the index for a hash before its shard is there, but for those to whom "nothing"
+//! is a safe answer. Leaves to others: bringing the shards (`loading`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::names::key::KeyHash;
 pub struct Presence {
     /// One bit a shard.
     present: AtomicU64,
-    /// The shards that somebody asked for, one bit each.
+    /// The shards that somebody requested, one bit each.
     wanted: Arc<AtomicU64>,
     arrived: Notify,
 }

@@ -1,8 +1,8 @@
 //! What is let in to be written: the queue, and who gets into it.
 //!
 //! Owns: the steps by which an object is admitted, at its put or later, and what becomes of what waits when the store
-//! stops. Leaves to others: the rules of admission (`admission`), the order of what waits (`queue`), and replacing older
-//! versions (`commit`).
+//! stops. Leaves to others: the rules of admission (`admission`), the order of what waits (`queue`), and replacing
+//! older versions (`commit`).
 
 pub mod admission;
 pub mod queue;
@@ -57,9 +57,9 @@ impl Intake {
 
     /// Whether something under a hash is on the disk, waits to be written, or may be on the disk for all that is known.
     ///
-    /// The order of the questions matters: an entry goes from memory into the index, one that is rewritten from the index
-    /// into what waits and back, and whatever takes something out of the index says so before. After a restart a shard of the
-    /// index comes as a whole, and is not asked before.
+    /// The order of the questions matters: an entry goes from memory into the index, one that is rewritten from the
+    /// index into what waits and back, and whatever takes something out of the index says so before. After a restart a
+    /// shard of the index comes as a whole, and is not asked before.
     pub fn may_be_on_disk(&self, hash: KeyHash) -> bool {
         if planted(Bug::UnadmittedLeavesOlder) {
             return false;
@@ -73,7 +73,7 @@ impl Intake {
             || doubt.is_in_doubt(hash, index.evictions(), self.span.head(), self.span.layout.segment_count)
     }
 
-    /// Counts a hit in memory. What was not admitted was asked for again: if the rules let it, it is written now.
+    /// Counts a hit in memory. What was not admitted was requested again: if the rules let it, it is written now.
     pub fn note_hit(&self, entry: &Arc<Entry>) {
         Counters::add(&self.span.counters.hits_memory, 1);
         if entry.take_in_memory_alone() {
@@ -81,7 +81,7 @@ impl Intake {
         }
     }
 
-    /// Writes an object that is in memory alone and was asked for again, if the other rules let it.
+    /// Writes an object that is in memory alone and was requested again, if the other rules let it.
     ///
     /// *Cost*: once an object; a lock that puts take too.
     fn admit_later(&self, entry: &Arc<Entry>) {
@@ -106,8 +106,9 @@ impl Intake {
         }
     }
 
-    /// Drops what is in memory alone and was purged, before purges are forgotten because all that lay on the disk then is
-    /// overwritten: it goes with no segment. *Cost*: looks at every entry, where there are purges and not everything is admitted.
+    /// Drops what is in memory alone and was purged, before purges are forgotten because all that lay on the disk then
+    /// is overwritten: it goes with no segment. *Cost*: looks at every entry, where there are purges and not everything
+    /// is admitted.
     pub fn drop_purged_in_memory(&self) {
         if !self.admission.is_open() && self.state.purges.len() > 0 {
             self.state.memory.sweep(|entry| entry.is_in_memory_alone() && self.state.is_purged(entry));

@@ -1,7 +1,7 @@
 //! Entries that wait to be written, in the order of their sequences.
 //!
-//! Owns: the order of sequences, the bound on what waits, and when the writer should wake. An entry is packed as late as
-//! the write delay allows, from memory that is not copied until then.
+//! Owns: the order of sequences, the bound on what waits, and when the writer should wake. An entry is packed as late
+//! as the write delay allows, from memory that is not copied until then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,14 +1,16 @@
 //! Whether a read from disk takes the object alone, or the cluster around it.
 //!
-//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and what is packed (`arrange`).
+//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and what is packed
+//! (`arrange`).
 //!
 //! # The choice
-//! A cluster read costs bytes beyond the object's own; what it brings is that neighbours are asked for while they are still
-//! in memory, each of which saves a read. Both are counted. A read from disk costs as much as [`READ_WORTH_BYTES`] read in
-//! sequence: so clusters are read while the reads saved, times that, are at least the bytes beyond. While they are not, one
-//! eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a change is noticed; where they brought less, one in
-//! as many more, up to [`PROBE_EVERY_MAX`]. The account is halved now and then, so what happened lately counts most. Neighbours that no hint ties to the object are judged apart: they cost
-//! no bytes once a cluster is read, but room in memory, so more of them have to be wanted.
+//! A cluster read costs bytes beyond the object's own; what it brings is that neighbours are requested while they are
+//! still in memory, each of which saves a read. Both are counted. A read from disk costs as much as
+//! [`READ_WORTH_BYTES`] read in sequence: so clusters are read while the reads saved, times that, are at least the
+//! bytes beyond. While they are not, one eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a
+//! change is noticed; where they brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved
+//! now and then, so what happened lately counts most. Neighbours that no hint ties to the object are judged apart: they
+//! cost no bytes once a cluster is read, but room in memory, so more of them have to be wanted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,19 +18,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::entry::Neighbour;
 
-/// What a random read is worth in bytes read in sequence: about 10 ms at 20 MB/s on a disk of 1999, 100 us at 1.3 GB/s on
-/// flash. On a disk of today it is ten times that, so there clusters are read too seldom rather than too often.
+/// What a random read is worth in bytes read in sequence: about 10 ms at 20 MB/s on a disk of 1999, 100 us at 1.3 GB/s
+/// on flash. On a disk of today it is ten times that, so there clusters are read too seldom rather than too often.
 const READ_WORTH_BYTES: u64 = 128 << 10;
 /// One read in so many takes what almost pays.
 const PROBE_EVERY: u64 = 16;
 /// One read in so many takes what brings nothing: a cluster of 64 KiB is then half a kilobyte a read.
 const PROBE_EVERY_MAX: u64 = 128;
-/// Reads, and neighbours, until the account is believed, and after which it is halved; fewer where reads only probe, which are
-/// rare.
+/// Reads, and neighbours, until the account is believed, and after which it is halved; fewer where reads only probe,
+/// which are rare.
 const ACCOUNT_MIN: u64 = 64;
 const ACCOUNT_MAX: u64 = 1024;
 const PROBES_MAX: u64 = 128;
-/// Of so many untied neighbours taken into memory one has to be asked for.
+/// Of so many untied neighbours taken into memory one has to be requested.
 const UNTIED_PER_HIT_MAX: u64 = 8;
 
 /// What a read from disk takes.
@@ -70,7 +72,7 @@ impl std::str::FromStr for ClusterRead {
 struct Account {
     /// Cluster reads, or neighbours taken.
     count: AtomicU64,
-    /// Neighbours of them that were asked for.
+    /// Neighbours of them that were requested.
     hits: AtomicU64,
     /// Bytes read beyond the objects'.
     bytes: AtomicU64,
@@ -166,7 +168,7 @@ impl Clusters {
         }
     }
 
-    /// Notes that a neighbour was asked for while it was in memory.
+    /// Notes that a neighbour was requested while it was in memory.
     pub fn note_hit(&self, neighbour: Neighbour) {
         self.reads.hits.fetch_add(1, Ordering::Relaxed);
         if neighbour == Neighbour::Untied {

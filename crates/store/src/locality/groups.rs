@@ -1,11 +1,11 @@
 //! Where groups lie: the extents of what was packed together, so that a read takes a group and nothing beside it.
 //!
-//! Owns: for each segment that was written since the store was opened, the extents of its groups, and a bound on all of them. It is
-//! advice: an extent that is wrong costs bytes. For a segment that was written before, or beyond the bound, nothing is known, and
-//! the aligned window around a record is its cluster.
+//! Owns: for each segment that was written since the store was opened, the extents of its groups, and a bound on all of
+//! them. It is advice: an extent that is wrong costs bytes. For a segment that was written before, or beyond the bound,
+//! nothing is known, and the aligned window around a record is its cluster.
 //!
-//! *Cost*: 8 bytes a group of two records or more, and at most 1/64 of the memory budget; a short lock of one segment for a
-//! lookup, which only reads from disk make.
+//! *Cost*: 8 bytes a group of two records or more, and at most 1/64 of the memory budget; a short lock of one segment
+//! for a lookup, which only reads from disk make.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,8 +64,8 @@ impl Groups {
         self.count.load(Ordering::Relaxed) * GROUP_BYTES
     }
 
-    /// Notes the groups of an append, in the order in which they lie, behind those that were noted before. `begins` says that
-    /// it is the segment's first.
+    /// Notes the groups of an append, in the order in which they lie, behind those that were noted before. `begins`
+    /// says that it is the segment's first.
     pub fn add(&self, segment: u64, epoch: u64, begins: bool, extents: &[Range<u64>]) {
         let Some(mut segment) = self.segment(segment) else { return };
         if begins {

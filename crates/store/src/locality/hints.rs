@@ -1,8 +1,8 @@
 //! Hints of locality: which objects will be wanted together.
 //!
 //! Owns: a table of pending hints, each "this one belongs to that one", until they are overwritten by others. A hint is
-//! used when what it names is packed (`arrange`), and when it is read apart from its page (`regroup`); it is advice, so one
-//! that is lost or wrong costs locality and nothing else.
+//! used when what it names is packed (`arrange`), and when it is read apart from its page (`regroup`); it is advice, so
+//! one that is lost or wrong costs locality and nothing else.
 //!
 //! The table has a fixed number of slots, one word each, found by the hash of the object that belongs to the other; a
 //! newer hint overwrites what stands there. So it takes no lock, allocates nothing, and is as large as it was made.

@@ -1,7 +1,7 @@
 //! One object, or one fragment of one, in memory.
 //!
-//! Owns: the immutable content of an entry, and where it lies on disk once it was written. Everything that holds bytes of
-//! an object holds an `Arc` of its entry, so bytes never change and never move.
+//! Owns: the immutable content of an entry, and where it lies on disk once it was written. Everything that holds bytes
+//! of an object holds an `Arc` of its entry, so bytes never change and never move.
 
 use std::any::Any;
 use std::sync::OnceLock;
@@ -53,7 +53,7 @@ impl EntryKind {
     }
 }
 
-/// How an entry came into memory that was not asked for: with a record beside which it lies.
+/// How an entry came into memory that was not requested: with a record beside which it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbour {
     /// Both were packed as belonging together.
@@ -79,9 +79,9 @@ pub struct Entry {
     /// The number that it shares with the records it was packed with, as read from disk; 0 for none.
     pub cluster: u16,
     location: AtomicU64,
-    /// How it came with another record's read, until it is asked for: the code of a [`Neighbour`], or 0.
+    /// How it came with another record's read, until it is requested: the code of a [`Neighbour`], or 0.
     neighbour: AtomicU8,
-    /// Whether it was asked for since it was written.
+    /// Whether it was requested since it was written.
     asked_for: AtomicBool,
     /// Whether it is in memory alone: one of the values below.
     alone: AtomicU8,
@@ -136,7 +136,8 @@ impl Entry {
         self.alone.load(Ordering::Acquire) != NOT_ALONE
     }
 
-    /// Whether it is in memory alone; true once, for whoever sees to it that it is written. *Cost*: one load where it is not.
+    /// Whether it is in memory alone; true once, for the caller that sees to it that it is written. *Cost*: one load
+    /// where it is not.
     pub fn take_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed) == ALONE
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -162,7 +163,7 @@ impl Entry {
     /// What it takes in memory, in bytes.
     pub fn weight(&self) -> u64 {
         let bytes = self.key.len() + self.metadata.len() + self.body.len();
-        // Metadata is kept a second time, decoded, by whoever serves it.
+        // Metadata is kept a second time, decoded, by the server.
         (bytes + self.metadata.len() * 2) as u64 + self.tags.memory_bytes() + ENTRY_BYTES
     }
 
@@ -179,12 +180,12 @@ impl Entry {
         self.location.store(location.pack(), Ordering::Release);
     }
 
-    /// Notes that it was asked for; whether that is news since it was written. *Cost*: one load where it is none.
+    /// Notes that it was requested; whether that is news since it was written. *Cost*: one load where it is none.
     pub fn ask(&self) -> bool {
         !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether it was asked for since it was written.
+    /// Whether it was requested since it was written.
     pub fn was_asked_for(&self) -> bool {
         self.asked_for.load(Ordering::Relaxed)
     }
@@ -194,7 +195,7 @@ impl Entry {
         self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
     }
 
-    /// Whether it came with another record's read and was not asked for since.
+    /// Whether it came with another record's read and was not requested since.
     pub fn is_neighbour(&self) -> bool {
         self.neighbour.load(Ordering::Relaxed) != 0
     }

@@ -1,4 +1,4 @@
-//! Places of a hot list: where that lies which is in memory, and how often it was asked for.
+//! Places of a hot list: where that lies which is in memory, and how often it was requested.
 
 use std::cmp::Reverse;
 
@@ -8,12 +8,12 @@ use crate::format::Location;
 const REFERENCES_SHIFT: u32 = 42;
 const REFERENCES_LOG_MAX: u32 = 15;
 
-/// A place and how often what lies there was asked for, to the power of two below, in eight bytes.
+/// A place and how often what lies there was requested, to the power of two below, in eight bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotPlace(u64);
 
 impl HotPlace {
-    /// What lies at `location`, asked for so often.
+    /// What lies at `location`, requested so often.
     pub fn new(location: Location, references: u32) -> HotPlace {
         let log = references.max(1).ilog2().min(REFERENCES_LOG_MAX);
         HotPlace(location.pack() | u64::from(log) << REFERENCES_SHIFT)
@@ -34,12 +34,12 @@ impl HotPlace {
         Location::unpack(self.0)
     }
 
-    /// How often it was asked for, at least.
+    /// How often it was requested, at least.
     pub fn references(self) -> u32 {
         1 << (self.0 >> REFERENCES_SHIFT & u64::from(REFERENCES_LOG_MAX))
     }
 
-    /// Sorts by it: what was asked for most often comes first.
+    /// Sorts by it: what was requested most often comes first.
     pub fn hottest_first(&self) -> Reverse<u32> {
         Reverse(self.references())
     }

@@ -1,8 +1,8 @@
 //! Keys of objects and their hashes.
 //!
-//! Owns: the bounds of a key and how it is hashed. A key has a primary part (what is asked for) and a variant part (which
-//! of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is always
-//! decided on the whole key.
+//! Owns: the bounds of a key and how it is hashed. A key has a primary part (what is requested) and a variant part
+//! (which of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is
+//! always decided on the whole key.
 
 use std::hash::Hasher;
 
@@ -17,7 +17,7 @@ pub const VARIANT_BYTES_MAX: usize = 8192;
 /// A borrowed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyRef<'a> {
-    /// What is asked for.
+    /// What is requested.
     pub primary: &'a [u8],
     /// Which of its representations; empty where there is one.
     pub variant: &'a [u8],
@@ -34,7 +34,7 @@ impl<'a> KeyRef<'a> {
         self.primary.len() <= PRIMARY_BYTES_MAX && self.variant.len() <= VARIANT_BYTES_MAX
     }
 
-    /// Copies the key into memory of its own.
+    /// Copies the key into its own memory.
     pub fn to_owned(self) -> Key {
         let mut bytes = Vec::with_capacity(self.primary.len() + self.variant.len());
         bytes.extend_from_slice(self.primary);

@@ -1,8 +1,8 @@
 //! Tags: names under which many objects are purged at once.
 //!
-//! Owns: their bounds and hashes, and the account of what they take in memory. A tag is kept as 64 bits of a seeded hash: two
-//! that share one are purged together, which costs a miss and never a wrong answer. Leaves to others: which tags have been
-//! purged (`purges`), and where they stand on disk (`format`).
+//! Owns: their bounds and hashes, and the account of what they take in memory. A tag is kept as 64 bits of a seeded
+//! hash: two that share one are purged together, which costs a miss and never a wrong answer. Leaves to others: which
+//! tags have been purged (`purges`), and where they stand on disk (`format`).
 //!
 //! *Cost*: 8 bytes a tag on disk; in memory as much and [`HELD_BYTES`] an object that has any; nothing in the index.
 

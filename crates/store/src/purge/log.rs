@@ -1,8 +1,8 @@
 //! The purge log on disk: two copies, two halves each, blocks never rewritten.
 //!
 //! Owns: writing purge records so that they are durable when a purge returns, and finding them again. The layout is in
-//! `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on disk only if block
-//! n is durable: a hole in the log is damage, never an unfinished commit.
+//! `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on disk only if
+//! block n is durable: a hole in the log is damage, never an unfinished commit.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG}
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
-/// No log gets as far: that is more than a cycle a microsecond for ten thousand years. A block that says more is not ours,
-/// and a cycle after it could not be told from damage.
+/// No log gets as far: that is more than a cycle a microsecond for ten thousand years. A block that says more is not
+/// ours, and a cycle after it could not be told from damage.
 const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 
-/// How far a span has come with the purges of its store, which are numbered and go to every span in the same order. All zero
-/// in a store of one span.
+/// How far a span has come with the purges of its store, which are numbered and go to every span in the same order. All
+/// zero in a store of one span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PurgeOrder {
     /// The number of the last purge that is in the log.
@@ -139,8 +139,8 @@ impl PurgeLog {
     ///
     /// *Errors*: those of the device; corrupt where the cycles are used up, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
-        // A record is retired only when what overwrote its segments was flushed (`Writer::open_next_segment`), so what is
-        // missing here is needed by nothing that a crash could bring back.
+        // A record is retired only when what overwrote its segments was flushed (`Writer::open_next_segment`), so what
+        // is missing here is needed by nothing that a crash could bring back.
         let records = table.records();
         self.end = LogEnd { cycle: checked(self.next_cycle())?, blocks: 0 };
         self.cycle_seen = self.end.cycle;
@@ -157,8 +157,8 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// The cycle after this one: in the other half, and above all whose blocks may still stand there, so that none of them is
-    /// mistaken for one of its own.
+    /// The cycle after this one: in the other half, and above all whose blocks may still stand there, so that none of
+    /// them is mistaken for its own.
     fn next_cycle(&self) -> u64 {
         let next = self.end.cycle.max(self.cycle_seen) + 1;
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }

@@ -1,16 +1,17 @@
 //! Which objects have been purged: the rules in memory, asked at every hit.
 //!
-//! Owns: the table of live purge records and the question "is an object of this generation gone?". Leaves to others: the
-//! log on disk (`purge_log`). A rule holds from the moment it is added, and is dropped when nothing it could apply to can
-//! exist any more.
+//! Owns: the table of live purge records and the question "is an object of this generation gone?". Leaves to others:
+//! the log on disk (`purge_log`). A rule holds from the moment it is added, and is dropped when nothing it could apply
+//! to can exist any more.
 //!
-//! A hit costs four atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there, three more
-//! that of purges of everything, by prefix and by tag, and only an object below one of them looks into the exact table. What is
-//! older than the latest purge by prefix pays for a hash of its key's beginning for each length of prefix that is live; what
-//! is older than the latest by tag, for a look for each of its tags.
+//! A hit costs four atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there,
+//! three more that of purges of everything, by prefix and by tag, and only an object below one of them looks into the
+//! exact table. What is older than the latest purge by prefix pays for a hash of its key's beginning for each length of
+//! prefix that is live; what is older than the latest by tag, for a look for each of its tags.
 //!
 //! What kills a version by its key kills all that it replaced. A purge by tag need not: they may have other tags.
-//! So [`Verdict`] tells the two apart, and whoever meets a version that died by its tags must find nothing older in its place.
+//! So [`Verdict`] tells the two apart, and a reader that meets a version that died by its tags must find nothing older
+//! in its place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,8 +101,8 @@ impl PurgeTable {
         }
     }
 
-    /// What purges have made of an object whose fill began at `generation` and which has these tags. `name` is the primary
-    /// part of its key, of which `primary` is the hash.
+    /// What purges have made of an object whose fill began at `generation` and which has these tags. `name` is the
+    /// primary part of its key, of which `primary` is the hash.
     pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
         if self.is_purged_by_key(primary, generation, name) {
             return Verdict::Key;
@@ -124,8 +125,8 @@ impl PurgeTable {
         generation <= self.tags_below.load(Ordering::Acquire)
     }
 
-    /// Whether a purge of everything kills it. That takes rules out whose place it takes: so whoever does not find a rule asks
-    /// this under the same lock.
+    /// Whether a purge of everything kills it. That takes rules out whose place it takes: so a caller that does not
+    /// find a rule asks this under the same lock.
     fn is_below_all(&self, generation: u64) -> bool {
         generation <= self.all_below.load(Ordering::Acquire)
     }
@@ -162,8 +163,8 @@ impl PurgeTable {
         rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
     }
 
-    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. One that purges everything
-    /// has room always, as it takes the place of all others.
+    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. One that purges
+    /// everything has room always, as it takes the place of all others.
     pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
         let mut rules = self.write();
         let (count, hash) = (rules.len() as u64, record.primary_hash.get());
@@ -316,7 +317,7 @@ pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
     record(RULE_TAG, tag.0.into(), generation, position)
 }
 
-/// The record of a purge of everything up to `generation`: asked for, or what is right when records were lost.
+/// The record of a purge of everything up to `generation`: requested, or what is right when records were lost.
 pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
     record(RULE_ALL, 0, generation, position)
 }

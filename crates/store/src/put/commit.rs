@@ -1,8 +1,9 @@
 //! Committing an entry: the order of things between memory, index and purges. The way out is `lookup`.
 //!
-//! Owns: what happens under the lock that orders sequences when an object is put: it is compared with purges and with newer
-//! versions, gets its sequence, and replaces what memory has. An object that is not admitted stays in memory alone: it is
-//! the policy's like any other, and gone whenever it is evicted. Leaves to others: which objects are admitted (`intake`).
+//! Owns: what happens under the lock that orders sequences when an object is put: it is compared with purges and with
+//! newer versions, gets its sequence, and replaces what memory has. An object that is not admitted stays in memory
+//! alone: it is the policy's like any other, and gone whenever it is evicted. Leaves to others: which objects are
+//! admitted (`intake`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -47,8 +48,8 @@ enum Kept {
 }
 
 impl Puts {
-    /// Gives an entry its sequence, makes it visible and queues it for writing; or, where it is a whole object that is not
-    /// admitted, keeps it in memory alone.
+    /// Gives an entry its sequence, makes it visible and queues it for writing; or, where it is a whole object that is
+    /// not admitted, keeps it in memory alone.
     ///
     /// What is to be written takes the room that is `reserved` for it, or else what there is.
     pub fn commit(
@@ -149,7 +150,8 @@ impl Puts {
         Ok(kept)
     }
 
-    /// Lets an object go by that is neither written nor kept; returns its sequence. What it replaces, in memory alone, is gone.
+    /// Lets an object go by that is neither written nor kept; returns its sequence. What it replaces, in memory alone,
+    /// is gone.
     ///
     /// Where something is on the disk by now, that came while this was fetched and stays.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {
@@ -232,7 +234,8 @@ mod tests {
         assert_eq!(put("after").await, 2);
     }
 
-    /// Commits `put` in a thread while this one has the memory tier's lock; then the queue must be free, and the object found.
+    /// Commits `put` in a thread while this one has the memory tier's lock; then the queue must be free, and the object
+    /// found.
     fn commits_without_the_tier(admission: AdmissionOptions) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async {

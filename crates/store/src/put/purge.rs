@@ -1,8 +1,9 @@
 //! Committing a purge: its place in the order of sequences.
 //!
-//! Owns: the generation of a purge, whether it needs a rule at all, and that the rule holds in memory before it is on disk.
-//! It is decided under the lock of the queue: what was committed before is among the names, and what is committed later is
-//! compared with its rule. Leaves to others: the calls (`purging`), the rules (`purges`), and making them durable (`writer`).
+//! Owns: the generation of a purge, whether it needs a rule at all, and that the rule holds in memory before it is on
+//! disk. It is decided under the lock of the queue: what was committed before is among the names, and what is committed
+//! later is compared with its rule. Leaves to others: the calls (`purging`), the rules (`purges`), and making them
+//! durable (`writer`).
 
 use crate::disk::span::Span;
 use crate::format::PurgeRecord;
@@ -33,7 +34,8 @@ pub(crate) enum Begun {
 }
 
 impl Puts {
-    /// Draws the generation of a purge and adds its rule, if there is room for it, and unless it needs none and may be left out.
+    /// Draws the generation of a purge and adds its rule, if there is room for it, and unless it needs none and may be
+    /// left out.
     pub fn begin_purge(&self, target: Target, may_leave_out: bool) -> Begun {
         self.intake.queue.ordered(|waiting_bytes| {
             let generation = self.state.draw();
@@ -70,8 +72,8 @@ impl Puts {
     }
 }
 
-/// The last segment epoch into which anything that waits, `waiting_bytes`, may be written, but for what is being packed:
-/// the newest segment that can hold an object that is purged now.
+/// The last segment epoch into which anything that waits, `waiting_bytes`, may be written, but for what is being
+/// packed: the newest segment that can hold an object that is purged now.
 ///
 /// Appends leave less than half of a segment empty, so what waits takes at most twice its bytes.
 fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {

@@ -1,12 +1,14 @@
 //! The index after a restart: shard by shard out of the checkpoint, those first that somebody waits for.
 //!
-//! Owns: bringing them. A shard is there when its slots were read and checked and what the log has for it was replayed; from
-//! then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how far the log
-//! goes, which is settled before anything is served (`roll_forward`), who waits (`presence`), and the shards themselves.
+//! Owns: bringing them. A shard is there when its slots were read and checked and what the log has for it was replayed;
+//! from then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how
+//! far the log goes, which is settled before anything is served (`roll_forward`), who waits (`presence`), and the
+//! shards themselves.
 //!
 //! # Invariants
-//! 1. The writer brings the shards before it writes anything. So what the disk holds is what recovery found, and where a chunk
-//!    turns out to be damaged the shards that are missing are made again: from the other checkpoint, or from all segments.
+//! 1. The writer brings the shards before it writes anything. So what the disk holds is what recovery found, and where
+//!    a chunk turns out to be damaged the shards that are missing are made again: from the other checkpoint, or from
+//!    all segments.
 //! 2. Whatever happens, waiting ends: where the writer is gone, what is missing stays empty.
 
 use std::sync::Arc;
@@ -70,7 +72,8 @@ impl Loading {
         self.arriving = is_spawned.then_some(receiver);
     }
 
-    /// Loads the slots of one shard, without what was replayed; false where they, or others that came first, are damaged.
+    /// Loads the slots of one shard, without what was replayed; false where they, or others that came first, are
+    /// damaged.
     pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
         self.wanted.fetch_or(bit(shard), Ordering::AcqRel);
         while self.loaded & bit(shard) == 0 {
@@ -195,8 +198,8 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Does all of it, those shards first that are waited for; `arrived` is told of each and says whether to go on. Returns the
-    /// shards that are not there as one is damaged, or nobody wants to go on; one bit each.
+    /// Does all of it, those shards first that are waited for; `arrived` is told of each and says whether to go on.
+    /// Returns the shards that are not there as one is damaged, or nobody wants to go on; one bit each.
     pub async fn bring(
         &mut self,
         device: &SharedDevice,

@@ -7,13 +7,13 @@ use crate::background::Background;
 /// How the index is read when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IndexLoading {
-    /// By its size: a small one whole, before anything is served; a larger one shard by shard while gets are answered, and a
-    /// large one on a thread of its own.
+    /// By its size: a small one whole, before anything is served; a larger one shard by shard while gets are answered,
+    /// and a large one on its own thread.
     #[default]
     BySize,
     /// Shard by shard, whatever its size.
     Shards,
-    /// Shard by shard on a thread of its own, whatever its size.
+    /// Shard by shard on its own thread, whatever its size.
     Apart,
 }
 

@@ -1,11 +1,11 @@
 //! What the log says happened to the index since a checkpoint, sorted by the shards that it happened to.
 //!
-//! Owns: the order of things within a shard: records in the order of the log, then what damage took. Leaves to others: which
-//! records the log has (`recovery`), and when a shard is there to be changed (`loading`).
+//! Owns: the order of things within a shard: records in the order of the log, then what damage took. Leaves to others:
+//! which records the log has (`recovery`), and when a shard is there to be changed (`loading`).
 //!
-//! *Cost*: 32 bytes a record until its shard is settled, then as much for each key; shard by shard, so that what is changed
-//! stays in the processor's cache, and in the order of the shard. No table of hashes is made for that: filling new memory
-//! costs more than sorting what is there.
+//! *Cost*: 32 bytes a record until its shard is settled, then as much for each key; shard by shard, so that what is
+//! changed stays in the processor's cache, and in the order of the shard. No table of hashes is made for that: filling
+//! new memory costs more than sorting what is there.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -88,7 +88,8 @@ impl Replay {
         self.shards[shard_of(hash)].lost.push((hash, sequence));
     }
 
-    /// Forgets versions that are not whole and came after a sequence: a crash took them, and what they replaced was believed since.
+    /// Forgets versions that are not whole and came after a sequence: a crash took them, and what they replaced was
+    /// believed since.
     pub fn forget_lost_after(&mut self, sequence: u64) {
         self.shards.iter_mut().for_each(|shard| shard.lost.retain(|&(_, lost)| lost <= sequence));
     }

@@ -69,7 +69,8 @@ impl Log {
 }
 
 impl RollForward<'_> {
-    /// Finds what is to be replayed after a checkpoint; false where that cannot be, or the checkpoint is seen to be damaged.
+    /// Finds what is to be replayed after a checkpoint; false where that cannot be, or the checkpoint is seen to be
+    /// damaged.
     pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
         if !header.fits(&self.index) {
             return false;
@@ -77,8 +78,8 @@ impl RollForward<'_> {
         if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
             return false;
         }
-        // How far has the log gone on? Entries in segments opened since are of a former cycle. Where a cycle or more was
-        // written since, the log cannot be followed from here: everything is scanned.
+        // How far has the log gone on? Entries in segments opened since are of a former cycle. Where a cycle or more
+        // was written since, the log cannot be followed from here: everything is scanned.
         let first = header.position.epoch;
         let mut end = first;
         loop {

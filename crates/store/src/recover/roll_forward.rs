@@ -1,7 +1,7 @@
 //! Rolling forward: from a checkpoint, or from nothing, to an index that knows all that was written.
 //!
-//! Owns: what follows from each record of the log. The log is read by `replay_log` from a checkpoint on, and by `full_scan`
-//! where there is none.
+//! Owns: what follows from each record of the log. The log is read by `replay_log` from a checkpoint on, and by
+//! `full_scan` where there is none.
 
 use nectary_block::SharedDevice;
 
@@ -52,8 +52,8 @@ impl<'a> RollForward<'a> {
         }
     }
 
-    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; gives the checkpoint
-    /// and the highest number of any. A small index is loaded, a larger one is left to be loaded.
+    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; gives the
+    /// checkpoint and the highest number of any. A small index is loaded, a larger one is left to be loaded.
     pub async fn newest(
         device: &'a SharedDevice,
         layout: &'a Layout,
@@ -98,8 +98,8 @@ impl<'a> RollForward<'a> {
         SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
     }
 
-    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. Gives back the memory that it
-    /// took; `None` where it takes more of the checkpoint to know, and that is damaged.
+    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. Gives back the
+    /// memory that it took; `None` where it takes more of the checkpoint to know, and that is damaged.
     pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
         let last_sequence = self.scanned.last_sequence;
         let mut ahead = if ahead.holds_after(last_sequence) {
@@ -110,8 +110,8 @@ impl<'a> RollForward<'a> {
             Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
         };
         let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
-        // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have replaced
-        // what is found beside it, so none of it is believed.
+        // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have
+        // replaced what is found beside it, so none of it is believed.
         if is_next && scanned.damaged {
             found.clear();
         }
@@ -136,8 +136,8 @@ impl<'a> RollForward<'a> {
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
-        // What a crash cut off was settled by the open that came after it: what that recovered stands. A hole right before what
-        // is found first of that open is its own: it writes where the log ends.
+        // What a crash cut off was settled by the open that came after it: what that recovered stands. A hole right
+        // before what is found first of that open is its own: it writes where the log ends.
         for first in &scanned.opens {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));

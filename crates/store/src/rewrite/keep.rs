@@ -3,8 +3,8 @@
 //! Owns: which entries that are, and the bound on all that is rewritten from memory. Leaves to others: rewriting
 //! (`rewriting`), and objects that would have to be read for it (`reinsert`).
 //!
-//! It happens when a segment is opened, for the one that is overwritten next. It needs no read. It looks at every entry in
-//! memory: where there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
+//! It happens when a segment is opened, for the one that is overwritten next. It needs no read. It looks at every entry
+//! in memory: where there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,8 +41,8 @@ impl Rewriting {
         }
     }
 
-    /// Queues an entry to be rewritten, as long as all that is rewritten from memory stays inside its share of the bytes that
-    /// were put and admitted; returns its sequence.
+    /// Queues an entry to be rewritten, as long as all that is rewritten from memory stays inside its share of the
+    /// bytes that were put and admitted; returns its sequence.
     pub fn rewrite_from_memory(
         &self,
         entry: &Arc<Entry>,

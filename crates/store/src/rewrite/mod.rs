@@ -1,15 +1,16 @@
 //! Rewriting: an object that is on disk is queued to be written once more, at another place.
 //!
-//! Owns: the one step by which that happens, whoever wants it, and what the three who do share. `regroup` lays together what
-//! is wanted together, `keep` rewrites what is in memory before its segment is reclaimed, `reinsert` does the same for what
-//! has to be read for it. Leaves to others: writing it, and what the index gets (`publish`).
+//! Owns: the one step by which that happens and what the three who do share. `regroup` lays together what
+//! is wanted together, `keep` rewrites what is in memory before its segment is reclaimed, `reinsert` does the same for
+//! what has to be read for it. Leaves to others: writing it, and what the index gets (`publish`).
 //!
 //! # Invariants
-//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and the
-//!    old generation goes with the record, so a purge that comes later kills it like any other.
-//! 2. Nothing replaced comes back: under the same lock, the old place must be the only one that the index has for the hash,
-//!    and memory must not hold another version. A put that comes later has a higher sequence.
-//! 3. The old place is not overwritten yet when its record is queued: so a place never stands for what came there since.
+//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and
+//!    the old generation goes with the record, so a purge that comes later kills it like any other.
+//! 2. Nothing replaced comes back: under the same lock, the old place must be the only one that the index has for the
+//!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
+//! 3. The old place is not overwritten yet when its record is queued: so a place never stands for what came there
+//!    since.
 //! 4. Puts go first: while more waits to be written than half of what the queue takes, nothing is rewritten.
 
 pub mod keep;

@@ -3,8 +3,8 @@
 //! Owns: which reads belong to the view of a page, and when its group is rewritten. Leaves to others: rewriting
 //! (`rewriting`), its bound (`keep`), and laying records down side by side (`arrange`).
 //!
-//! A page's group is what hints tied to it when it was written. What another page embedded before lies with that one, and
-//! what an append cut off lies in the next: each costs a read of its own whenever the page is viewed. Such an object is
+//! A page's group is what hints tied to it when it was written. What another page embedded before lies with that one,
+//! and what an append cut off lies in the next: each costs its own read whenever the page is viewed. Such an object is
 //! *misplaced*. At the first of a view the page and what its group brought are queued to be rewritten, tied to each
 //! other; the others follow for as long as the page waits. The next view takes one read.
 //!

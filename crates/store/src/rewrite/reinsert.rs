@@ -1,19 +1,19 @@
 //! Re-insertion: what has proved itself is rewritten before its segment is overwritten.
 //!
 //! # What happens
-//! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does: their
-//! tables are read, and of the whole objects in them that were requested since they were written (`referenced`) the
-//! smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents, the next
-//! while the one before is looked at, and all are queued like puts, in the order in which they lie, under their old
-//! generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest segment is
-//! read while the one before is consumed. Where the ring overtakes it all the same, it leaves out what is gone: it is
-//! dropped as if there were no re-insertion, and nothing ever waits for it.
+//! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does:
+//! their tables are read, and of the whole objects in them that were requested since they were written (`referenced`)
+//! the smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents,
+//! the next while the one before is looked at, and all are queued like puts, in the order in which they lie, under
+//! their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest
+//! segment is read while the one before is consumed. Where the ring overtakes it all the same, it leaves out what is
+//! gone: it is dropped as if there were no re-insertion, and nothing ever waits for it.
 //!
 //! # Invariants
-//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and the
-//!    old generation goes with the record, so a purge that comes later kills it like any other.
-//! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for the
-//!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
+//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and
+//!    the old generation goes with the record, so a purge that comes later kills it like any other.
+//! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for
+//!    the hash, and memory must not hold another version. A put that comes later has a higher sequence.
 //! 3. What was read is of the epoch that is harvested, as every record says of itself, and that epoch is not
 //!    overwritten yet when a record of it is queued: so a place never stands for what came there since.
 //! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
@@ -124,7 +124,7 @@ async fn harvest_segment(rewriting: &Rewriting, old: u64) {
     }
 }
 
-/// An object that was asked for since it was written.
+/// An object that was requested since it was written.
 #[derive(Debug, Clone)]
 struct Proved {
     hash: KeyHash,
@@ -149,7 +149,8 @@ fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool 
     rewriting.state.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
 }
 
-/// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they lie.
+/// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they
+/// lie.
 fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
     found.sort_unstable_by_key(|object| (object.bytes, object.from.granule));
     let mut bytes = 0;

@@ -1,6 +1,7 @@
 //! The views of pages that are under way.
 //!
-//! Owns: which they are, at most so many, and what is known of each. Leaves to others: what follows from it (`regroup`).
+//! Owns: which they are, at most so many, and what is known of each. Leaves to others: what follows from it
+//! (`regroup`).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;

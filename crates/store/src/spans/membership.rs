@@ -1,19 +1,22 @@
 //! What spans remember of who was there, and what a span may be believed that was away.
 //!
-//! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not believed,
-//! in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`, `writer`).
+//! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not
+//! believed, in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`,
+//! `writer`).
 //!
-//! A change is committed once all whom it names have it; each names the last one before it that was. One that a crash ended was not
-//! committed where somebody whom it names has not come as far; then nothing was done under it, and the next change names the same one before.
-//! Each open makes two changes before it serves. So a span that knows neither was put back as it was before an earlier open, and what it holds
-//! may have been purged or replaced since. One that was put back as it was since this open is told by its purges (`open`).
+//! A change is committed once all whom it names have it; each names the last one before it that was. One that a crash
+//! ended was not committed where somebody whom it names has not come as far; then nothing was done under it, and the
+//! next change names the same one before. Each open makes two changes before it serves. So a span that knows neither
+//! was put back as it was before an earlier open, and what it holds may have been purged or replaced since. One that
+//! was put back as it was since this open is told by its purges (`open`).
 
 use crate::recover::Membership;
 
-/// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be known.
+/// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be
+/// known.
 ///
-/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be an older copy. Who
-/// is not seen may have gone on alone.
+/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be
+/// an older copy. Who is not seen may have gone on alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -41,8 +44,8 @@ pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) ->
     if have_it { (latest.number, latest.id) } else { (latest.before_number, latest.before) }
 }
 
-/// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was committed, and
-/// does not know of it. (It may also have been away then; it is not believed in either case.)
+/// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was
+/// committed, and does not know of it. (It may also have been away then; it is not believed in either case.)
 fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }

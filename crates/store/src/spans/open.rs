@@ -1,8 +1,8 @@
 //! Opening and making a store of several spans.
 //!
-//! Owns: what is on each device, which number it has, and whether it is believed. Promises: nothing that may be behind is
-//! served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean (`membership`), and
-//! serving (`mod`).
+//! Owns: what is on each device, which number it has, and whether it is believed. Promises: nothing that may be behind
+//! is served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean
+//! (`membership`), and serving (`mod`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -66,16 +66,16 @@ struct Part {
 impl Spans {
     /// Opens the store whose spans are on `devices`, in any order; makes it where all of them are blank.
     ///
-    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one is
-    /// there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are not the
-    /// spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there is
-    /// flushed on every span when this returns.
+    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one
+    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are
+    /// not the spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there
+    /// is flushed on every span when this returns.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins again: what is on
-    /// the others is forgotten, and whatever comes back is of another store.
+    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins again:
+    /// what is on the others is forgotten, and whatever comes back is of another store.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }
@@ -107,8 +107,8 @@ impl Spans {
         }
         let known = match membership::latest(&memberships) {
             Some(known) => known,
-            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other after crashes in a
-            // row: then nothing can be behind, as all begin empty.
+            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other
+            // after crashes in a row: then nothing can be behind, as all begin empty.
             None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
             None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
@@ -129,7 +129,8 @@ impl Spans {
             })
             .collect();
         let order = compare_purges(&mut parts);
-        // Those that are behind first: they have what they missed before another span forgets it in a new cycle of its log.
+        // Those that are behind first: they have what they missed before another span forgets it in a new cycle of its
+        // log.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };
@@ -186,8 +187,8 @@ impl Spans {
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
-        // Two changes: once the first span has the second one, all have the first. So a span that has neither was away, or is a copy of an
-        // earlier open.
+        // Two changes: once the first span has the second one, all have the first. So a span that has neither was away,
+        // or is a copy of an earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)
@@ -323,8 +324,8 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
 
 /// Compares what spans that were there together know of the store's purges; returns how far they have come together.
 ///
-/// One that lacks a purge of which another knows that all had it was put back as it was earlier: it is not believed. One that lacks
-/// others, as the store may have ended before they returned, gets them.
+/// One that lacks a purge of which another knows that all had it was put back as it was earlier: it is not believed.
+/// One that lacks others, as the store may have ended before they returned, gets them.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));

@@ -3,12 +3,12 @@
 //! Owns: these tables side by side, the clock that orders them, and how far puts have come. Leaves to others: how they
 //! change together. The rules that make that correct:
 //! 1. An entry is in the memory map from its commit until it is in the index; so it is found at every moment between.
-//! 2. Replacement in the map, admission and insertion of what was read happen under the memory tier's lock; a version is
-//!    removed from the index before its successor may leave memory. So nothing old is put back into memory.
-//! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made, and
-//!    at every hit.
-//! 4. The newest version of a key decides: where a purge by tag killed it, what it replaced is not found in its place. So it
-//!    stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
+//! 2. Replacement in the map, admission and insertion of what was read happen under the memory tier's lock; a version
+//!    is removed from the index before its successor may leave memory. So nothing old is put back into memory.
+//! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made,
+//!    and at every hit.
+//! 4. The newest version of a key decides: where a purge by tag killed it, what it replaced is not found in its place.
+//!    So it stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
 
 pub mod record;
 
@@ -118,16 +118,16 @@ impl State {
         age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
     }
 
-    /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its hash: it
-    /// hides that, as the purge may be one by tag, or not durable yet.
+    /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its
+    /// hash: it hides that, as the purge may be one by tag, or not durable yet.
     pub fn forget_purged(&self, hash: KeyHash, location: Location) {
         if self.index.leads_only_to(hash, location) {
             self.index.remove(hash, location);
         }
     }
 
-    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index leads to
-    /// something younger, or not there any more: the place may have been found long ago.
+    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index
+    /// leads to something younger, or not there any more: the place may have been found long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);

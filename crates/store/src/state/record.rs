@@ -1,8 +1,8 @@
 //! Reading a record: what stands at a place on disk, and whether it is what was looked for.
 //!
-//! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in the
-//! epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether what was found
-//! may be handed out (`lookup`).
+//! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in
+//! the epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether what was
+//! found may be handed out (`lookup`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,7 +48,8 @@ pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef
     }
 }
 
-/// Decides whether what was read is the record of `hash`; gives the buffer back where the entry has copies of its bytes.
+/// Decides whether what was read is the record of `hash`; gives the buffer back where the entry has copies of its
+/// bytes.
 pub(crate) fn decode(
     state: &State,
     hash: KeyHash,
@@ -113,8 +114,8 @@ pub(crate) fn decode(
     (Found::Entry(Arc::new(entry)), buffer)
 }
 
-/// The entry of a whole object at a location that nobody requested, a copy of the bytes read; `None` where it is damaged, or
-/// purged and `purged_too` is not set.
+/// The entry of a whole object at a location that nobody requested, a copy of the bytes read; `None` where it is
+/// damaged, or purged and `purged_too` is not set.
 pub(crate) fn unasked(
     state: &State,
     bytes: &[u8],
@@ -140,8 +141,8 @@ pub(crate) fn unasked(
     Some(copied(bytes, record, primary_hash, location, generation, tags))
 }
 
-/// The record of a whole object with this hash at `from`, as an entry, where `buffer`, which was read at address `start`,
-/// has it as it was written. Purges are not compared.
+/// The record of a whole object with this hash at `from`, as an entry, where `buffer`, which was read at address
+/// `start`, has it as it was written. Purges are not compared.
 pub(crate) fn whole_in(
     span: &Span,
     buffer: &[u8],

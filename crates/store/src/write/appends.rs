@@ -1,8 +1,8 @@
 //! Appends: from what waits to what is written.
 //!
-//! Owns: when an append is due, how large it is, and how many are in flight. One is as large as its buffers allow: each end of
-//! an append cuts the groups that are under way, and smaller ones, more of them in flight, were slower too where puts come
-//! as fast as they can.
+//! Owns: when an append is due, how large it is, and how many are in flight. One is as large as its buffers allow: each
+//! end of an append cuts the groups that are under way, and smaller ones, more of them in flight, were slower too where
+//! puts come as fast as they can.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -43,10 +43,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Packs one append from the queue and starts writing it; false where nothing waits, or it has to wait for those in flight.
+    /// Packs one append from the queue and starts writing it; false where nothing waits, or it has to wait for those in
+    /// flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
-        // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one takes.
-        // A record that is longer than appends usually are goes alone.
+        // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one
+        // takes. A record that is longer than appends usually are goes alone.
         let left = self.buffers.left();
         let room = self.span.layout.segment_bytes - self.position.offset;
         let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());
@@ -116,7 +117,8 @@ impl Writer {
         self.appended_count += 1;
         Counters::add(&self.span.counters.appends, 1);
         Counters::add(&self.span.counters.append_bytes, bytes);
-        // The ring is told of requests when tasks have nothing to do: the device would wait until the next append is packed.
+        // The ring is told of requests when tasks have nothing to do: the device would wait until the next append is
+        // packed.
         tokio::task::yield_now().await;
     }
 

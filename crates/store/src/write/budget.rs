@@ -1,7 +1,7 @@
 //! How a memory budget is divided.
 //!
-//! Owns: what each use of memory is reserved, in proportion to the budget. Promises: together they stay inside it. Leaves to
-//! others: staying inside their part.
+//! Owns: what each use of memory is reserved, in proportion to the budget. Promises: together they stay inside it.
+//! Leaves to others: staying inside their part.
 //!
 //! | use | reserved |
 //! |---|---|
@@ -11,9 +11,10 @@
 //! | reading to re-insert | where it is on: three extents and two windows of tables, at most a quarter of the budget |
 //! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
 //!
-//! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under way,
-//! and what is cut costs a read each time it is asked for. What waits to be written is part of the objects: it is in memory once, and found there. It may take half of their room.
-//! Fills take theirs from the objects while they hold anything, an eighth of the budget at most.
+//! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under
+//! way, and what is cut costs a read each time it is requested. What waits to be written is part of the objects: it is
+//! in memory once, and found there. It may take half of their room. Fills take theirs from the objects while they hold
+//! anything, an eighth of the budget at most.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;

@@ -20,7 +20,8 @@ const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
-/// … and after so many records, which a restart has to replay, where that writes no more than this share of what was appended.
+/// … and after so many records, which a restart has to replay, where that writes no more than this share of what was
+/// appended.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
 
@@ -30,7 +31,7 @@ pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
 const HOT_SHARE: u64 = 16;
 
 impl Writer {
-    /// Starts a checkpoint where enough was appended since the last, or one was asked for.
+    /// Starts a checkpoint where enough was appended since the last, or one was requested.
     pub(super) async fn checkpoint_if_due(&mut self) {
         if self.state.stopped().is_some() {
             for reply in self.checkpoints_asked.drain(..) {
@@ -67,8 +68,8 @@ impl Writer {
             Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
     }
 
-    /// Waits until a checkpoint has what was found of a log that a crash had cut: what it lacks is looked for in the last two segments
-    /// alone, so before there is another, later recoveries must not need to.
+    /// Waits until a checkpoint has what was found of a log that a crash had cut: what it lacks is looked for in the
+    /// last two segments alone, so before there is another, later recoveries must not need to.
     pub(super) async fn settle_cut(&mut self) {
         while self.is_cut && self.state.stopped().is_none() {
             self.checkpoint_if_due().await;

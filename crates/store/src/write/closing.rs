@@ -13,7 +13,8 @@ use crate::planted::{Bug, planted};
 use crate::recover::{Membership, StateSlot, write_state};
 
 impl Writer {
-    /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that one.
+    /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that
+    /// one.
     pub(super) async fn change_membership(&mut self, change: MembershipChange) {
         // By what this span knows itself: the change by which another came back may have ended before it came here.
         let has_missed = change.membership.number > self.membership.number + 1;

@@ -1,7 +1,7 @@
 //! The writer: the one place from which a span's segments are written.
 //!
-//! Owns: when waiting entries are written, in which segment, what is reclaimed for it, when the index is checkpointed, and
-//! everything else that runs in the background. It lives on a thread of its own with a runtime and a ring of its own, so
+//! Owns: when waiting entries are written, in which segment, what is reclaimed for it, when the index is checkpointed,
+//! and everything else that runs in the background. It lives on its own thread, with its own runtime and ring, so
 //! nothing here delays a hit. It stops when the store is closed or dropped.
 //!
 //! *Circle*: its parts are methods of one [`Writer`], whose fields they share, in a file for each of its duties.
@@ -64,7 +64,7 @@ const GROUPS_BYTES_STEP: u64 = 16 << 10;
 /// … and for purges in steps of so many.
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
-/// What the writer can be asked for.
+/// What the writer can be requested.
 pub(crate) enum Command {
     /// Write what waits now, flush, and say when.
     Sync(oneshot::Sender<Result<(), Error>>),
@@ -184,7 +184,7 @@ pub(crate) struct Writer {
     /// How much the memory tier had taken in then, in bytes.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
-    /// Who asked for a checkpoint since the last was begun, and who waits for that one.
+    /// Who requested a checkpoint since the last was begun, and who waits for that one.
     checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
     checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,

@@ -1,7 +1,7 @@
 //! Learning after an open which names the ring holds.
 //!
-//! Owns: reading the tables of all segments once, one after the other, in the background. Until that has ended every purge of a
-//! key gets a record.
+//! Owns: reading the tables of all segments once, one after the other, in the background. Until that has ended every
+//! purge of a key gets a record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Packing entries into an append.
 //!
-//! Owns: which waiting entries go into the next append, and the bytes of it: the next ones by sequence, listed in that order
-//! and laid down in the order that `arrange` gives. Leaves to others: when and where it is written.
+//! Owns: which waiting entries go into the next append, and the bytes of it: the next ones by sequence, listed in that
+//! order and laid down in the order that `arrange` gives. Leaves to others: when and where it is written.
 
 use std::ops::Range;
 

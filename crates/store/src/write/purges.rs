@@ -1,8 +1,8 @@
 //! Making purges durable.
 //!
 //! Owns: which purges share a block of the log and a flush, and room for more. Promises: appends go on while the log is
-//! written; a purge is answered when its block is durable. Leaves to others: the log (`purge_log`) and the rules in memory
-//! (`purges`).
+//! written; a purge is answered when its block is durable. Leaves to others: the log (`purge_log`) and the rules in
+//! memory (`purges`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,8 @@ impl Writer {
         }
     }
 
-    /// Begins to make the gathered purges durable, one block and one flush for all of them, unless others are being written.
+    /// Begins to make the gathered purges durable, one block and one flush for all of them, unless others are being
+    /// written.
     pub(super) async fn serve_purges(&mut self) -> Result<(), Error> {
         if self.purges_waiting.is_empty() || !self.purging.is_empty() {
             return Ok(());
@@ -62,7 +63,8 @@ impl Writer {
         }
         let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
         let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
-        // The lists of the purges before: mostly it is one purge, and lists for it would be the larger part of what it allocates.
+        // The lists of the purges before: mostly it is one purge, and lists for it would be the larger part of what it
+        // allocates.
         let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
         for ((record, order), reply) in self.purges_waiting.drain(..count) {
             log.advance(order);
@@ -116,8 +118,8 @@ impl Writer {
         self.room_at = Some(Instant::now());
     }
 
-    /// Where purges wait, makes room for them: forgets those that are not needed any more, and else reclaims the oldest segment.
-    /// Appends have their turn before the next one.
+    /// Where purges wait, makes room for them: forgets those that are not needed any more, and else reclaims the oldest
+    /// segment. Appends have their turn before the next one.
     pub(super) async fn make_purge_room(&mut self) -> Result<(), Error> {
         if self.room_at.is_none_or(|at| at > Instant::now()) {
             return Ok(());
@@ -144,7 +146,8 @@ impl Writer {
                 let _ = reply.send(Err(error.clone()));
             }
         } else if self.intake.queue.backlog().1.is_some() {
-            // What waits has to come to lie where rules say that it does: a segment is opened only for what comes later.
+            // What waits has to come to lie where rules say that it does: a segment is opened only for what comes
+            // later.
             if !self.append().await?
                 && let Some(written) = self.in_flight.next().await
             {

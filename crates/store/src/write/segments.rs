@@ -1,6 +1,7 @@
 //! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
 //!
-//! Owns: the order of that, and what is read of that segment before. Leaves to others: what is written into the new segment.
+//! Owns: the order of that, and what is read of that segment before. Leaves to others: what is written into the new
+//! segment.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use crate::names::key::KeyHash;
 use crate::rewrite::reinsert::harvest;
 use crate::state::State;
 
-/// To look through an index of up to so many bytes, and what of it is in memory, costs less than reading the tables of a segment.
+/// To look through an index of up to so many bytes, and what of it is in memory, costs less than reading the tables of
+/// a segment.
 const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
 
 /// Tables that are read ahead take at most this share of the memory budget.

@@ -1,7 +1,7 @@
 //! Flushes, and the syncs that they answer.
 //!
-//! Owns: when the device is flushed for its callers or because of its interval. One flush is under way at a time, beside
-//! appends; what was written since it began is not flushed by it.
+//! Owns: when the device is flushed for its callers or because of its interval. One flush is under way at a time,
+//! beside appends; what was written since it began is not flushed by it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +19,8 @@ pub(super) struct Flushed {
 }
 
 impl Writer {
-    /// Begins the flush for syncs whose entries are all written, unless another is under way: what was written since that
-    /// began is not flushed by it.
+    /// Begins the flush for syncs whose entries are all written, unless another is under way: what was written since
+    /// that began is not flushed by it.
     pub(super) fn serve_syncs(&mut self) {
         if self.state.stopped().is_some() {
             for (_, reply) in self.syncs_waiting.drain(..) {

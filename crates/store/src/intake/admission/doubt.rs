@@ -1,7 +1,8 @@
 //! What may be on the disk though the index does not lead to it.
 //!
-//! An object that is not admitted must not replace anything on the disk: a crash would bring that back. What the index leads to
-//! is known; this file owns the rest, where only something old and intact is behind a key that the index has lost:
+//! An object that is not admitted must not replace anything on the disk: a crash would bring that back. What the index
+//! leads to is known; this file owns the rest, where only something old and intact is behind a key that the index has
+//! lost:
 //!
 //! | why the index does not lead there | what is remembered |
 //! |---|---|
@@ -12,11 +13,12 @@
 //! | parts of the index were made again, as their checkpoint is damaged | likewise |
 //! | its part of the index has not come yet after a restart | `Presence` knows: what is in that part is admitted |
 //!
-//! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all there any more
-//! stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has overwritten whatever was meant.
+//! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all
+//! there any more stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has
+//! overwritten whatever was meant.
 //!
-//! A restart forgets all this, and needs none of it: recovery begins where this open's checkpoint or replay ended, so what the index
-//! lost it does not find again, unless both checkpoints are damaged later too.
+//! A restart forgets all this, and needs none of it: recovery begins where this open's checkpoint or replay ended, so
+//! what the index lost it does not find again, unless both checkpoints are damaged later too.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,8 +55,9 @@ impl Doubt {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Notes that an object is to be queued to be rewritten; while the index still leads to its old place. False where it
-    /// is queued already: the later of two copies would be one that the index does not lead to, and outlive the one that it does.
+    /// Notes that an object is to be queued to be rewritten; while the index still leads to its old place. False where
+    /// it is queued already: the later of two copies would be one that the index does not lead to, and outlive the one
+    /// that it does.
     pub fn move_begins(&self, hash: KeyHash) -> bool {
         lock(&self.moving).insert(hash)
     }
@@ -69,8 +72,8 @@ impl Doubt {
         lock(&self.moving).contains(&hash)
     }
 
-    /// Notes a key with a damaged record while `head` is written, in a ring of `segment_count`; before anything of it is taken out
-    /// of the index.
+    /// Notes a key with a damaged record while `head` is written, in a ring of `segment_count`; before anything of it
+    /// is taken out of the index.
     pub fn is_damaged(&self, hash: KeyHash, head: u64, segment_count: u64) {
         let mut damaged = lock(&self.damaged);
         damaged.retain(|_, until| *until > head);

@@ -1,18 +1,18 @@
 //! Admission: which objects are written to the disk.
 //!
-//! Owns: the decision, and the account of it. `options`: the rules; `sketch`: which keys were asked for before; `rate`: the write
-//! budget; `doubt`: what may be on the disk without the index knowing. Leaves
+//! Owns: the decision, and the account of it. `options`: the rules; `sketch`: which keys were requested before; `rate`:
+//! the write budget; `doubt`: what may be on the disk without the index knowing. Leaves
 //! to others: everything that happens to an object that is admitted.
 //!
 //! # Invariants
-//! 1. What is, or may be, on the disk is replaced on the disk: a version that follows it is admitted whatever the rules say. So
-//!    nothing that was replaced comes back, whatever happens to what is in memory.
-//! 2. What was not admitted has a sequence of its own, in the order of all puts, and is on no disk: after a crash it is a miss, and what it
-//!    replaced (in memory alone, by 1) is too.
-//! 3. An object that was not admitted is looked at again once, when it is asked for while it is in memory: then it was asked for
-//!    before.
-//! 4. What is in memory alone and was purged leaves memory before the purge is forgotten (which is when the ring has overwritten all that
-//!    was on the disk then).
+//! 1. What is, or may be, on the disk is replaced on the disk: a version that follows it is admitted whatever the rules
+//!    say. So nothing that was replaced comes back, whatever happens to what is in memory.
+//! 2. What was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash it is a
+//!    miss, and what it replaced (in memory alone, by 1) is too.
+//! 3. An object that was not admitted is looked at again once, when it is requested while it is in memory: then it was
+//!    requested before.
+//! 4. What is in memory alone and was purged leaves memory before the purge is forgotten (which is when the ring has
+//!    overwritten all that was on the disk then).
 //! 5. Where everything is admitted, which is the default, nothing here costs anything.
 
 mod doubt;
@@ -45,7 +45,7 @@ pub(crate) enum Decision {
     Admitted,
     /// It is written, because something older is or may be on the disk.
     Replaces,
-    /// It is not: its key was not asked for before.
+    /// It is not: its key was not requested before.
     FirstRequest,
     /// It is not: it is too short or too long.
     Size,
@@ -136,7 +136,7 @@ impl Admission {
         self.options.bytes_max.is_some_and(|most| bytes > most)
     }
 
-    /// Decides about something that replaces nothing on the disk; notes that its key was asked for.
+    /// Decides about something that replaces nothing on the disk; notes that its key was requested.
     pub fn judge(&self, hash: KeyHash, bytes: Option<u64>, written_bytes: u64, waiting_bytes: u64) -> Decision {
         if bytes.is_some_and(|bytes| !self.has_size(bytes)) {
             return Decision::Size;

@@ -32,7 +32,7 @@ pub enum AdmitRule {
     /// All of them.
     #[default]
     All,
-    /// Those whose key was asked for before, as far as that is remembered.
+    /// Those whose key was requested before, as far as that is remembered.
     SecondRequest,
 }
 
@@ -97,17 +97,19 @@ impl fmt::Display for WriteBudget {
 
 /// What is admitted to the disk. What is not is served all the same, and may stay in memory.
 ///
-/// The default admits everything. An object that replaces what is, or may be, on the disk is admitted whatever these say.
+/// The default admits everything. An object that replaces what is, or may be, on the disk is admitted whatever these
+/// say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionOptions {
     /// By who asks.
     pub rule: AdmitRule,
-    /// Bodies of fewer bytes are not admitted, but for empty ones, as those may say where others lie. Of a body of unknown length this is asked where it ends as one record.
+    /// Bodies of fewer bytes are not admitted, but for empty ones, as those may say where others lie. Of a body of
+    /// unknown length this is asked where it ends as one record.
     pub bytes_min: u64,
     /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,
-    /// How much may be written to the device: admission gives way where more would be. Of a store of several spans each gets
-    /// the share of its size.
+    /// How much may be written to the device: admission gives way where more would be. Of a store of several spans each
+    /// gets the share of its size.
     pub write_budget: Option<WriteBudget>,
     /// What chance under a write budget is drawn from; by default each store's own.
     pub seed: Option<u64>,
@@ -119,8 +121,8 @@ impl AdmissionOptions {
         *self == AdmissionOptions { seed: self.seed, ..AdmissionOptions::default() }
     }
 
-    /// Checks what can be known without a device. *Errors*: `Invalid` for bounds that nothing meets, and for a budget that
-    /// is too small.
+    /// Checks what can be known without a device. *Errors*: `Invalid` for bounds that nothing meets, and for a budget
+    /// that is too small.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(most) = self.bytes_max
             && most < self.bytes_min.max(1)

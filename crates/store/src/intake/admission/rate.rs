@@ -3,15 +3,16 @@
 //! # Idea
 //! Credit for writing comes in at the budget's rate, and is kept up to what comes in during one *window* (a 24th of the
 //! budget's period, at least a minute). Everything that is written to the device is debited, whatever for: objects with
-//! their headers and padding, re-insertions, checkpoints, purges; and what waits to be written is taken off before anybody is
-//! let in. An object is admitted
+//! their headers and padding, re-insertions, checkpoints, purges; and what waits to be written is taken off before
+//! anybody is let in. An object is admitted
 //! - with the chance `credit / (half of a window's credit)`, at most 1. So nobody notices the budget while half of the
-//!   window's credit is left; below, admission thins out, and where more is offered than may be written the credit stays at the
-//!   level at which the admitted share of the offer is what the budget allows. There are no gaps and no bursts;
+//!   window's credit is left; below, admission thins out, and where more is offered than may be written the credit
+//!   stays at the level at which the admitted share of the offer is what the budget allows. There are no gaps and no
+//!   bursts;
 //! - and only where the credit covers it. So the credit never falls below 0 for what could be refused.
 //!
-//! What cannot be refused (what replaces something on the disk, checkpoints) may overdraw by up to a window's credit, and is
-//! paid back before anything is admitted again.
+//! What cannot be refused (what replaces something on the disk, checkpoints) may overdraw by up to a window's credit,
+//! and is paid back before anything is admitted again.
 //!
 //! # Promise
 //! In any time `t` at most `rate * t` and one window's credit are written, and what could not be refused beyond that.
@@ -86,7 +87,8 @@ impl WriteRate {
         }
     }
 
-    /// Whether an object of `bytes` is admitted at `now_us`, when `written_bytes` were written in all and `waiting_bytes` wait.
+    /// Whether an object of `bytes` is admitted at `now_us`, when `written_bytes` were written in all and
+    /// `waiting_bytes` wait.
     pub fn admits(&mut self, now_us: u64, written_bytes: u64, waiting_bytes: u64, bytes: u64) -> bool {
         self.catch_up(now_us, written_bytes);
         let credit = self.credit_bytes - waiting_bytes as f64;
@@ -144,7 +146,8 @@ mod tests {
     const SECOND_US: u64 = 1_000_000;
     const DAY_S: u64 = 86_400;
 
-    /// A day in which an object of `bytes` is offered `per_s` times a second; bytes written by the end of each window, and all.
+    /// A day in which an object of `bytes` is offered `per_s` times a second; bytes written by the end of each window,
+    /// and all.
     fn day(rate: &mut WriteRate, per_s: u64, bytes: u64) -> (Vec<u64>, u64) {
         let (mut written, mut windows) = (0, Vec::new());
         for second in 0..DAY_S {

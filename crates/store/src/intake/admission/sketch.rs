@@ -1,13 +1,13 @@
-//! Which keys were asked for of late: two Bloom filters in turn.
+//! Which keys were requested of late: two Bloom filters in turn.
 //!
 //! Owns: the memory of requests. A request is noted in the younger filter and looked for in both. When the younger has
 //! noted as many as it is made for, the older is emptied and becomes the younger. So the last `count_max` requests of
-//! different keys are remembered at least, and twice as many at most; there is no clock. All bits of a key lie in one line
-//! of a processor's cache.
+//! different keys are remembered at least, and twice as many at most; there is no clock. All bits of a key lie in one
+//! line of a processor's cache.
 //!
-//! *Cost*: [`BITS_PER_REQUEST`] bits for each request in each filter; two cache lines a request. A key that was never asked
-//! for is mistaken for one that was in less than 3 of 100 cases (measured by a test): it is then admitted too early, nothing worse.
-//! A restart forgets all.
+//! *Cost*: [`BITS_PER_REQUEST`] bits for each request in each filter; two cache lines a request. A key that was never
+//! asked for is mistaken for one that was in less than 3 of 100 cases (measured by a test): it is then admitted too
+//! early, nothing worse. A restart forgets all.
 
 use crate::names::key::KeyHash;
 
@@ -46,7 +46,7 @@ impl Sketch {
         self.count_max
     }
 
-    /// Notes a request; whether its key was asked for before.
+    /// Notes a request; whether its key was requested before.
     pub fn note(&mut self, hash: KeyHash) -> bool {
         let lines = self.younger.len() / LINE_WORDS;
         // The upper half of the hash chooses the line, the lower one the bits in it.

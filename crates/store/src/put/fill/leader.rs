@@ -1,7 +1,7 @@
-//! The leader's side of a fill: whoever fetches a key.
+//! The leader's side of a fill: who fetches a key.
 //!
-//! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: what is not
-//! finished is not stored.
+//! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: what is
+//! not finished is not stored.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -87,17 +87,19 @@ impl Fill {
     /// Says which tags the object gets, besides those that were said before: before [`start`](Self::start), or before
     /// [`refresh`](Self::refresh), which keeps those of the stale object too.
     ///
-    /// *Errors*: `Invalid` where one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than
-    /// [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store the object.
+    /// *Errors*: `Invalid` where one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are
+    /// more than [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store
+    /// the object.
     pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
         self.tags = self.tags.with(&self.puts.span.tags(tags)?)?;
         Ok(())
     }
 
     /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
-    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. Where the length is not known yet,
-    /// room for the longest body of one record is taken if much is free, and nothing waits. Before `start`; a caller that leaves
-    /// it out may learn at the end only that the disk is too slow for what is put. *Cancel safety*: can be called again.
+    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. Where the length is
+    /// not known yet, room for the longest body of one record is taken if much is free, and nothing waits. Before
+    /// `start`; a caller that leaves it out may learn at the end only that the disk is too slow for what is put.
+    /// *Cancel safety*: can be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
         let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
         let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
@@ -119,8 +121,8 @@ impl Fill {
 
     /// Says that the response is storable, under this variant, and shows its head to all followers.
     ///
-    /// Returns false where the store cannot take it (budgets, size, a key or metadata out of bounds): followers are then
-    /// told to go on their own, and so must the caller.
+    /// Returns false where the store cannot take it (budgets, size, a key or metadata out of bounds): followers are
+    /// then told to go on their own, and so must the caller.
     pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
         let key = KeyRef::new(&self.primary, variant);
         let layout = &self.puts.span.layout;
@@ -159,14 +161,15 @@ impl Fill {
         true
     }
 
-    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and, where there was room, for
-    /// memory where it is one record; nobody need do anything else. Of a body of unknown length this may change as it comes in.
+    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and, where
+    /// there was room, for memory where it is one record; nobody need do anything else. Of a body of unknown length
+    /// this may change as it comes in.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
     }
 
-    /// Whether it may be said that what was started will be on the disk: it is admitted, and of one whose length is not known there is
-    /// room. A body of several records is promised too, and given up where the disk is too slow for it.
+    /// Whether it may be said that what was started will be on the disk: it is admitted, and of one whose length is not
+    /// known there is room. A body of several records is promised too, and given up where the disk is too slow for it.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
@@ -277,8 +280,8 @@ impl Fill {
         Ok(object)
     }
 
-    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` where something of its key came to the disk
-    /// meanwhile, which stays.
+    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` where something of its key came to the
+    /// disk meanwhile, which stays.
     pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
         let decision = self.decision;
         let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {
@@ -298,7 +301,7 @@ impl Fill {
 
     fn end(&mut self, phase: Phase) {
         self.ended = true;
-        // The entry is in memory by now, so that whoever no longer finds the fill finds the object.
+        // The entry is in memory by now, so that a caller that no longer finds the fill finds the object.
         self.puts.fills.remove(&self.fill);
         self.fill.enter(phase);
     }

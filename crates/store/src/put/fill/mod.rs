@@ -1,8 +1,8 @@
 //! Fills: one fetch of a key, read by everybody who waits for it while it comes in.
 //!
 //! Owns: who leads, what followers see, and what both share. `leader` keeps the window of bytes and makes an entry (or
-//! fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and whether they may
-//! be stored.
+//! fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and whether they
+//! may be stored.
 //!
 //! # States
 //! | state | entered by | followers see |
@@ -15,10 +15,10 @@
 //! | failed | the `Fill` dropped | an error, before or in the body |
 //!
 //! # The window
-//! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those. Where
-//! the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and
-//! `write` waits for it. The same goes for what is not admitted to the disk and too long for one record. Either way a fill
-//! holds at most [`WINDOW_BYTES_MAX`] and a fragment.
+//! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those.
+//! Where the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them,
+//! and `write` waits for it. The same goes for what is not admitted to the disk and too long for one record. Either way
+//! a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
 
 use std::sync::Arc;
 

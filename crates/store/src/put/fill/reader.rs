@@ -1,4 +1,4 @@
-//! The followers' side of a fill: whoever reads a body along while it comes in.
+//! The followers' side of a fill: who reads a body along while it comes in.
 //!
 //! Owns: a position in the body, which the window waits for where the fill is not stored. Promises: the bytes in their
 //! order, or an error; never a gap.
@@ -69,8 +69,8 @@ impl FillReader {
         }
     }
 
-    /// Whether it may be said that what is read along will be on the disk, as [`Fill::is_promised`](super::Fill::is_promised) has it; known
-    /// once the head is. *Cost*: a lock.
+    /// Whether it may be said that what is read along will be on the disk, as
+    /// [`Fill::is_promised`](super::Fill::is_promised) has it; known once the head is. *Cost*: a lock.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
@@ -82,8 +82,8 @@ impl FillReader {
 
     /// The next chunk of the body; `None` at its end.
     ///
-    /// *Errors*: the fetch failed or bytes are gone; whoever passes the body on must break off. *Cancel safety*: nothing
-    /// is lost.
+    /// *Errors*: the fetch failed or bytes are gone; a caller that passes the body on must break off. *Cancel safety*:
+    /// nothing is lost.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         loop {
             let fill = Arc::clone(&self.fill);

@@ -1,7 +1,7 @@
 //! The fills under way, and the state of each.
 //!
-//! Owns: which fills run, what a fill holds, and what its leader and its followers share. Leaves to others: both sides of it
-//! (`leader`, `reader`).
+//! Owns: which fills run, what a fill holds, and what its leader and its followers share. Leaves to others: both sides
+//! of it (`leader`, `reader`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,8 +53,8 @@ impl FillTable {
         self.running().counts.contains_key(&primary)
     }
 
-    /// Draws the generation of a fill that begins: under the lock, so that no purge that it falls under is retired before it
-    /// is known to run.
+    /// Draws the generation of a fill that begins: under the lock, so that no purge that it falls under is retired
+    /// before it is known to run.
     pub fn begin(&self, primary: PrimaryHash, draw: impl FnOnce() -> u64) -> u64 {
         let mut running = self.running();
         let generation = draw();
