@@ -42,7 +42,7 @@ const MEMORY_BYTES: u64 = 32 << 20;
 const TARGET: f64 = 0.9;
 /// Writes of fio that are under way at once.
 const FIO_WRITES: usize = 4;
-/// The size of a write of whoever only copies, in bytes: that of a store's append, if an object is not longer.
+/// The size of a write of the copying loop, in bytes: that of a store's append, if an object is not longer.
 const COPIED_BYTES: usize = 2 << 20;
 /// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an object
 /// which comes back for another one is found out. A prime, as what is confused lies at rounder distances.
@@ -70,7 +70,7 @@ pub struct LimitsOptions {
 pub struct LimitsReport {
     /// `limits`.
     pub experiment: String,
-    /// How it was asked for and where it ran.
+    /// How it was called and where it ran.
     pub setting: Value,
     /// Ratios and rates.
     pub figures: Vec<Figure>,
@@ -275,7 +275,7 @@ impl Filled {
     }
 }
 
-/// Whoever does for a body what nobody can leave out: a sum, a copy, a write.
+/// Does for a body only what no store can leave out: a sum, a copy, a write.
 struct Copier {
     device: SharedDevice,
     bodies: Arc<Vec<Bytes>>,

@@ -46,7 +46,7 @@ impl ExtentList {
         match self.extents.last_mut() {
             Some(last) if last.mapped == mapped => last.length += length,
             Some(last) if full => {
-                // A mapped answer is always safe: whoever skips unmapped ranges reads this one.
+                // A mapped answer is always safe: a caller that skips unmapped ranges reads this one.
                 last.length += length;
                 last.mapped = true;
             }

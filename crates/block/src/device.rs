@@ -36,7 +36,7 @@ use crate::figures::Figures;
 /// What an operation returns: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
 
-/// A device shared by whoever uses it.
+/// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
 /// What data survives.

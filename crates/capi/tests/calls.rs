@@ -18,7 +18,7 @@ fn last() -> String {
     unsafe { CStr::from_ptr(nectary_last_error()) }.to_string_lossy().into_owned()
 }
 
-/// A store in a file of its own.
+/// A store in a separate file.
 struct Disk {
     path: PathBuf,
     store: *mut nectary_store,

@@ -60,7 +60,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The policies that are asked for, each once, in the order of tables.
+/// The requested policies, each once, in the order of tables.
 fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = policies::names();
     let mut names = Vec::new();

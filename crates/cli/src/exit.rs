@@ -42,7 +42,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a code of its own.
+    /// A failure with its own code.
     pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }

@@ -37,7 +37,7 @@ const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The bytes of the device.
 const DEVICE_BYTES: &str = "512M";
-/// What the attaching process and whoever dirties pages may use together, in bytes.
+/// What the attaching process and the program that dirties pages may use together, in bytes.
 const GROUP_BYTES: u64 = 96 << 20;
 /// The bytes of the largest recorded file.
 const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -227,7 +227,7 @@ impl Watched {
     }
 }
 
-/// Ends a FUSE connection that hangs: whoever waits for it in the kernel cannot even be killed otherwise.
+/// Ends a FUSE connection that hangs: otherwise a process that waits for it in the kernel cannot even be killed.
 struct Watchdog {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -29,14 +29,14 @@ const MIX_REQUESTS: usize = 200_000;
 /// Exponent of the mix's Zipf law.
 const MIX_EXPONENT: f64 = 0.9;
 
-/// What is asked for.
+/// The requests.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Name for the report.
     pub name: &'static str,
     /// Every target once.
     pub targets: Vec<String>,
-    /// Ranks of the targets in the order in which they are asked for.
+    /// Ranks of the targets in the order of requests.
     pub order: Vec<usize>,
 }
 

@@ -76,7 +76,7 @@ pub struct Outcome {
     pub memory_bytes: u64,
     /// Lines of the access log by cache result.
     pub results: Vec<(String, u64)>,
-    /// Requests in the access log that the store was asked for.
+    /// Requests in the access log that went to the store.
     pub references: usize,
     /// Share of hits in the access log.
     pub hit_rate: f64,

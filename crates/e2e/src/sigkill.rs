@@ -294,7 +294,7 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
     Ok(summary)
 }
 
-/// Plants every bug in a round of its own, and prints what came of it; true where each was reported as what it is.
+/// Plants every bug in a separate round, and prints the result; true where each was reported as what it is.
 pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
     let mut good = true;
     for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {

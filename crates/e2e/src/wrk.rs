@@ -70,7 +70,7 @@ pub struct Measured {
 pub struct Load {
     /// Server to ask.
     pub address: SocketAddr,
-    /// File with one target a line, asked for in this order, again and again.
+    /// File with one target a line, requested in this order, again and again.
     pub targets: PathBuf,
     /// Threads.
     pub threads: usize,

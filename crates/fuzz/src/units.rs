@@ -1,4 +1,4 @@
-//! Checksums put right, so that mutants come past them: whoever can forge a checksum must not break a decoder either.
+//! Checksums put right, so that mutants pass them: a forged checksum must not break a decoder either.
 //!
 //! Owns: the places of checksums, as `docs/formats/store.md`, `record.md` and `trace.md` give them. Half of the inputs are
 //! decoded as they are, half with their checksums put right.

@@ -78,7 +78,8 @@ pub enum Kind {
         /// How much of that may be dirty before it is written, in percent.
         dirty_percent: u64,
     },
-    /// foyer, a cache in memory and on disk from crates.io, in a program of its own: whoever does not compare pays nothing for it.
+    /// foyer, a cache in memory and on disk from crates.io, in a separate program: users who do not compare pay nothing
+    /// for it.
     Foyer {
         /// Its memory, in bytes: what it keeps there and its buffers.
         memory_bytes: u64,
@@ -100,7 +101,7 @@ pub type Opener = fn(&Kind, &Place) -> Result<Box<dyn Storage>, Error>;
 pub struct Place {
     /// Its block devices, one or more.
     pub devices: Vec<PathBuf>,
-    /// A directory of its own, for mounts.
+    /// A separate directory, for mounts.
     pub folder: PathBuf,
     /// Bytes that its objects may take on all its devices together.
     pub disk_bytes: u64,

@@ -31,7 +31,7 @@ const WRITE_DELAY_MS: u64 = 5_000;
 /// How the store is used: what ablations change, one thing at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether it is told the hints of what is asked for.
+    /// Whether it gets the hints of requests.
     pub hints: bool,
     /// What a read takes.
     pub cluster_read: ClusterRead,
@@ -39,7 +39,7 @@ pub struct Settings {
     pub cluster_bytes: u64,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// How much may be written anew from memory, in percent of what is put.
+    /// How much may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
     /// How long what is put may wait to be written, in milliseconds.
     pub write_delay_ms: u64,

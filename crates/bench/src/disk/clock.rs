@@ -152,7 +152,7 @@ impl DiskClock {
         Cost { processor: sys::processor_time(), disks: disks.collect() }
     }
 
-    /// The time now. *Units*: the disk's time, from a moment of its own.
+    /// The time now. *Units*: the disk's time, from an arbitrary start.
     pub fn now(&self) -> Duration {
         match self.time {
             Timekeeping::Real { speed } => self.began.elapsed().mul_f64(speed),

@@ -71,7 +71,7 @@ pub struct Group {
 /// A whole run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What was asked for.
+    /// The options.
     pub options: Options,
     /// The share of the seeds' sizes.
     pub scale: f64,

@@ -63,7 +63,7 @@ pub struct Trend {
 pub struct Report {
     /// `store-table4`, `store-table5` or `store-bare`.
     pub experiment: String,
-    /// How it was asked for and where it ran.
+    /// How it was called and where it ran.
     pub setting: Value,
     /// All figures: Nectary against itself, then what is short of its target, then the rest.
     pub figures: Vec<Figure>,
@@ -221,7 +221,7 @@ fn lane_pieces(result: &GroupResult) -> usize {
     result.lanes[0].pieces.len()
 }
 
-/// The seeds' best ratio against XFS is a target of its own.
+/// The seeds' best ratio against XFS is a separate target.
 fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
     let against = figures.iter().filter(|figure| figure.name.contains(".xfs."));
     let best = against.max_by(|left, right| left.value.total_cmp(&right.value))?;

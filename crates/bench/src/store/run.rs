@@ -1,8 +1,9 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
 //!
-//! Owns: the order of steps, and who is charged for what. First each file system is tried with several shares of dirty pages, and
-//! contends with its best. Then each disk size is run once with each seed of the workload. Whoever has no turn is stopped. File systems and stores are made outside of the memory groups; then
-//! the worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
+//! Owns: the order of steps, and who is charged for what. First each file system is tried with several shares of dirty
+//! pages, and contends with its best. Then each disk size is run once with each seed of the workload. Contenders are
+//! stopped between their turns. File systems and stores are made outside of the memory groups; then the worker is put
+//! into its group, and only then it begins, so that its caches are cold and all its memory is charged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -95,7 +96,7 @@ pub struct GroupResult {
     pub demand: Demand,
     /// What an LRU has of it.
     pub locality: Locality,
-    /// What was asked for.
+    /// The options.
     pub totals: Totals,
     /// A result a contender.
     pub lanes: Vec<LaneResult>,

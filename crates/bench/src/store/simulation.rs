@@ -4,7 +4,7 @@
 //! miss is put on the disks in turn. The store: segments in a ring, first in, first out, where an object takes its body, its key and the
 //! record's header, and an object in fragments lives as long as its first. Promises: a contender whose hits differ from these by more than
 //! [`Expected`] allows makes the run void. Files on one thread may not differ by one hit; several threads ask in another order than
-//! the trace has, and a store fills the end of an append with padding and may write anew what was asked for, which the
+//! the trace has, and a store fills the end of an append with padding and may rewrite requested objects, which the
 //! simulation does not.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -233,7 +233,7 @@ fn simulate(simulated: &mut dyn Simulated, requests: u64, trace: &mut TraceReade
 fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64) -> Expected {
     let points = (plan.requests as f64 * POINTS / 100.0) as u64;
     let was_full = counters["times_full"].as_u64().unwrap_or(0) > 0;
-    // What was written anew can only have been hit more often than without.
+    // Rewriting can only add hits.
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
         Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },

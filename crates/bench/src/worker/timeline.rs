@@ -4,7 +4,7 @@
 //! at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. What each cost was
 //! measured ([`Cost`]); when it would have ended follows: after its processor time it asks for its disks, each of which serves
 //! first what came first. Disks of one request work at the same time, as those of a stripe do. One thread waits for its
-//! daemon, as the seeds call it in line; several do not, as it has a thread of its own, but who has more for it while it
+//! daemon, as the seeds call it in line; several do not, as it has its own thread, but who has more for it while it
 //! is busy waits for it, as the kernel lets who dirties pages wait. Promises: the same costs give the same times, whatever
 //! else the machine does. Left out: that a disk chooses among those who wait, and locks inside a contender, for all alike.
 

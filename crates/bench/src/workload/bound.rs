@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_must_be_read_is_what_no_memory_of_that_size_could_hold() {
-        // 1 is asked for again at once, 2 after three requests, 3 after two.
+        // 1 is requested again at once, 2 after three requests, 3 after two.
         let asked = requests(&[(1, 10), (1, 10), (2, 10), (3, 10), (4, 10), (2, 10), (3, 10)]);
         let of = |memory| demand(&asked, memory);
         assert_eq!((of(0).compulsory, of(0).compulsory_bytes, of(0).must_read_bytes), (4, 40, 30));

@@ -211,7 +211,7 @@ mod tests {
         let share = counts.len() as f64 / requests as f64;
         assert!((0.31..0.35).contains(&share), "{share} of the requests are first ones");
         let once = counts.values().filter(|entry| entry.0 == 1).count() as f64 / counts.len() as f64;
-        assert!((0.45..0.75).contains(&once), "{once} of the objects are asked for once");
+        assert!((0.45..0.75).contains(&once), "{once} of the objects are requested once");
     }
 
     #[test]

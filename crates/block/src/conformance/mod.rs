@@ -18,6 +18,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 pub use self::volatile::VolatileDevice;
 use crate::device::{Geometry, SharedDevice};
 use crate::error::Error;
@@ -80,7 +83,7 @@ where
     check_seeded(make, 1).await
 }
 
-/// [`check`] with a seed of its own.
+/// [`check`] with a given seed.
 pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
@@ -88,7 +91,7 @@ where
 {
     for &(clause, run) in CLAUSES {
         let device = make(DEVICE_BYTES).await;
-        run(device, Random(seed)).await.map_err(|detail| Failure { clause, detail, seed })?;
+        run(device, Random::new(seed)).await.map_err(|detail| Failure { clause, detail, seed })?;
     }
     Ok(CLAUSES.len())
 }
@@ -116,16 +119,18 @@ where
     Ok(durability::CLAUSES.len())
 }
 
-/// Small random numbers from a seed (xorshift).
+/// Random numbers from a seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(pub u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value ^ (value >> 27)
+    fn new(seed: u64) -> Random {
+        Random(SplitMix64::seed_from_u64(seed))
+    }
+
+    /// The next 64 bits.
+    pub fn next(&mut self) -> u64 {
+        self.0.next_u64()
     }
 
     /// A number below `bound`.

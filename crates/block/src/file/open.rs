@@ -93,7 +93,7 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
 /// Tries to take ownership; where it is `busy` but nobody alive has it, until that changes or [`LEAVING_MAX`] is over.
 ///
 /// The kernel takes a ring apart after its process is gone, also after SIGKILL: until then the file stays open and locked,
-/// and writes that were in flight may still reach it. Whoever opens next has to wait for that.
+/// and writes that were in flight may still reach it. The next process to open it has to wait for that.
 fn once_left<T>(
     path: &Path,
     busy: impl Fn(&io::Error) -> bool,

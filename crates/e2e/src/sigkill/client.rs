@@ -113,7 +113,7 @@ impl Round<'_> {
         (began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001)).min(1.0)
     }
 
-    /// True where new bytes may be asked for now.
+    /// True where new bytes may be requested now.
     fn may_grow(&self) -> bool {
         let bytes_max = (self.load.round_bytes_max as f64 * self.share()) as u64;
         self.origin.body_bytes() < self.body_bytes_begin + bytes_max
@@ -325,7 +325,7 @@ impl Client {
             key.hit(version, began, Instant::now());
         } else if fetched_at.is_some() && version != requested {
             tally.wrong += 1;
-            tally.complain(format!("{}: the origin gave version {version}, asked for {requested}", key.target));
+            tally.complain(format!("{}: the origin gave version {version}, {requested} was requested", key.target));
         } else if headers.is_empty() {
             self.note_missed(index, reach_after, response.cache_status());
         }

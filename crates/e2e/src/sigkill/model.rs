@@ -10,7 +10,7 @@
 //!    where the ring has not reached it. Nothing older may answer, wherever the ring is.
 //! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may, where
 //!    rule 4 does not forbid it.
-//! 6. Once a purge of any kind has returned, what the origin was asked for before the purge was sent never answers again. While
+//! 6. Once a purge of any kind has returned, what was fetched before the purge was sent never answers again. While
 //!    one is under way, nothing that it reaches must hit.
 //!
 //! Pure: no clock, no I/O.
@@ -91,7 +91,7 @@ pub enum Verdict {
 /// The history of one key, as far as it matters.
 #[derive(Clone, Debug)]
 pub struct KeyModel {
-    /// What is asked for.
+    /// The request.
     pub target: String,
     /// Bytes of its body.
     bytes: u64,
@@ -108,7 +108,7 @@ pub struct KeyModel {
 }
 
 impl KeyModel {
-    /// A key that nobody has asked for.
+    /// A key that was never requested.
     pub fn new(target: String, tag: usize, prefix: usize) -> Self {
         let (fetched, stored) = (Vec::new(), Vec::new());
         let (requested, purged_below, version_min_alive, version_min_ever) = (1, 1, 1, 1);

@@ -71,7 +71,7 @@ pub const WORDS: &[&[u8]] = &[
 /// Heads longer than this are refused by the guards of the targets. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
-/// Stored metadata: what is read is written and read again as the same, and is rendered without a line of its own.
+/// Stored metadata: what is read is written and read again as the same, and is rendered without adding a line.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     let found = Found::read(&bytes, b"http://h/p", &default_ttl::DefaultTtl::default());
@@ -150,7 +150,7 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     }
 }
 
-/// Whoever reads behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
+/// A reader behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
 fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
     let mut start = 0;
     while start < passed {

@@ -43,7 +43,7 @@ pub async fn check(
         }
     };
     let stat = store.stat();
-    // In one image of two memory is as it was before the crash when the first key is asked for.
+    // In one image of two memory is as it was before the crash when the first key is requested.
     while stat.sequences.written.0.is_multiple_of(2) && store.stat().warming {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }

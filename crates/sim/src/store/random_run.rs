@@ -84,9 +84,9 @@ pub struct RunReport {
     pub reinserted: u64,
     /// Objects that came into memory with a neighbour's read.
     pub neighbours: u64,
-    /// Objects that were written anew beside the page they were wanted with.
+    /// Objects that were moved next to their page.
     pub regrouped: u64,
-    /// Objects that were written anew from memory before their segment was overwritten.
+    /// Objects that were rewritten from memory before their segment was overwritten.
     pub kept: u64,
     /// Objects that purges by tag killed.
     pub purged_by_tag: u64,
@@ -485,7 +485,7 @@ impl Run {
             metadata.extend_from_slice(b"refreshed");
             let whole = stale.whole().is_some();
             if fill.refresh(&stale, metadata.into()).await.is_ok() && whole {
-                // A whole object is written anew with its metadata; fragments stay where they are.
+                // A whole object is rewritten with its metadata; fragments stay where they are.
                 self.expected[key as usize].head = head;
                 self.expected[key as usize].in_memory_alone = self.was_not_admitted();
             }

@@ -376,7 +376,7 @@ impl Run {
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
         for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
-            // What was purged meanwhile is not asked for.
+            // What was purged meanwhile is not demanded.
             let Expected { is_shaken, is_purged, .. } = self.expected[key as usize];
             if is_shaken || is_purged {
                 continue;

@@ -28,7 +28,7 @@ const PURGE_ALL_EVERY: u64 = 400;
 const TAGS: u32 = 6;
 /// Of the keys, so many are put most of the time.
 const BUSY_KEYS: u32 = 6;
-/// Keys asked for at a time, so that something proves itself.
+/// Keys requested at a time, so that something proves itself.
 const LOOKS: u32 = 4;
 /// The salt of the bodies of the former store: none of them may ever be returned.
 const FORMER_SALT: u64 = 0xdead;
@@ -49,7 +49,7 @@ pub struct Workload {
     pub reinserted: u64,
     /// Objects that were written beside those that hints tie them to.
     pub tied: u64,
-    /// Objects that were written anew from memory, to be kept or beside what they are wanted with.
+    /// Objects that were rewritten from memory, to be kept or to be next to their page.
     pub rewritten: u64,
 }
 
@@ -102,7 +102,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
-    // What is not in memory again after a restart is read from disk, and may be written anew beside what it is wanted with.
+    // What is not in memory again after a restart is read from disk, and may be moved next to its page.
     let warm_up = random.chance(50);
     let admission = admission(seed);
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart, IndexLoading::BySize][(seed % 3) as usize];

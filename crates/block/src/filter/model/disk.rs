@@ -12,7 +12,7 @@
 //!
 //! # Disks without
 //! Requests wait for the interface (a fixed time each), then for one of several flash units (a latency each), then for the
-//! bus (bytes at a rate). A write ends in the disk's memory, at a latency of its own; a flush is a fixed time.
+//! bus (bytes at a rate). A write ends in the disk's memory, at the latency of writes; a flush is a fixed time.
 //!
 //! The numbers are typical of what data sheets of such disks promise, not those of one disk:
 //!
@@ -105,7 +105,7 @@ impl Disk {
     }
 }
 
-/// What a disk is asked for.
+/// A request to a disk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub operation: Operation,

@@ -1,8 +1,8 @@
 //! Who is served by a modelled disk, and until when.
 //!
-//! Owns: the disk's clock, the queue and the counters. Promises: whoever is served has a time at which that ends; when it
-//! ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when that was noticed: late
-//! timers cost nothing.
+//! Owns: the disk's clock, the queue and the counters. Promises: a request that is served has a time at which that
+//! ends; when it ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when
+//! that was noticed: late timers cost nothing.
 //!
 //! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends when
 //! nobody has sent another one for [`QUIET`] of real time, or when the queue is as long as the disk looks at: by then everybody
@@ -143,7 +143,7 @@ impl Model {
         left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
     }
 
-    /// Ends the request that is served on a virtual clock where whoever waits for it is not polled.
+    /// Ends the request that is served on a virtual clock where its waiter is not polled.
     fn end_late(&self) {
         let (serving, end) = {
             let state = self.lock();
@@ -165,7 +165,7 @@ impl Model {
         state.dispatch(self.options.queue_depth);
     }
 
-    /// Goes on where the request that is served should have ended, but whoever waits for it is not polled.
+    /// Goes on where the request that is served should have ended, but its waiter is not polled.
     fn advance(&self) {
         let mut state = self.lock();
         if self.real(state.free_at) <= Instant::now() {
