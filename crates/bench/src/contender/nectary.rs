@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_block::OpenOptions as DeviceOptions;
-use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, PackEnd, Store};
+use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, Store};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
@@ -37,8 +37,6 @@ pub struct Settings {
     pub cluster_read: ClusterRead,
     /// The size of a cluster, in bytes.
     pub cluster_bytes: u64,
-    /// Whether clusters are packed from the end of what came last.
-    pub from_hot_end: bool,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
     /// How much may be rewritten from memory, in percent of the bytes put.
@@ -50,8 +48,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let OpenOptions { cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, .. } = OpenOptions::default();
-        let (hints, from_hot_end, write_delay_ms) = (true, false, WRITE_DELAY_MS);
-        Settings { hints, cluster_read, cluster_bytes, from_hot_end, reinsert_percent, rewrite_percent, write_delay_ms }
+        let (hints, write_delay_ms) = (true, WRITE_DELAY_MS);
+        Settings { hints, cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, write_delay_ms }
     }
 }
 
@@ -66,7 +64,6 @@ impl Settings {
             ("read-cluster", Settings { cluster_read: ClusterRead::Cluster, ..usual() }),
             ("cluster-16k", Settings { cluster_bytes: 16 << 10, ..usual() }),
             ("cluster-256k", Settings { cluster_bytes: 256 << 10, ..usual() }),
-            ("hot-end", Settings { from_hot_end: true, ..usual() }),
             ("reinsert-10", Settings { reinsert_percent: 10, ..usual() }),
             ("rewrite-off", Settings { rewrite_percent: 0, ..usual() }),
             ("delay-500ms", Settings { write_delay_ms: 500, ..usual() }),
@@ -129,7 +126,6 @@ impl Nectary {
             write_delay: usual.div_f64(place.speed.max(1.0)),
             cluster_read: settings.cluster_read,
             cluster_bytes: settings.cluster_bytes,
-            pack_end: if settings.from_hot_end { PackEnd::Hot } else { PackEnd::Cold },
             reinsert_percent: settings.reinsert_percent,
             rewrite_percent: settings.rewrite_percent,
             warm_up: false,

@@ -90,7 +90,7 @@ pub struct Round<'a> {
     pub runtime: PathBuf,
     /// Purges that reach keys of several clients.
     pub purges: &'a Purges,
-    /// The segment incarnation that the ring had reached at the latest poll.
+    /// The segment epoch that the ring had reached at the latest poll.
     pub head: AtomicU64,
     /// Set just before the kill: from then on a broken answer is no complaint.
     pub killed: AtomicBool,

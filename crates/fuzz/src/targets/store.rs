@@ -19,7 +19,7 @@ pub const WORDS: &[&[u8]] =
     &[b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NHOT", b"NAPP", b"NREC", b"\x01\0\0\0", b"\x80\0\0\0"];
 
 const BLOCK_BYTES: usize = 4096;
-/// The incarnation that the targets read.
+/// The epoch that the targets read.
 const INCARNATION: u64 = 1;
 /// The most bytes of a body that are read.
 const BODY_BYTES_MAX: u64 = 1 << 20;
@@ -161,8 +161,7 @@ pub fn hot_list(input: &[u8]) {
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Both copies of the purge log; records that were accepted are there again after a new lap. A lap that no log gets to
-/// is an error.
+/// Both copies of the purge log; what is believed is there again behind a new cycle. A cycle that no log gets to is an error.
 pub fn purge_log(input: &[u8]) {
     let span = span();
     let device = area(input, span.purge_log());

@@ -78,7 +78,7 @@ fn main() -> std::process::ExitCode {
         "check": "store-model", "seed": options.seed, "operations": report.operations, "keys": options.keys,
         "hits": report.hits, "misses": report.misses, "restarts": report.restarts,
         "damaged_places": report.damaged_places, "demanded": report.demanded,
-        "neighbours": report.neighbours, "copies": report.copies, "regrouped": report.regrouped, "kept": report.kept, "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
+        "neighbours": report.neighbours, "regrouped": report.regrouped, "kept": report.kept, "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
         "purged_by_tag": report.purged_by_tag, "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
@@ -102,7 +102,6 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         report.kept,
         report.regrouped,
         report.neighbours,
-        report.copies,
         report.purged_by_tag,
         report.unadmitted,
         report.admitted_replacing,
@@ -118,7 +117,6 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         report.rolled_back,
         report.differences.len()
     );
-    // Neighbours by a copy are too few to count on; the planted bug in copies is caught where there are some.
     let seldom = [report.reinserted, report.kept, report.regrouped, report.neighbours, report.purged_by_tag];
     report.differences.is_empty()
         && report.operations == options.operations

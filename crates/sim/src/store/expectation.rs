@@ -25,7 +25,7 @@ pub struct Version {
     pub length: usize,
     /// When its put or fill began, in events.
     pub began: usize,
-    /// The segment incarnation that was being written when it began.
+    /// The segment epoch that was being written when it began.
     pub head: u64,
     /// Its tags, a bit for each.
     pub tags: u32,
@@ -82,7 +82,7 @@ pub struct Expectation {
 pub struct RecoveredStore {
     /// The recovered sequence.
     pub sequence: u64,
-    /// The segment incarnation being written.
+    /// The segment epoch being written.
     pub head: u64,
     /// How many segments there are.
     pub segment_count: u64,

@@ -84,8 +84,6 @@ pub struct RunReport {
     pub reinserted: u64,
     /// Objects that came into memory with a neighbour's read.
     pub neighbours: u64,
-    /// Those of them that the index knew by a copy.
-    pub copies: u64,
     /// Objects that were moved next to their page.
     pub regrouped: u64,
     /// Objects that were rewritten from memory before their segment was overwritten.
@@ -313,7 +311,7 @@ impl Run {
             self.settle(key, metadata);
         }
         let expected = self.expected[key as usize];
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         // Fragments in the oldest quarter of the ring count as gone for as long as it turns too fast to read them all.
         let leaving = if u64::from(expected.length) > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
         let is_certain = !self.uncertain.contains(&key);
@@ -387,7 +385,7 @@ impl Run {
         let name = primary(key);
         let bytes = bytes::Bytes::from(body(0, key, version, length as usize));
         let metadata = bytes::Bytes::copy_from_slice(&version.to_le_bytes());
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         if self.random.chance(50) {
             self.store().collocate(&name, &primary(page_of(key)));
         }
@@ -481,7 +479,7 @@ impl Run {
         let name = primary(key);
         let key_ref = KeyRef::new(&name, variant(key));
         let Some(stale) = self.store().get(key_ref).await else { return };
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         if let FillRole::Leader(fill) = self.store().begin_fill(key_ref, Some(&stale)) {
             let mut metadata = stale.metadata()[..4].to_vec();
             metadata.extend_from_slice(b"refreshed");
@@ -508,7 +506,6 @@ impl Run {
         self.report.neighbours += counts.neighbours_taken;
         self.report.regrouped += counts.regrouped;
         self.report.kept += counts.kept;
-        self.report.copies += counts.copies_taken;
         self.report.unadmitted += counts.unadmitted_first + counts.unadmitted_size + counts.unadmitted_budget;
         self.report.admitted_replacing += counts.admitted_replacing;
         self.look_at_the_budget();

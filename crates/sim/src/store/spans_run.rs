@@ -453,8 +453,8 @@ impl Run {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
-            // A span that begins empty does so before the others know of it.
-            let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.life == 1);
+            // What begins empty does so before anybody knows that it is there.
+            let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.open_count == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;
             self.settle().await;
@@ -519,7 +519,8 @@ impl Run {
             match Spans::open(named, options).await {
                 Ok(store) => {
                     self.opens += 1;
-                    let has_begun = |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.life == 1);
+                    let has_begun =
+                        |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
                     if store.stat().spans.iter().all(has_begun) {
                         // It is another store than the one that was copied.
                         self.devices.iter_mut().for_each(|device| device.copy = None);

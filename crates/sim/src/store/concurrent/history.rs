@@ -47,7 +47,7 @@ pub struct Version {
     pub outcome: Outcome,
     /// The life in which it began.
     pub life: usize,
-    /// The segment incarnation that was being written when it began; `None` where part of it is older.
+    /// The segment epoch that was being written when it began; `None` where part of it is older.
     pub head: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ pub struct Get {
     pub follows: bool,
     /// Whether a miss needs no reason: it looked into memory alone.
     pub may_miss: bool,
-    /// The segment incarnation that was being written when it ended.
+    /// The segment epoch that was being written when it ended.
     pub head: u64,
 }
 

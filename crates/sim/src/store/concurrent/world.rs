@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use nectary_block::{BlockDevice, Buffer, Context, Recorder, SharedDevice, Snapshot, WriteFlags};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, PackEnd,
-    Store,
+    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, Store,
 };
 
 use super::history::{End, History, Life, Outcome, Told};
@@ -231,9 +230,9 @@ impl World {
         self.mark(&history);
     }
 
-    /// The segment incarnation that is being written.
+    /// The segment epoch that is being written.
     pub fn head(&self) -> u64 {
-        self.store().stat().head_incarnation
+        self.store().stat().head_epoch
     }
 
     /// Waits for up to some milliseconds.
@@ -291,8 +290,12 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         rewrite_percent: pick(random, [0, 20, 100, 100]),
         cluster_bytes: u64::from(pick(random, [0, 0, 8 << 10, 16 << 10])),
         cluster_read: if random.chance(50) { ClusterRead::Cluster } else { ClusterRead::Auto },
-        warm_up: random.chance(40),
-        pack_end: if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot },
+        warm_up: {
+            let warm_up = random.chance(40);
+            // A draw that decided what is no choice any more: seeds go on to mean what they did.
+            random.chance(50);
+            warm_up
+        },
         admission,
         index_loading: if random.chance(70) { IndexLoading::Shards } else { IndexLoading::BySize },
         background: Background::Caller,
