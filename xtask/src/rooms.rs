@@ -40,12 +40,13 @@ pub fn problems(root: &Path) -> Vec<String> {
 
 /// The rooms in the order in which `lib.rs` declares them: what stands below comes first.
 fn listed(text: &str) -> Vec<&str> {
-    let declared = |line| -> Option<&str> {
-        let line: &str = line;
-        let rest = line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?;
-        rest.strip_suffix(';')
-    };
     text.lines().filter_map(declared).collect()
+}
+
+/// The module that a line declares.
+fn declared(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?;
+    rest.strip_suffix(';')
 }
 
 fn visit(source: &Path, folder: &Path, rooms: &[&str], problems: &mut Vec<String>) {
