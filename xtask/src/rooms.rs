@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_planted_import_from_a_room_above_is_found_however_it_is_written() {
-        let good = "use crate::error::Error;\nuse crate::format::{self, Location};\nuse super::sibling;\n\
+        let good = "use crate::error::Error;\nuse crate::format::{self, Location};\n\
                     /// As [`Store`](crate::api::Store).\nfn a() { crate::error::b() }\n\
                     #[cfg(test)]\nmod tests { use crate::api::Store; }\n";
         assert_eq!(found("state/mod.rs", good), 0);
