@@ -40,12 +40,13 @@ pub fn problems(root: &Path) -> Vec<String> {
 
 /// The rooms in the order in which `lib.rs` declares them: what stands below comes first.
 fn listed(text: &str) -> Vec<&str> {
-    let declared = |line| -> Option<&str> {
-        let line: &str = line;
-        let rest = line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?;
-        rest.strip_suffix(';')
-    };
     text.lines().filter_map(declared).collect()
+}
+
+/// The module that a line declares.
+fn declared(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?;
+    rest.strip_suffix(';')
 }
 
 fn visit(source: &Path, folder: &Path, rooms: &[&str], problems: &mut Vec<String>) {
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_planted_import_from_a_room_above_is_found_however_it_is_written() {
-        let good = "use crate::error::Error;\nuse crate::format::{self, Location};\nuse super::sibling;\n\
+        let good = "use crate::error::Error;\nuse crate::format::{self, Location};\n\
                     /// As [`Store`](crate::api::Store).\nfn a() { crate::error::b() }\n\
                     #[cfg(test)]\nmod tests { use crate::api::Store; }\n";
         assert_eq!(found("state/mod.rs", good), 0);

@@ -1,8 +1,6 @@
 //! Making stores and opening them.
 //!
 //! Owns: how a span's parts are put together: what memory each gets, and what each is handed.
-//!
-//! *Circle*: `store` has the calls of an open [`Store`], and this makes one.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};

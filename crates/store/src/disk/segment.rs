@@ -7,13 +7,12 @@
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
-use crate::format::Location;
-use crate::format::LogEnd;
 use crate::format::layout::Layout;
 use crate::format::{
     self, Append, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES,
     TableEntry, open_count_of,
 };
+use crate::format::{Location, LogEnd};
 use crate::names::key::{KeyHash, PrimaryHash};
 use crate::planted::{Bug, planted};
 

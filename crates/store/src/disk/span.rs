@@ -12,9 +12,8 @@ use nectary_block::{Buffer, Context, SharedDevice};
 use crate::counters::Counters;
 use crate::disk::pace::Pace;
 use crate::error::{Error, ErrorKind};
-use crate::format::GRANULE_BYTES;
-use crate::format::Location;
 use crate::format::layout::Layout;
+use crate::format::{GRANULE_BYTES, Location};
 use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
 

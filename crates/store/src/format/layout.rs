@@ -417,7 +417,8 @@ mod tests {
     async fn a_store_with_a_smaller_purge_log_is_opened_as_it_is() {
         use std::sync::Arc;
 
-        use crate::{KeyRef, OpenOptions, Store, purge_log::PurgeLog};
+        use crate::purge::log::PurgeLog;
+        use crate::{KeyRef, OpenOptions, Store};
 
         let bytes = 64 << 20;
         let wanted = Layout::plan(bytes, None, 1, 2, 3).unwrap();

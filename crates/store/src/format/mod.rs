@@ -2,6 +2,8 @@
 //!
 //! Owns: encoding, decoding and every check that a frame must pass before a field of it is believed. Leaves to others:
 //! where frames are read from and what follows from them. Nothing here does I/O and nothing panics on any bytes.
+//!
+//! *Circle*: areas and locations are counted in the blocks and granules that are defined here.
 
 pub mod layout;
 pub mod location;

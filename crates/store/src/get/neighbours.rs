@@ -24,8 +24,7 @@ use nectary_block::Buffer;
 
 use crate::counters::Counters;
 use crate::disk::span::Extent;
-use crate::format::Location;
-use crate::format::{self, GRANULE_BYTES, Magic, Place, Record, RecordKind};
+use crate::format::{self, GRANULE_BYTES, Location, Magic, Place, Record, RecordKind};
 use crate::get::lookup::Lookup;
 use crate::locality::clusters::ClusterRead;
 use crate::locality::groups::Extents;

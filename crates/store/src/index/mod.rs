@@ -19,6 +19,8 @@
 //! Cost: 9.1 to 11.4 bytes an object as shards fill to 88 % and grow by a quarter; at the bound up to 94 % full. A
 //! lookup reads one or two cache lines under a lock held for some tens of nanoseconds.
 //!
+//! *Circle*: `slots` and `load` are parts of this one table, and `presence` asks it which shard a hash is in.
+//!
 //! Source: P. Celis, "Robin Hood Hashing", 1986; the range reduction is Lemire's, 2019.
 
 pub mod held_names;

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use crate::format::Location;
-use crate::format::RecordKind;
+use crate::format::{Location, RecordKind};
 use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash};
 use crate::names::tag::Tags;
 

@@ -10,8 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
-use crate::format::INDEX_SHARDS;
-use crate::format::Location;
+use crate::format::{INDEX_SHARDS, Location};
 use crate::index::{Index, shard_of};
 use crate::names::key::{Hashed, KeyHash};
 

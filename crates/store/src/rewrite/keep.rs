@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counters::Counters;
-use crate::format::GRANULE_BYTES;
-use crate::format::Location;
+use crate::format::{GRANULE_BYTES, Location};
 use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
 use crate::rewrite::Rewriting;

@@ -34,9 +34,8 @@ use nectary_block::Buffer;
 
 use crate::counters::Counters;
 use crate::disk::segment::{Care, SegmentReader};
-use crate::format::GRANULE_BYTES;
-use crate::format::Location;
 use crate::format::layout::Layout;
+use crate::format::{GRANULE_BYTES, Location};
 use crate::memory::entry::{Entry, EntryKind};
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
@@ -341,7 +340,7 @@ mod tests {
         let granules = |bytes_max| -> Vec<u64> {
             chosen(found.clone(), bytes_max).into_iter().map(|object| object.from.granule).collect()
         };
-        assert_eq!(granules(0), []);
+        assert_eq!(granules(0), Vec::<u64>::new());
         assert_eq!(granules(2047), [100]);
         assert_eq!(granules(6144), [1, 100, 300]);
         assert_eq!(granules(1 << 20), [1, 100, 200, 300]);

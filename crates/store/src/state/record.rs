@@ -12,8 +12,7 @@ use nectary_block::Buffer;
 
 use crate::disk::span::{Extent, Span};
 use crate::error::Error;
-use crate::format::Location;
-use crate::format::{Place, Record, RecordKind};
+use crate::format::{Location, Place, Record, RecordKind};
 use crate::memory::entry::{Entry, EntryKind, EntryParts};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::Tags;

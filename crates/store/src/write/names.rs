@@ -12,8 +12,7 @@ use tokio::sync::oneshot;
 use super::Writer;
 use crate::disk::segment::{Care, SegmentReader};
 use crate::disk::span::Span;
-use crate::format::COUNTER_MAX;
-use crate::format::LogPosition;
+use crate::format::{COUNTER_MAX, LogPosition};
 use crate::index::held_names::{MARGIN_SEGMENTS, Names};
 use crate::planted::{Bug, planted};
 

@@ -8,13 +8,12 @@ use std::ops::Range;
 use nectary_block::Buffer;
 use zerocopy::IntoBytes;
 
-use crate::format::Location;
-use crate::format::LogEnd;
 use crate::format::layout::Layout;
 use crate::format::{
     self, APPEND_HEADER_BYTES, AppendBody, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, RECORD_HEADER_BYTES,
     RecordBody, TABLE_ENTRY_BYTES, TableEntry,
 };
+use crate::format::{Location, LogEnd};
 use crate::intake::queue::{Queue, Unwritten};
 use crate::locality::arrange::{self, Placed, Tie};
 use crate::locality::hints::{HintId, Hints};
