@@ -10,8 +10,9 @@ use std::time::Duration;
 use futures_util::future::{join_all, select};
 use nectary_block::{Recorder, Recording};
 
+use super::ending::Way;
 use super::history::{End, Scope, Time, name_of};
-use super::world::{KEYS, Way, World};
+use super::world::{KEYS, World};
 use super::{CLIENTS, client};
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
 use crate::late::in_virtual_time;
