@@ -161,9 +161,9 @@ fn the_commands_of_the_readme_do_what_it_shows() -> Result<()> {
     std::fs::write(scratch.join("session.sh"), script(&steps, &address)?)?;
     let mut session = Process::spawn("README", command(&scratch, &address), &scratch.join("session.log"), None)?;
     let ended = session.wait(LIMIT);
+    session.kill();
     let server = std::fs::read_to_string(scratch.join("server.log")).unwrap_or_default();
     ended.with_context(|| server.clone())?;
-    session.kill();
 
     let log = session.log_text();
     let mut printed = log.split(MARK);
@@ -178,6 +178,7 @@ fn the_commands_of_the_readme_do_what_it_shows() -> Result<()> {
         println!("$ {}\n{}", step.command, output.trim_end());
         output = next;
     }
+    assert_eq!(server.matches("forward proxy on").count(), 2, "it ran twice, so the first was killed\n{server}");
     let bytes = content::body(TARGET, 1, 53_080).len() as u64;
     assert_eq!((origin.count(TARGET).requests, origin.body_bytes()), (1, bytes), "one fetch for all of it");
     Ok(())
