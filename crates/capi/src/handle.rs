@@ -85,7 +85,7 @@ pub fn close(handle: usize) -> Result<(), Failure> {
         reads.is_closed = true;
     }
     let closed = open.worker.ask(Ask::Close);
-    // Where another call is under way this one is not the last to let go of the store; its device goes with that one.
+    // If another call is under way, that call drops the store and its device, not this one.
     STORES.write().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|stores| stores.remove(&handle));
     closed.map(drop)
 }

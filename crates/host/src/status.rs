@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How well a part does what it is there for.
+/// How well a part works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {

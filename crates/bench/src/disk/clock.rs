@@ -29,7 +29,7 @@ const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 pub enum Timekeeping {
     /// Nobody waits; what the disk would have taken is added to the time that passes.
     Virtual,
-    /// Everybody waits, so many times shorter than real.
+    /// Real time, shortened by this factor.
     Real {
         /// How many times.
         speed: f64,

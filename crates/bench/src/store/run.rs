@@ -60,7 +60,7 @@ struct Shared<'a> {
     guardian: Mutex<Guardian>,
     folder: PathBuf,
     progress: Mutex<Steps<'a>>,
-    /// The number of the next run, which names of directories and groups have in them.
+    /// The number of the next run; names of directories and groups contain it.
     next: AtomicU64,
 }
 
