@@ -77,6 +77,16 @@ impl Error {
     }
 }
 
+impl From<nectary_fuse::Error> for Error {
+    fn from(error: nectary_fuse::Error) -> Error {
+        match error {
+            nectary_fuse::Error::NoFuse { source } => Error::NoFuse { source },
+            nectary_fuse::Error::NotPermitted { what, source } => Error::NotPermitted { what, source },
+            nectary_fuse::Error::Os { what, source } => Error::Os { what: what.to_owned(), source },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
