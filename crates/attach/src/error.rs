@@ -5,6 +5,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use nectary_block::ErrorKind;
+use nectary_fuse::Errno;
+
 /// A failure to attach or to detach.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -75,6 +78,19 @@ impl Error {
             _ => Error::Os { what: what.to_owned(), source },
         }
     }
+}
+
+/// The number by which the kernel knows a kind of failure of a device.
+pub(crate) fn errno(kind: ErrorKind) -> Errno {
+    Errno::new(match kind {
+        ErrorKind::Absent => libc::ENXIO,
+        ErrorKind::Busy => libc::EBUSY,
+        ErrorKind::Invalid => libc::EINVAL,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        ErrorKind::Full => libc::ENOSPC,
+        ErrorKind::TimedOut => libc::ETIMEDOUT,
+        ErrorKind::Io | ErrorKind::Latched => libc::EIO,
+    })
 }
 
 impl From<nectary_fuse::Error> for Error {

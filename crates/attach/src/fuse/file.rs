@@ -14,13 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Waker};
 use std::time::Duration;
 
-use nectary_block::{Context, Error, ErrorKind, SharedDevice, WriteFlags};
+use nectary_block::{Context, Error, SharedDevice, WriteFlags};
 use nectary_fuse::protocol::open_flags;
 use nectary_fuse::{Attributes, Call, Data, Entry, Errno, FileSystem, Pool, Read, Reply, Request, StatFs, Wishes};
 use nectary_host::log::{Level, Throttle};
 use tokio::task::JoinSet;
 
 use crate::counters::{Counters, add};
+use crate::error::errno;
 
 /// The number of the file; that of its directory is 1.
 const FILE: u64 = 2;
@@ -219,14 +220,6 @@ impl Shared {
         static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
         add(&self.counters.failed, 1);
         FAILED.write(Level::Error, "attach", format_args!("{error}"));
-        Errno::new(match error.kind {
-            ErrorKind::Absent => libc::ENXIO,
-            ErrorKind::Busy => libc::EBUSY,
-            ErrorKind::Invalid => libc::EINVAL,
-            ErrorKind::Unsupported => libc::EOPNOTSUPP,
-            ErrorKind::Full => libc::ENOSPC,
-            ErrorKind::TimedOut => libc::ETIMEDOUT,
-            ErrorKind::Io | ErrorKind::Latched => libc::EIO,
-        })
+        errno(error.kind)
     }
 }
