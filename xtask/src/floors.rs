@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nectary-trace", 3),
     ("nectary-store", 3),
     ("nectary-cache", 2),
+    ("nectary-fuse", 2),
     ("nectary-host", 1),
     ("nectary-block", 0),
 ];
