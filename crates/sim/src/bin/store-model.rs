@@ -90,7 +90,7 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
     }
     let gets = (report.hits + report.misses).max(1);
     println!(
-        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} kept, {} regrouped, {} read as neighbours, {} of them by a copy, {} purged by tag\n{} not admitted, {} admitted as they replaced something, {:.3} of the write budget used at most",
+        "seed {}: {} operations over {} keys, {} restarts ({} clean), {} damaged places ({} noticed at a read), {} objects re-inserted, {} kept, {} regrouped, {} read as neighbours, {} purged by tag\n{} not admitted, {} admitted as they replaced something, {:.3} of the write budget used at most",
         options.seed,
         report.operations,
         options.keys,
