@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
-use crate::{floors, house, licences, process, rooms};
+use crate::{circles, floors, house, licences, process, rooms};
 
 /// Lints compile everything; longer than this they hang.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -28,6 +28,7 @@ pub fn run(workspace: &Workspace, report: &mut Report) {
     listed(report, "dependency direction", &floors::problems(&workspace.members()));
     listed(report, "rooms", &rooms::problems(&workspace.root));
     listed(report, "licences", &licences::problems(&workspace.packages));
+    listed(report, "circles of files", &circles::problems(&workspace.root));
     listed(report, "files and documents", &house::problems(&workspace.root));
     executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));
     let mut lints = cargo();

@@ -9,6 +9,7 @@ mod bench;
 mod binaries;
 mod budgets;
 mod checks;
+mod circles;
 mod floors;
 mod house;
 mod libtest;

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p nectary-bench --example hints -- [SCALE [EMBEDDED [WAY]]]` replays the workload of
 //! `bench store --seed table4` at its 4 GB row, once for each way of packing and reading, on a device in memory. Nothing is
-//! timed: what a disk would have taken is told by the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999). Every
-//! byte is compared.
+//! timed: the time of a disk is computed from the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999).
+//! Every byte is compared.
 
 use std::sync::Arc;
 

@@ -23,8 +23,8 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
 
 /// Gives this process its own mounts, which end with it.
 ///
-/// Copies of mounts that stand on loop devices are let go, but for what `kept` lies on: they belong to others, whose devices
-/// they would keep busy. Must be called before the process has other threads.
+/// Copies of mounts on loop devices are unmounted, except the one that holds `kept`: they belong to other programs, and
+/// would keep their devices busy. Must be called before the process has other threads.
 pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
@@ -148,7 +148,7 @@ pub(crate) fn leave_terminal() {
     unsafe { libc::setsid() };
 }
 
-/// Gives the memory that the process has freed back to the kernel, so that nobody uses it uncharged.
+/// Gives the memory that the process has freed back to the kernel, so that no contender uses it uncharged.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes a number and leaves what is in use alone.

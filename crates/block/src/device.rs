@@ -42,7 +42,7 @@ pub type SharedDevice = Arc<dyn BlockDevice>;
 /// What data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
-    /// Not even the end of this process.
+    /// Nothing, not even the end of this process.
     Nothing,
     /// The end of this process, however it ends.
     Process,

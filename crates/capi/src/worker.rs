@@ -102,7 +102,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It ends when nobody can ask it for anything.
+        // It ends when no caller is left.
         self.requests = mpsc::channel(1).0;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -135,7 +135,7 @@ async fn serve(store: Store, mut requests: mpsc::Receiver<Request>) {
     let mut under_way = JoinSet::new();
     while let Some(Request { ask, reply }) = requests.recv().await {
         if let Ask::Close = ask {
-            // Nobody else asks any more: what was asked before is answered first.
+            // No more requests can come; earlier ones are answered first.
             while under_way.join_next().await.is_some() {}
             let closed = store.close().await;
             drop((store, requests));
@@ -168,7 +168,7 @@ async fn answer(store: &Store, ask: Ask) -> Answer {
     }
 }
 
-/// Reads a body: as the store has it where that is one piece, else put together.
+/// Reads a body: uncopied if the store has it in one piece, else assembled.
 async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let absent =
         || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));

@@ -94,7 +94,7 @@ fn load(arguments: &SimulateArguments) -> Result<Vec<Workload>, Failure> {
     if arguments.mix {
         return Ok(vec![Workload::mix(&workloads.iter().collect::<Vec<_>>())?]);
     }
-    // Rows are told apart by the names of their traces.
+    // Rows are distinguished by the names of their traces.
     for index in 1..workloads.len() {
         let (before, rest) = workloads.split_at_mut(index);
         let same = before.iter().filter(|workload| workload.name() == rest[0].name()).count();

@@ -193,7 +193,7 @@ pub struct Nectary {
 }
 
 impl Nectary {
-    /// Waits until it accepts connections; fails early, with what it printed, when it ends instead.
+    /// Waits until it accepts connections. If the process ends instead, fails at once with its output.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {

@@ -57,7 +57,7 @@ pub struct Measured {
     pub bytes: u64,
     /// Connections, reads and writes that failed, timeouts, and answers of 400 and above.
     pub errors: u64,
-    /// The same, each kind for itself, in the order of [`ERROR_KINDS`].
+    /// The same for each kind, in the order of [`ERROR_KINDS`].
     pub errors_by_kind: [u64; 5],
     /// Half of the requests took no longer.
     pub p50_us: u64,

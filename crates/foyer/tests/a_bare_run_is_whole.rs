@@ -33,7 +33,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     let programs = Programs { worker: again("worker"), guardian: again("guardian") };
     let mut beside_others = 0;
     let report = run(&plan, &programs, &mut |_| {
-        // Between two steps nobody has a turn.
+        // Between two steps no contender has a turn.
         let states = workers();
         assert!(states.iter().all(|state| *state == 'T'), "{states:?}");
         beside_others = beside_others.max(states.len());

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 /// How much a message matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Something failed and somebody should act.
+    /// Something failed and needs action.
     Error,
-    /// Something is not as it should be, and the program goes on.
+    /// Something is wrong, and the program continues.
     Warning,
     /// For information.
     Note,

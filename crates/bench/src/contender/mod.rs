@@ -45,7 +45,7 @@ pub trait Storage: Send + Sync {
     /// Forgets an object.
     fn delete(&self, request: &Request) -> Result<(), Error>;
 
-    /// Does what daemons would do, given the time on the disk's clock; called between requests, in line.
+    /// Does the work of daemons that is due by the disk's clock. It is called between requests.
     fn tick(&self, _now: Duration) -> Result<(), Error> {
         Ok(())
     }
@@ -105,7 +105,7 @@ pub struct Place {
     pub folder: PathBuf,
     /// Bytes that its objects may take on all its devices together.
     pub disk_bytes: u64,
-    /// How many seconds of the disk pass in a real one while nobody waits: above 1 where the disk runs faster than real.
+    /// How many seconds of the disk pass in a real second: above 1 if the disk runs faster than real time.
     pub speed: f64,
     /// Whether the disk's clock is virtual: daemons that wait for real time are called in line instead.
     pub is_virtual: bool,

@@ -1,8 +1,8 @@
 //! The Nectary store as a contender, on its block devices without a file system.
 //!
-//! Several devices are striped, in units so long that a read is one device's: a store has one span today. What is put may wait
-//! in memory for [`WRITE_DELAY_MS`], a sixth of the time that the kernel gives files. Everything else is as the store's defaults
-//! have it, but for what an ablation changes.
+//! Several devices are striped, in units so long that a read is one device's: a store has one span today. A put may
+//! wait in memory for [`WRITE_DELAY_MS`], a sixth of what the kernel allows files. All other options are the store's
+//! defaults, unless an ablation changes one.
 
 use std::cell::RefCell;
 use std::future::Future;

@@ -30,7 +30,7 @@ const NAME: &str = "measured";
 /// What disks are like.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiskOptions {
-    /// The kind of disk whose time operations take, by its name; `None` for that of what lies below.
+    /// The kind of disk whose time operations take, by its name; `None` for the speed of the device below.
     pub model: Option<String>,
     /// How the disk's time passes.
     pub time: Timekeeping,
@@ -93,7 +93,7 @@ impl DiskCounts {
     }
 }
 
-/// An attached disk; dropped, it is detached where nobody uses it any more.
+/// An attached disk. Dropping it detaches it, unless it is still in use.
 pub struct MeasuredDisk {
     below: Below,
 }

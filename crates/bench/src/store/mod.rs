@@ -2,15 +2,17 @@
 //!
 //! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a
 //! process, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
-//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). All that is done once with
-//! each of several seeds of the workload; the ratio of two contenders' run times with one seed is one pair. Nectary contends
-//! twice: what the two differ by is the noise. In the end the hits of each are compared with a simulation's.
+//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The whole is
+//! repeated with several seeds of the workload; the ratio of two contenders' run times with one seed is one pair.
+//! Nectary contends twice: what the two differ by is the noise. In the end the hits of each are compared with a
+//! simulation's.
 
 mod lanes;
 mod limit;
 mod plan;
 mod plot;
 mod report;
+mod results;
 mod run;
 mod simulation;
 mod text;
@@ -21,11 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::QUEUE_DEPTH;
 
+pub use lanes::Lane;
 pub use limit::Limit;
-pub use plan::{Group, Lane, Plan};
-pub use report::{Figure, Report, Trend};
-pub use run::{GroupResult, LaneResult, Programs, Progress, Swept, run};
-pub use simulation::Expected;
+pub use plan::{Group, Plan};
+pub use report::Report;
+pub use results::{Expected, Figure, GroupResult, LaneResult, Swept, Trend};
+pub use run::{Programs, Progress, run};
 
 /// The seeds' tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

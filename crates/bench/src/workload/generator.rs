@@ -89,7 +89,7 @@ impl Generator {
         let html = self.new_object(false);
         self.embedded.push(html);
         for _ in 0..self.random.geometric(self.laws.embedded_mean).min(EMBEDDED_MAX) {
-            // What is embedded in the earlier page stands behind its HTML.
+            // The objects embedded in the earlier page follow its HTML.
             let object = match &earlier {
                 Some(earlier) if self.random.chance(self.laws.shared) => {
                     let index = 1 + self.random.below(earlier.len() as u64 - 1) as u32;

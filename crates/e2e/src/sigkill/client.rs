@@ -210,7 +210,8 @@ impl Client {
         tally
     }
 
-    /// Counts what was lost while the process lived: what missed though the next poll shows that the ring was not there.
+    /// Counts objects lost while the process lived: misses although the next poll shows that the ring had not reached
+    /// them.
     pub fn judge_missed(&mut self, polls: &[Poll]) -> Tally {
         let mut tally = Tally::default();
         for missed in self.missed.drain(..) {
@@ -408,7 +409,7 @@ fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally
     Some(version)
 }
 
-/// Compares what hit, or a miss, with what must be.
+/// Compares a hit or a miss with the model.
 fn compare(target: &str, response: &Response, expected: Expectation, hit: Option<u64>, tally: &mut Tally) {
     let count = match judge(expected, hit) {
         Verdict::Right => return,

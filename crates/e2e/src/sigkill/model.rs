@@ -88,7 +88,7 @@ pub enum Verdict {
     },
 }
 
-/// The history of one key, as far as it matters.
+/// The part of one key's history that matters.
 #[derive(Clone, Debug)]
 pub struct KeyModel {
     /// The request.

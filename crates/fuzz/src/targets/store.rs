@@ -99,7 +99,7 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// A superblock: what is believed is written back as the same fields. What is reserved is not read.
+/// A superblock: one that is accepted is written back with the same fields. What is reserved is not read.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
@@ -118,7 +118,7 @@ pub fn state(input: &[u8]) {
     assert!(life < 1 << 24 && changes < 1 << 63);
 }
 
-/// An append's header and table: every record lies within the segment.
+/// An append's header and table: every record is within the segment.
 pub fn append(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     for (at, length) in fuzzing::append(&unit(input, start), EPOCH, start).unwrap_or_default() {
@@ -126,7 +126,7 @@ pub fn append(input: &[u8]) {
     }
 }
 
-/// A record: its parts lie behind one another in the bytes.
+/// A record: its parts follow one another in the bytes.
 pub fn record(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     let bytes = unit(input, start);
@@ -340,7 +340,7 @@ pub fn purge_log_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().purge_log())
 }
 
-/// Each ground as it is, and with a hole where something stood.
+/// Each starting store unchanged, and with a hole in it.
 pub fn image_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = (0..8).map(|choices| vec![choices]).collect();
     let (start, _) = span().segment(EPOCH);

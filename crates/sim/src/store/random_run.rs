@@ -1,9 +1,9 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
 //! Owns: the model (the current version of each key), and the account of what may be missing: what the ring has
-//! overtaken, and one object for each damaged place. Damage in what no later append says was flushed cannot be told from where
-//! power cut the log; the store then says how far it recovered, and a version from behind that may have taken its place or
-//! not: any of them from the last before it on may be found. Every answer is compared byte by byte.
+//! overtaken, and one object for each damaged place. Damage in records that no later append states as flushed looks
+//! like a power cut. The store then reports how far it recovered. Of the versions of a key, the last one before that
+//! point or any later one may be found. Every answer is compared byte by byte.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ pub struct RunReport {
     pub uncertain: u64,
     /// Of these, how many were found to be lost: what they replaced was there.
     pub rolled_back: u64,
-    /// The most that a life with a write budget admitted of what could be refused, as a share of what the budget allowed.
+    /// The most that a life with a write budget admitted, of puts that could be refused, as a share of the budget.
     pub budget_used_max: f64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
@@ -184,7 +184,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// All that a run brings to light.
+    /// The results of a run.
     pub fn all() -> Vec<Plant> {
         let bugs = Bug::RUNNING.into_iter().chain(Bug::ADMISSION);
         [Plant::WrongModel].into_iter().chain(bugs.map(Plant::Bug)).collect()
@@ -290,7 +290,7 @@ impl Run {
         }
     }
 
-    /// Asks for a page, for some of what lies with it, and for something that lies with the page before.
+    /// Requests a page, some objects stored with it, and an object stored with the previous page.
     async fn view(&mut self, key: u32) {
         let page = page_of(key);
         self.get(page, None).await;
@@ -347,7 +347,7 @@ impl Run {
         }
     }
 
-    /// Takes what was found for what is there, where it is one of those that may be.
+    /// Accepts the version found as the current one, if it is one of the possible ones.
     fn settle(&mut self, key: u32, metadata: &[u8]) {
         if !self.uncertain.contains(&key) {
             return;

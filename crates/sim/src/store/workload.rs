@@ -200,7 +200,7 @@ async fn leave_former_store(
     let _ = store.checkpoint().await;
 }
 
-/// The tags of which there are bits.
+/// The tags whose bits are set.
 fn names(tags: u32) -> Vec<Vec<u8>> {
     (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
 }
@@ -258,7 +258,7 @@ impl Running {
 
     /// Begins a version: its key, number, length, and tags.
     fn begin(&mut self) -> (u32, u32, usize, u32) {
-        // Some keys are replaced all the time; the others lie long enough to be re-inserted.
+        // Some keys are replaced all the time; the others stay long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
         let key = self.random.below(keys.into()) as u32;
         self.next_version += 1;

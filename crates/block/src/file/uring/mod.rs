@@ -229,7 +229,7 @@ impl Drop for Driver {
 
 fn tell(ended: Ended) {
     for (reply, result) in ended {
-        // Where nobody waits any more the buffers end here, after the kernel is done with them.
+        // If no caller waits any more, the buffers are freed here, after the kernel is done with them.
         let _ = reply.send(result);
     }
 }
