@@ -87,7 +87,7 @@ impl Rewriting {
 
     /// Queues an object that is in memory to be rewritten beside a page; tells its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
-        // Before the place is: what is overwritten meanwhile is then seen to be of an epoch that is gone.
+        // Read before the place: an object whose segment is reclaimed in between is then seen to be of an old epoch.
         let head = self.span.head();
         let entry = self.state.memory.peek(hash).filter(|entry| entry.kind == EntryKind::Whole)?;
         let from = entry.location()?;
