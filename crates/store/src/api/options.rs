@@ -1,6 +1,6 @@
 //! How stores are made and opened.
 //!
-//! Owns: the options, their defaults and bounds, and what can be known to be wrong without a device.
+//! Owns: the options, their defaults and bounds, and the checks that need no device.
 
 use std::time::Duration;
 
@@ -12,10 +12,9 @@ use crate::recover::IndexLoading;
 use crate::rewrite::keep::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
 use crate::rewrite::reinsert::REINSERT_PERCENT_MAX;
 
-/// The share of a segment that is re-inserted where none is given, in percent: none, as where the ring turns in two
-/// seconds the hit rate is not yet the one that a simulation of it gives (decision 0019).
+/// The default share of a segment that is re-inserted, in percent. It is off: see decision 0019.
 const REINSERT_PERCENT_DEFAULT: u32 = 0;
-/// The size of a cluster where none is given, in bytes.
+/// The default size of a cluster, in bytes.
 const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
 /// The smallest cluster, in bytes.
 pub const CLUSTER_BYTES_MIN: u64 = 4 << 10;
@@ -33,7 +32,7 @@ pub struct CreateOptions {
     pub segment_bytes: Option<u64>,
     /// Whether what is on the device may be overwritten.
     pub force: bool,
-    /// What its random identity is drawn from, so that a simulation can be repeated; by default the operating system.
+    /// The seed of its random identity, so that a simulation can be repeated. By default the operating system gives it.
     pub seed: Option<u64>,
 }
 
@@ -42,28 +41,29 @@ pub struct CreateOptions {
 pub struct OpenOptions {
     /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
     pub memory_bytes: u64,
-    /// The most of that which objects in memory take; by default all that the rest leaves.
+    /// The most that objects in memory take of it; by default all that the other uses leave.
     pub objects_bytes_max: Option<u64>,
     /// How long a put may wait in memory before it is written.
     pub write_delay: Duration,
-    /// How often the device is flushed where something was written; `None`: at the end of each segment, at checkpoints,
-    /// purges and syncs.
+    /// How often the device is flushed if something was written. With `None` it is flushed at the end of each segment
+    /// and at checkpoints, purges and syncs only.
     pub flush_interval: Option<Duration>,
-    /// How much of a segment may be rewritten before it is overwritten, in percent: objects that were requested since
-    /// they were written. At most [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
+    /// How much of a segment may be rewritten before the segment is reclaimed, in percent. Objects are rewritten that
+    /// were requested since they were written; those that are not in memory are read for it. At most
+    /// [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
     pub reinsert_percent: u32,
-    /// How much of what is in memory may be rewritten, in percent of the bytes that are put: what is wanted together
-    /// and lies apart is laid together, and what is requested is kept before its segment is overwritten. Neither costs
-    /// a read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
+    /// How many bytes may be rewritten from memory, in percent of the bytes that are put. Objects that are wanted
+    /// together are moved next to each other, and requested objects are kept before their segment is reclaimed. It
+    /// costs no read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
     pub rewrite_percent: u32,
-    /// The size of a cluster in bytes: objects that [`collocate`](crate::Store::collocate) ties are packed into one,
-    /// and a read from disk may take a whole one. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`],
+    /// The size of a cluster in bytes. Objects that [`collocate`](crate::Store::collocate) ties are packed into one
+    /// cluster, and one read may take all of it. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`],
     /// or 0 for no clusters.
     pub cluster_bytes: u64,
     /// What a read from disk takes.
     pub cluster_read: ClusterRead,
-    /// Whether what was in memory when the store was last open is read into it again, in the background, as far as it
-    /// fits.
+    /// Whether the objects that were in memory when the store was last open are read into memory again, in the
+    /// background, as far as they fit.
     pub warm_up: bool,
     /// What is admitted to the disk; by default everything.
     pub admission: AdmissionOptions,
@@ -71,9 +71,8 @@ pub struct OpenOptions {
     pub index_loading: IndexLoading,
     /// Where the work is done that no call waits for.
     pub background: Background,
-    /// What the random identity is drawn from of what is made when the store is opened, such as a span that begins
-    /// empty; by default the operating system. For simulations, which can then be repeated: each open needs another
-    /// one.
+    /// The seed of random identities that an open makes, such as that of a span that begins empty. By default the
+    /// operating system gives it. A simulation that sets it can be repeated; each open needs another seed.
     pub seed: Option<u64>,
 }
 
@@ -98,8 +97,8 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Checks what can be known without a device. *Errors*: `Invalid` for a budget that is too small, or a bound that
-    /// is out of bounds.
+    /// Checks the options without a device. *Errors*: `Invalid` for a budget that is too small, or an option that is
+    /// out of bounds.
     pub fn check(&self) -> Result<(), Error> {
         self.admission.check()?;
         if self.memory_bytes < MEMORY_BYTES_MIN {

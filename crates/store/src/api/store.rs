@@ -41,7 +41,7 @@ pub(crate) struct Inner {
 /// What the writer runs on.
 pub(crate) enum WriterHandle {
     Thread(std::thread::JoinHandle<()>),
-    /// Ends where it stands when this is dropped.
+    /// It is aborted when this is dropped.
     Task(#[expect(dead_code, reason = "held for its drop")] AbortOnDropHandle<()>),
 }
 
@@ -58,8 +58,8 @@ impl Drop for Inner {
 
 /// An open store. Clones share it.
 ///
-/// Dropped without [`close`](Store::close), it leaves the device as a crash would: what was written is found again,
-/// what still waited in memory is not.
+/// A store that is dropped without [`close`](Store::close) leaves the device as a crash does: objects that were written
+/// are found again, objects that still waited in memory are lost.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -86,14 +86,14 @@ impl Store {
         self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
     }
 
-    /// Writes everything that waits, an index checkpoint and a clean mark, and flushes. Later puts are refused, gets go
-    /// on.
+    /// Writes everything that waits and an index checkpoint, notes that the span was closed, and flushes. Later puts
+    /// are refused, gets go on.
     pub async fn close(&self) -> Result<(), Error> {
         self.ask(Command::Close).await
     }
 
-    /// Finds an object in memory. *Cost*: no I/O, no allocation, no lock that others wait for; but for the first hit of
-    /// what is in memory alone, which may queue it to be written.
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock that others wait for. The first hit of an
+    /// object that is in memory alone may queue it to be written.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         let lookup = self.lookup();
         let entry = lookup.find_resident(key).live()?;
@@ -103,15 +103,17 @@ impl Store {
 
     /// Finds an object in memory or on disk.
     ///
-    /// What it returns are exactly the bytes of one completed put of this key that no purge had killed when this was
-    /// called. Damage is a counted miss, and so is a read that the device failed: [`try_get`](Store::try_get) tells
-    /// that from a miss. *Cost*: at most one read, and one more for each fragment as it is read.
+    /// It returns exactly the bytes of one completed put of this key, and of none that was purged before this call.
+    /// Damage is a counted miss. So is a read that the device failed; [`try_get`](Store::try_get) reports that. *Cost*:
+    /// at most one read, and one more for each fragment as it is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.try_get(key).await.ok().flatten()
     }
 
-    /// The same. *Errors*: the device failed the read, so that nobody knows whether there is such an object; the error
-    /// has what the device said. It counts as a miss and among `device_read_errors`.
+    /// Finds an object as [`get`](Store::get) does, and tells a failed device from a miss.
+    ///
+    /// *Errors*: the device failed the read, so it is not known whether there is such an object. The error has the
+    /// device's own as its source. It counts as a miss and in `device_read_errors`.
     pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
         let lookup = self.lookup();
         let found = match lookup.find_resident(key) {
@@ -132,27 +134,27 @@ impl Store {
 
     /// Joins the fill of a key under way, or begins it.
     ///
-    /// `stale` is the object that the caller has and does not want: an object that came since is handed out instead of
-    /// a new fill. A fill that began before a purge of the key is not joined.
+    /// `stale` is the object that the caller has found to be out of date. If the store has a newer one, it is returned
+    /// and no fill begins. A fill that began before a purge of the key is not joined.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
         fill::begin(self.puts(), key, stale)
     }
 
     /// Puts a whole object without tags.
     ///
-    /// *Errors*: `Busy` where the disk is too slow for what is put (nothing is stored), `Invalid` where it is out of
-    /// bounds, `Stopped`. *Durability*: none when it returns; if it is [admitted](crate::AdmissionOptions), it is
-    /// written within the write delay and then counts in [`sequences`](Store::sequences). If not, that is no error: it
-    /// may be found as long as memory keeps it (where it is one record), what it replaces is not found any more, and
-    /// the end of the process makes it a miss.
-    /// *Cost*: a body of several records waits for room once it is begun, as long as the disk takes.
+    /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if it is out of bounds,
+    /// `Stopped`. *Durability*: none when it returns. An object that is [admitted](crate::AdmissionOptions) is written
+    /// within the write delay; then [`sequences`](Store::sequences) has reached it. One that is not admitted is no
+    /// error: if it is one record, it is found as long as memory keeps it; it hides what it replaces; and after the end
+    /// of the process it is a miss. *Cost*: a body of several records waits for room while it is put, as long as the
+    /// disk takes.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
 
-    /// Puts a whole object under tags, by each of which it can be [purged](Store::purge_tag).
+    /// Puts a whole object under tags. It can be [purged](Store::purge_tag) by each of them.
     ///
-    /// As [`put`](Store::put). *Errors*: `Invalid` too where a tag has no byte or more than
+    /// As [`put`](Store::put). *Errors*: also `Invalid` if a tag has no byte or more than
     /// [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than [`TAGS_MAX`](crate::TAGS_MAX) different ones
     /// (nothing is stored). *Cost*: 8 bytes a tag on disk and in memory, none in the index.
     pub async fn put_tagged(
@@ -216,19 +218,20 @@ impl Store {
         fill.finish().await
     }
 
-    /// Waits until a put is not refused because too much waits to be written; or the store takes no more writes.
+    /// Waits until there is room for another put, or the store takes no more writes.
     ///
-    /// For callers that can wait; a proxy rather does not store. Another may take the room first.
+    /// It is for callers that can wait; a proxy had better not store. Another caller may take the room first.
     pub async fn wait_for_room(&self) {
         self.puts().intake.queue.wait_for_room().await;
     }
 
-    /// Says that objects of the primary key `object` will be wanted with those of `seed`: an image with its page.
+    /// Hints that objects of the primary key `object` will be wanted with those of `seed`, as an image with its page.
     ///
-    /// It is advice for what is put or waits to be written: they are written side by side, and read together where that
-    /// pays. Say it before the put, or right after it, and before each get: what lies elsewhere when it is read is then
-    /// rewritten beside its page ([`OpenOptions::rewrite_percent`]). *Durability*: none; a hint is kept until it is
-    /// used or others need its place. *Cost*: two hashes and a store; no lock, no allocation.
+    /// Objects that are put or wait to be written are then written side by side, and read together if that pays. Give
+    /// the hint before the put, or right after it, and before each get: an object that was stored elsewhere is then
+    /// moved next to its page ([`rewrite_percent`](crate::OpenOptions::rewrite_percent)). A hint changes no answer.
+    /// *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two hashes and one atomic
+    /// store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         let (span, rewriting) = (self.span(), self.rewriting());
         let hash = |primary| span.hash(KeyRef::new(primary, b"")).0;
@@ -236,7 +239,7 @@ impl Store {
         Counters::add(&span.counters.hints, 1);
     }
 
-    /// Writes what was put before this call, as far as it was admitted, and flushes the device.
+    /// Writes all admitted objects that were put before this call, and flushes the device.
     pub async fn sync(&self) -> Result<Sequences, Error> {
         self.ask(Command::Sync).await?;
         Ok(self.sequences())
@@ -260,7 +263,7 @@ impl Store {
         self.puts().intake.sequences()
     }
 
-    /// What the store has noticed since the last call that an operator should know: damage, failed reads.
+    /// Takes the notes for the operator since the last call: damage, failed reads.
     pub fn take_notes(&self) -> Vec<String> {
         self.span().take_notes()
     }

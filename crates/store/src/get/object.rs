@@ -36,7 +36,7 @@ impl Object {
         self.entry.object_bytes
     }
 
-    /// The sequence of the put that made it, or of its record's re-insertion where it was read from there.
+    /// The sequence of its put, or a later one if its record was rewritten and read from there.
     pub fn sequence(&self) -> Sequence {
         Sequence(self.entry.sequence)
     }
@@ -46,7 +46,7 @@ impl Object {
         self.entry.generation
     }
 
-    /// Whether it is on the disk or will be, and not in memory alone.
+    /// Whether it is on the disk or waits to be written, and is not in memory alone.
     pub fn is_admitted(&self) -> bool {
         !self.entry.is_in_memory_alone()
     }
@@ -65,7 +65,7 @@ impl Object {
     /// The caller's decoded form of the metadata, made at the first call and kept while the object is in memory.
     ///
     /// # Panics
-    /// When it is requested with two types: a bug of the caller.
+    /// If it is called with two types: a bug of the caller.
     pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> &T {
         self.entry.decoded(decode).expect("a store's metadata is decoded into one type")
     }

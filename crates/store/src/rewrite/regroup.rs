@@ -87,9 +87,11 @@ impl Rewriting {
 
     /// Queues an object that is in memory to be rewritten beside a page; tells its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
+        // Read before the place: an object whose segment is reclaimed in between is then seen to be of an old epoch.
+        let head = self.span.head();
         let entry = self.state.memory.peek(hash).filter(|entry| entry.kind == EntryKind::Whole)?;
         let from = entry.location()?;
-        let epoch = self.span.epoch_at(from, self.span.head());
+        let epoch = self.span.epoch_at(from, head);
         let sequence = self.rewrite_from_memory(&entry, from, epoch, Some(page))?;
         Counters::add(&self.span.counters.regrouped, 1);
         Counters::add(&self.span.counters.regrouped_bytes, entry.body.len() as u64);
