@@ -102,7 +102,7 @@ fn say_notes(store: Spans) -> Spans {
     store
 }
 
-/// Refuses a size that no store can have, if a store is to be created; creates nothing.
+/// Refuses a size that no store has, where one is to be made of it; makes nothing.
 async fn check_size(
     first: &str,
     others: &SpanArguments,
