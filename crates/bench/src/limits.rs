@@ -1,4 +1,4 @@
-//! `bench limits`: how much of what a device can do the store leaves to its users, beside fio on the same device.
+//! `bench limits`: which share of a device's rates the store reaches, beside fio on the same device.
 //!
 //! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two threads, against
 //! fio's random reads of the same size, 32 at once from one thread or from two, whichever is more. Filling: objects put one after another, until they are flushed, against fio's sequential

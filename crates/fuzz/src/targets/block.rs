@@ -60,7 +60,7 @@ pub fn recording_seeds() -> Vec<Vec<u8>> {
     vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
 }
 
-/// A SPEC: as it is written out, it is read as the same.
+/// A SPEC: reading, writing and reading again gives the same.
 pub fn spec(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match Spec::parse(text) {

@@ -62,7 +62,7 @@ pub struct SpansReport {
     pub returns: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
-    /// Spans put back as they were earlier: in an earlier life, and in the one that ended.
+    /// Spans restored from older copies: from before the last open, and from since then.
     pub put_back: [u64; 2],
     /// Opens that a crash ended.
     pub torn_opens: u64,

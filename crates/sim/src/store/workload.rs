@@ -98,7 +98,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
     let write_delay = Duration::from_millis(random.below(6));
-    // A draw that decided what is no choice any more: seeds go on to mean what they did.
+    // This draw decides nothing any more; it stays so that seeds keep their meaning.
     random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
