@@ -41,6 +41,8 @@ counters! {
     collapsed,
     /// Of these: the origin said that the stored response still holds.
     revalidated,
+    /// Of these: answered with a stored response that is stale, because the origin failed.
+    stale,
     /// Of these: passed on from the origin and not stored.
     passed,
     /// Of these, passed on and not stored because their body is longer than the store takes; part of `passed`.

@@ -27,6 +27,7 @@ use crate::options::ProxyOptions;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
+use crate::rules::policy::Policy;
 use crate::service::connection;
 use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
@@ -74,7 +75,7 @@ pub(crate) enum Mode {
 pub(crate) struct Worker {
     pub options: Arc<ProxyOptions>,
     pub mode: Mode,
-    pub default_ttl: DefaultTtl,
+    pub policy: Policy,
     pub store: Spans,
     pub stats: Arc<WorkerStats>,
     /// Whether the origin of a reverse proxy takes connections, as all workers see it.
@@ -147,7 +148,12 @@ impl Worker {
         let via = HeaderValue::from_str(&format!("1.1 {pseudonym}")).expect("visible ASCII");
         Rc::new(Worker {
             connections_max: limits.connections_max.div_ceil(options.worker_count()),
-            default_ttl: DefaultTtl::new(options.default_ttl.clone()),
+            policy: Policy {
+                default_ttl: DefaultTtl::new(options.default_ttl.clone()),
+                is_for_origin: matches!(mode, Mode::Reverse { .. }),
+                stores_cookies: options.store_set_cookie,
+                stale_unreachable_s: options.stale_unreachable.as_secs(),
+            },
             mode,
             store,
             stats,

@@ -1,7 +1,8 @@
 //! The rules of HTTP caching as pure functions: requests, responses and time in, decisions out.
 //!
 //! No I/O, no clock, no randomness. Times are Unix milliseconds and durations are milliseconds unless a name says
-//! otherwise; `Age`, `max-age` and their kin are seconds on the wire. *Source*: RFC 9110, 9111, 9112, 9211, 9875.
+//! otherwise; `Age`, `max-age` and their kin are seconds on the wire. *Source*: RFC 5861, 9110, 9111, 9112, 9211,
+//! 9213, 9651, 9875.
 
 pub mod age;
 pub mod cache_control;
@@ -16,10 +17,13 @@ pub mod invalidate;
 pub mod key;
 pub mod list;
 pub mod multipart;
+pub mod policy;
 pub mod range;
 pub mod serve;
 pub mod storable;
+pub mod structured;
 pub mod tags;
+pub mod targeted;
 pub mod update;
 pub mod vary;
 

@@ -7,7 +7,7 @@
 
 use http::{HeaderMap, HeaderName};
 
-use super::list::members_of;
+use super::structured::{Value, field, list};
 
 /// Tags, separated by spaces.
 const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
@@ -49,23 +49,10 @@ fn plain_tags_of(headers: &HeaderMap) -> Vec<Vec<u8>> {
 }
 
 fn groups_of(headers: &HeaderMap, name: &HeaderName, origin: &[u8]) -> Vec<Vec<u8>> {
-    let names: Option<Vec<Vec<u8>>> = members_of(headers, name).map(string).collect();
+    let values = field(headers, name).and_then(|field| list(&field)).unwrap_or_default();
+    let names: Option<Vec<Vec<u8>>> =
+        values.into_iter().map(|value| if let Value::Text(name) = value { Some(name) } else { None }).collect();
     names.unwrap_or_default().into_iter().map(|name| [b"\0", origin, b"\0", &name[..]].concat()).collect()
-}
-
-/// A String of structured fields; its parameters mean nothing here.
-fn string(member: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = member.strip_prefix(b"\"")?.iter();
-    let mut text = Vec::with_capacity(member.len());
-    loop {
-        match *bytes.next()? {
-            b'"' => break,
-            b'\\' => text.push(*bytes.next().filter(|byte| matches!(byte, b'"' | b'\\'))?),
-            byte @ b' '..=b'~' => text.push(byte),
-            _ => return None,
-        }
-    }
-    matches!(bytes.as_slice().first(), None | Some(b';')).then_some(text)
 }
 
 #[cfg(test)]

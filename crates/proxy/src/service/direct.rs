@@ -52,7 +52,7 @@ impl Shortcut for Direct {
         }
         let object = worker.store.get_resident(KeyRef::new(key, b""))?;
         let body = object.whole().filter(|body| body.len() <= BODY_BYTES_MAX)?.clone();
-        let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
+        let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.policy)) else {
             return None;
         };
         let (started, at_ms) = worker.now();

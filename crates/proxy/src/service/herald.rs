@@ -30,6 +30,11 @@ impl Asked {
 }
 
 impl Herald {
+    /// Tells nobody.
+    pub fn silent(worker: &Rc<Worker>) -> Herald {
+        Herald { worker: worker.clone(), client: None }
+    }
+
     /// Passes one on. What is no header is not passed on; the parser will refuse it.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);

@@ -50,13 +50,13 @@ pub(super) fn resident(
         return None;
     }
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
-    if let Found::Marker(names) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) {
+    if let Found::Marker(names) = object.decoded(|bytes| Found::read(bytes, key, &worker.policy)) {
         variant.clear();
         push_variant(variant, names, request.headers());
         object = worker.store.get_resident(KeyRef::new(key, variant))?;
     }
     let object = object;
-    let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
+    let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.policy)) else {
         return None;
     };
     let Verdict::Serve { age_s, ttl_s } =

@@ -16,24 +16,30 @@ use super::asked::Asked;
 use super::reply::{CACHE_STATUS, failed, finish};
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
-use crate::rules::cache_control::ResponseDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
-use crate::rules::cookies::{Cookies, cookies};
-use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
-use crate::rules::storable::storability;
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
 /// Says that what an unsafe request changed is out of memory, but perhaps not off the device.
-static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Passes a request on and its response back.
 pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
-    let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
+    match ask(&asked, body).await {
+        Ok((response, lease)) => forward(asked, response, lease, why, Size::Any),
+        Err(error) => {
+            let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
+            failed(&asked, &error, unanswered)
+        }
+    }
+}
+
+/// Passes a request on, and purges what that made invalid.
+pub(super) async fn ask(asked: &Asked, body: Option<Incoming>) -> Result<(Response<Incoming>, Lease), FetchError> {
     let (Some(to), head) = asked.upstream() else {
-        return failed(&asked, &FetchError::Connect("the URL names no origin".into()), unanswered);
+        return Err(FetchError::Connect("the URL names no origin".into()));
     };
     let body = match body {
         Some(body) if !body.is_end_stream() => {
@@ -42,13 +48,9 @@ pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> 
         _ => RequestBody::Empty,
     };
     let herald = asked.herald();
-    match exchange(&asked.worker, &to, head, body, &|response| herald.announce(response)).await {
-        Ok((response, lease)) => {
-            invalidate(&asked, &response).await;
-            forward(asked, response, lease, why, Size::Any)
-        }
-        Err(error) => failed(&asked, &error, unanswered),
-    }
+    let (response, lease) = exchange(&asked.worker, &to, head, body, &|response| herald.announce(response)).await?;
+    invalidate(asked, &response).await;
+    Ok((response, lease))
 }
 
 /// Whether its size is why a response is not stored.
@@ -102,15 +104,9 @@ fn forget_if_storable(asked: &Asked, response: &Response<Incoming>) {
     if asked.method != Method::GET || !asked.worker.memo.borrow().contains(&asked.key, asked.at_ms) {
         return;
     }
-    let (status, headers) = (response.status(), response.headers());
-    let directives = ResponseDirectives::parse(headers);
-    let default_ttl_s = asked.worker.default_ttl.for_key(&asked.key);
-    let freshness = lifetime(status, headers, &directives, default_ttl_s, asked.at_ms);
-    let request = &asked.directives;
-    if cookies(headers, &directives, asked.worker.options.store_set_cookie) == Cookies::Forbidding {
-        return;
-    }
-    if storability(&asked.method, &asked.headers, request, status, headers, &directives, freshness).is_storable() {
+    let request = (&asked.method, &asked.key[..], &asked.headers, &asked.directives);
+    let response = (response.status(), response.headers(), asked.at_ms);
+    if asked.worker.policy.storability(request, response).is_storable() {
         asked.worker.memo.borrow_mut().remove(&asked.key);
     }
 }

@@ -12,6 +12,7 @@ use hyper::body::{Body, Incoming};
 use super::connect::connect;
 use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
+use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
@@ -34,6 +35,16 @@ pub(crate) enum FetchError {
     /// The connection broke, or what came is no response.
     #[error("the origin broke the exchange: {0}")]
     Broken(String),
+}
+
+impl FetchError {
+    /// What it means for what is stored.
+    pub fn failure(&self) -> Failure {
+        match self {
+            FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,
+            FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
+        }
+    }
 }
 
 /// A connection in use for one exchange.
