@@ -9,6 +9,7 @@ pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
 pub mod cookies;
+pub mod date;
 pub mod default_ttl;
 pub mod freshness;
 pub mod hop;
@@ -27,11 +28,7 @@ pub mod targeted;
 pub mod update;
 pub mod vary;
 
-/// Parses an HTTP date into Unix seconds; `None` where it is none or lies before 1970.
-pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
-    let time = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
-    time.duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_secs())
-}
+pub use date::parse_date_s;
 
 #[cfg(test)]
 pub(crate) fn headers(lines: &[(&str, &str)]) -> http::HeaderMap {
