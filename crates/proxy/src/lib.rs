@@ -18,15 +18,15 @@ mod body;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod memo;
+mod hit_for_miss;
 mod options;
+mod rendered_values;
 pub mod rules;
 mod server;
 mod service;
 mod stats;
 mod stored;
 mod upstream;
-mod values;
 mod wire;
 mod worker;
 

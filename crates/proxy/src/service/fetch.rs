@@ -14,9 +14,9 @@ use nectary_host::log::Level;
 use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
 
-use super::asked::Asked;
 use super::herald::Herald;
 use super::pass::PURGE_FAILED;
+use super::request::ClientRequest;
 use crate::rules::age::Times;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::conditional::{set_validation, validates};
@@ -66,7 +66,7 @@ pub(super) enum Told {
     Failed(FetchError),
 }
 
-impl Asked {
+impl ClientRequest {
     /// How far this request may go.
     pub(super) fn reach(&self) -> Reach {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
@@ -99,27 +99,27 @@ impl Asked {
 
 impl Plan {
     /// Plans to fetch what was asked for, as a whole.
-    pub fn new(asked: &Asked, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
-        let (to, mut head) = asked.upstream();
+    pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
+        let (to, mut head) = request.upstream();
         // Also for a HEAD that found something to be validated.
         head.method = Method::GET;
         head.ask_for_all();
         Plan {
-            worker: asked.worker.clone(),
-            key: asked.key.clone(),
-            headers: asked.headers.clone(),
-            directives: asked.directives,
+            worker: request.worker.clone(),
+            key: request.key.clone(),
+            headers: request.headers.clone(),
+            directives: request.directives,
             names,
             stale,
             to,
             head,
-            herald: asked.herald(),
+            herald: request.herald(),
         }
     }
 
     /// The same for nobody who waits: no client is told of what comes before the answer.
-    pub fn for_later(asked: &Asked, names: Vec<HeaderName>, stale: Object) -> Plan {
-        Plan { herald: Herald::silent(&asked.worker), ..Plan::new(asked, names, Some(stale)) }
+    pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
+        Plan { herald: Herald::silent(&request.worker), ..Plan::new(request, names, Some(stale)) }
     }
 
     /// Whether what is stored may be served although the origin failed.
@@ -289,7 +289,7 @@ async fn fetch_body(
     let Some(metadata) = metadata else {
         // An origin in trouble may be well again for the next request.
         if !is_trouble(status) && plan.stale.is_none() {
-            worker.memo.borrow_mut().insert(&plan.key, times.response_ms);
+            worker.hit_for_miss.borrow_mut().insert(&plan.key, times.response_ms);
         }
         fill.decline();
         _ = tell.send(Told::Direct(response, lease));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use http::Version;
 use http::header::VIA;
 
-use super::asked::{Asked, Client};
+use super::request::{Client, ClientRequest};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::informational::{Informational, render};
 use crate::worker::Worker;
@@ -21,7 +21,7 @@ pub(super) struct Herald {
     client: Option<Rc<Client>>,
 }
 
-impl Asked {
+impl ClientRequest {
     /// Where informational responses to this request go.
     pub(super) fn herald(&self) -> Herald {
         let client = (self.version >= Version::HTTP_11).then(|| self.client.clone());
@@ -43,6 +43,6 @@ impl Herald {
         headers.append(VIA, self.worker.via.clone());
         let mut bytes = Vec::new();
         render(response.status, &headers, &mut bytes);
-        client.guard.announce(&bytes);
+        client.watch.announce(&bytes);
     }
 }
