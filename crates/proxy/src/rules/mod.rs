@@ -9,26 +9,24 @@ pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
 pub mod cookies;
-pub mod date;
 pub mod default_ttl;
 pub mod freshness;
 pub mod hop;
-pub mod host;
 pub mod invalidate;
 pub mod key;
-pub mod list;
 pub mod multipart;
 pub mod policy;
 pub mod range;
 pub mod serve;
 pub mod storable;
-pub mod structured;
+pub mod syntax;
 pub mod tags;
 pub mod targeted;
 pub mod update;
 pub mod vary;
 
-pub use date::parse_date_s;
+pub use syntax::date::parse_date_s;
+pub use syntax::{host, list, structured};
 
 #[cfg(test)]
 pub(crate) fn headers(lines: &[(&str, &str)]) -> http::HeaderMap {

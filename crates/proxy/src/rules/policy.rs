@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn a_targeted_field_stands_for_cache_control_and_expires_in_a_reverse_proxy_alone() {
         const LATER: &str = "Thu, 01 Jan 1970 01:00:00 GMT";
-        type Lines<'a> = &'a [(&'a str, &'a str)];
         // In a reverse proxy, and in a forward proxy.
-        let table: &[(Lines, (bool, u64), (bool, u64))] = &[
+        type Row<'a> = (&'a [(&'a str, &'a str)], (bool, u64), (bool, u64));
+        let table: &[Row] = &[
             (&[("cdn-cache-control", "max-age=60"), ("cache-control", "no-store")], (true, 60), (false, 0)),
             (&[("cdn-cache-control", "no-store"), ("cache-control", "max-age=60")], (false, 0), (true, 60)),
             (&[("cdn-cache-control", "private"), ("expires", LATER)], (false, 0), (true, 3600)),

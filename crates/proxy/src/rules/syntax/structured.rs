@@ -238,9 +238,9 @@ fn hex(digit: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::headers;
     use super::Value::*;
     use super::*;
+    use crate::rules::headers;
 
     #[test]
     fn dictionaries_are_read_and_parameters_left_out() {
