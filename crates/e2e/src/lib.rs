@@ -2,10 +2,11 @@
 //!
 //! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `bench-memory`, `bench-pressure`,
 //! `cache-tests` and `package-clients` programs share: a deterministic
-//! origin, an HTTP client that trusts nothing, process guards, models of what a cache may answer, and the peers. It links
-//! no other crate of the workspace, so nothing that it expects comes from the code that it judges.
+//! origin, an HTTP client that trusts nothing, process guards, models of what a cache may answer, and the peers. It
+//! links no other crate of the workspace, so nothing that it expects comes from the code that it judges.
 //!
-//! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its parent.
+//! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its
+//! parent.
 
 pub mod access_log;
 pub mod attach;

@@ -1,7 +1,7 @@
 //! What the proxy counts.
 //!
-//! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no shared
-//! cache line; a snapshot adds them up. Counters only grow; gauges say so.
+//! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no
+//! shared cache line; a snapshot adds them up. Counters only grow; gauges say so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,8 @@
 //! One worker: a thread with its own runtime, listeners, connections and memories.
 //!
-//! Owns: what the requests of one thread share, accepting, and sweeping: on every tick of [`TICK`] it ends what is overdue,
-//! hands the access log over and looks after kept connections. Nothing here is shared with other workers but the store and
-//! the counters' readers.
+//! Owns: what the requests of one thread share, accepting, and sweeping: on every tick of [`TICK`] it ends what is
+//! overdue, hands the access log over and looks after kept connections. Nothing here is shared with other workers but
+//! the store and the counters' readers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Who the suite is run against, each with its configuration.
 //!
-//! Owns: Nectary as it comes; nginx, Varnish and Squid configured as the suite's authors configure them for their published
-//! results (validation on, no lifetime of their own invention, no grace); and the origin itself, as a proxy that caches
-//! nothing. Their configurations stand here whole.
+//! Owns: Nectary as it comes; nginx, Varnish and Squid configured as the suite's authors configure them for their
+//! published results (validation on, no lifetime of their own invention, no grace); and the origin itself, as a proxy
+//! that caches nothing. Their configurations stand here whole.
 
 use crate::guard::{Process, find_program};
 use crate::http::wait_listening;

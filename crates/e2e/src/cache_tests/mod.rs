@@ -3,8 +3,9 @@
 //! Owns: a run of the suite and what its figures mean. `suite` installs it with npm and runs it, `contestants` has the
 //! configurations, `explanations` says why a test fails that fails, `page` writes it all down.
 //!
-//! Promises: the suite's own code decides what passes, dependencies between its tests included; its browser-only tests are not
-//! run. All contestants run at the same time in front of the same origin: the suite waits much and computes little.
+//! Promises: the suite's own code decides what passes, dependencies between its tests included; its browser-only tests
+//! are not run. All contestants run at the same time in front of the same origin: the suite waits much and computes
+//! little.
 
 pub mod contestants;
 pub mod explanations;
@@ -29,7 +30,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The most tests of a kind that Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the repository pass.
+    /// The most tests of a kind that Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the
+    /// repository pass.
     pub fn failures_max(self, kind: &str) -> usize {
         match (self, kind) {
             (Layout::Repository, "required") => 2,

@@ -1,7 +1,7 @@
 //! apt through a forward proxy.
 //!
-//! apt works in a private root with the mirrors of this machine's own configuration. The mirrors often give no freshness at
-//! all, so the proxy gets a `--default-ttl`.
+//! apt works in a private root with the mirrors of this machine's own configuration. The mirrors often give no
+//! freshness at all, so the proxy gets a `--default-ttl`.
 
 use super::{Files, Verdict, call, compare, finish, last_line, proxy};
 use crate::guard::find_program;

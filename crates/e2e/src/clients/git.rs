@@ -1,7 +1,7 @@
 //! git through a forward proxy, from a repository on loopback that is served as plain files.
 //!
-//! git's newer protocol asks with `POST`, which no cache answers; its older one needs nothing but files, and is what a cache
-//! is for. git demands the newest list of branches with `no-cache`.
+//! git's newer protocol asks with `POST`, which no cache answers; its older one needs nothing but files, and is what a
+//! cache is for. git demands the newest list of branches with `no-cache`.
 
 use super::{Files, Verdict, call, compare, finish, proxy, small_server, tree};
 use crate::content;

@@ -1,10 +1,13 @@
-//! Package clients through the proxy, each twice and each time with nothing of its own: what do the second runs find in the store?
+//! Package clients through the proxy, each twice and each time with nothing of its own: what do the second runs find in
+//! the store?
 //!
-//! Owns: what a run is and how two are compared; a file for each client: npm, pip, cargo, apt, git. Addresses of registries and
-//! mirrors are those of this machine's own configuration, or those that a client has built in; none stands here.
+//! Owns: what a run is and how two are compared; a file for each client: npm, pip, cargo, apt, git. Addresses of
+//! registries and mirrors are those of this machine's own configuration, or those that a client has built in; none
+//! stands here.
 //!
-//! Promises: the files of both runs are equal, and equal to those of a run without the proxy; each package of the second run
-//! is a hit. A client that is missing, or cannot reach its registry without the proxy, is not run, and says why.
+//! Promises: the files of both runs are equal, and equal to those of a run without the proxy; each package of the
+//! second run is a hit. A client that is missing, or cannot reach its registry without the proxy, is not run, and says
+//! why.
 
 pub mod apt;
 pub mod cargo;

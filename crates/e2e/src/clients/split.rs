@@ -1,8 +1,8 @@
 //! A registry whose index and whose packages are on different hosts, behind two reverse proxies.
 //!
-//! Such an index names the packages' host in full, and clients would go there past the proxy. So between client and proxies stands
-//! a small server of the test: it asks the first proxy for what it is asked, and replaces the packages' host in texts by its own
-//! `/files`, which it takes to the second.
+//! Such an index names the packages' host in full, and clients would go there past the proxy. So between client and
+//! proxies stands a small server of the test: it asks the first proxy for what it is asked, and replaces the packages'
+//! host in texts by its own `/files`, which it takes to the second.
 
 use super::{finish, proxy, small_server};
 use crate::access_log::Line;

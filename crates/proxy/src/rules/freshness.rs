@@ -1,6 +1,7 @@
 //! How long a response is fresh.
 //!
-//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and 4.2.2.
+//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and
+//! 4.2.2.
 
 use http::header::{DATE, EXPIRES, LAST_MODIFIED};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -38,7 +39,8 @@ pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Whether the operator's default lifetime applies to a status: answers that say what a thing is, not that it is absent.
+/// Whether the operator's default lifetime applies to a status: answers that say what a thing is, not that it is
+/// absent.
 pub fn takes_default_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 300 | 301 | 308 | 410)
 }

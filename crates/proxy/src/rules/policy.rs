@@ -1,6 +1,7 @@
 //! What the operator and the kind of proxy decide about every response.
 //!
-//! Owns: which field a response's directives are read from, and the decision whether it is stored, from all rules together.
+//! Owns: which field a response's directives are read from, and the decision whether it is stored, from all rules
+//! together.
 
 use http::{HeaderMap, Method, StatusCode};
 
@@ -16,8 +17,8 @@ use super::targeted;
 pub struct Policy {
     /// Lifetimes for responses that have none.
     pub default_ttl: DefaultTtl,
-    /// Whether this cache works for the origin, so that `CDN-Cache-Control` is for it: a reverse proxy. To a forward proxy it
-    /// says nothing.
+    /// Whether this cache works for the origin, so that `CDN-Cache-Control` is for it: a reverse proxy. To a forward
+    /// proxy it says nothing.
     pub is_for_origin: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub stores_cookies: bool,

@@ -1,8 +1,8 @@
 //! Whether a stored response may answer a request as it is.
 //!
-//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: fresh, allowed stale, allowed stale while it is validated, or to be
-//! validated first; and what is allowed where that fails. `only-if-cached` and what to do when there is nothing stored are
-//! the caller's.
+//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: fresh, allowed stale, allowed stale while it is validated, or to
+//! be validated first; and what is allowed where that fails. `only-if-cached` and what to do when there is nothing
+//! stored are the caller's.
 //!
 //! | what is stored is stale, and | it is served |
 //! |---|---|
@@ -125,8 +125,8 @@ pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verd
     Verdict::Validate(Forward::Stale)
 }
 
-/// Decides about a stored response that was to be validated at `now_ms` when the origin failed: its age and its remaining
-/// lifetime in seconds, as for [`Verdict::Serve`], where it may be served all the same.
+/// Decides about a stored response that was to be validated at `now_ms` when the origin failed: its age and its
+/// remaining lifetime in seconds, as for [`Verdict::Serve`], where it may be served all the same.
 ///
 /// `unreachable_s` is how stale it may be where the origin cannot be reached and says nothing.
 pub fn decide_on_failure(

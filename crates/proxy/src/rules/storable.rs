@@ -1,7 +1,7 @@
 //! Whether a response may be stored.
 //!
-//! Owns: RFC 9111, 3 and 3.5, for a shared cache that understands GET, keeps whole responses only, and has no use for what
-//! it could never serve.
+//! Owns: RFC 9111, 3 and 3.5, for a shared cache that understands GET, keeps whole responses only, and has no use for
+//! what it could never serve.
 
 use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
@@ -17,8 +17,8 @@ pub enum Storability {
     Storable,
     /// The method is not GET.
     Method,
-    /// The status is interim, partial, a validation's, not understood where it must be, or none of HTTP (600 and above, which
-    /// RFC 9110, 15 has treated as errors of a server).
+    /// The status is interim, partial, a validation's, not understood where it must be, or none of HTTP (600 and above,
+    /// which RFC 9110, 15 has treated as errors of a server).
     Status,
     /// `no-store` in the request or the response.
     NoStore,
@@ -42,8 +42,8 @@ impl Storability {
         self == Storability::Storable
     }
 
-    /// Whether what is stored for the URL must go because of it: the origin has something else now, and not for a store. What
-    /// the request alone is the reason for, or an origin in trouble, says nothing about that.
+    /// Whether what is stored for the URL must go because of it: the origin has something else now, and not for a
+    /// store. What the request alone is the reason for, or an origin in trouble, says nothing about that.
     pub fn supersedes(self, status: StatusCode) -> bool {
         let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
         !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)

@@ -1,9 +1,10 @@
 //! Tags of responses: names by which an operator or an origin purges many at once.
 //!
-//! Owns: which header fields name tags, how they are read, and what a cache group is as a tag. `Surrogate-Key` (separated by
-//! spaces) and `Cache-Tag` (by commas) name the same kind of tag, whatever the origin; they compare byte by byte. A cache group
-//! is one of its origin alone: its tag begins with a byte that no header can hold, and that origin. *Source*: RFC 9875; RFC
-//! 9651, 4.2, for its lists of strings (one that does not parse, as a whole, is as if it were not there).
+//! Owns: which header fields name tags, how they are read, and what a cache group is as a tag. `Surrogate-Key`
+//! (separated by spaces) and `Cache-Tag` (by commas) name the same kind of tag, whatever the origin; they compare byte
+//! by byte. A cache group is one of its origin alone: its tag begins with a byte that no header can hold, and that
+//! origin. *Source*: RFC 9875; RFC 9651, 4.2, for its lists of strings (one that does not parse, as a whole, is as if
+//! it were not there).
 
 use http::{HeaderMap, HeaderName};
 

@@ -1,7 +1,7 @@
 //! One client's connection from its first byte to its last.
 //!
-//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and a short wait for the
-//! rest of what a refused client sends, lest the refusal be lost with the connection.
+//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and a short wait for
+//! the rest of what a refused client sends, lest the refusal be lost with the connection.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -133,7 +133,8 @@ fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: refuses what is unanswered, says to the client that it ends, and takes what it still sends, until it ends too or its time is over.
+/// Ends a stream: refuses what is unanswered, says to the client that it ends, and takes what it still sends, until it
+/// ends too or its time is over.
 async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Option<Violation>) {
     let watch = &client.watch;
     let mut stream = stream.into_inner();

@@ -1,8 +1,9 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin on behalf of everybody who waits for a key, as a task of its own: whoever asked first may
-//! leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells the one who began
-//! it, and writes the body into the fill, which everybody reads. A body that is not complete fails the fill.
+//! Owns: one request to the origin on behalf of everybody who waits for a key, as a task of its own: whoever asked
+//! first may leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells
+//! the one who began it, and writes the body into the fill, which everybody reads. A body that is not complete fails
+//! the fill.
 
 use std::rc::Rc;
 

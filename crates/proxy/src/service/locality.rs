@@ -1,7 +1,8 @@
 //! Hints of locality for the store: what a page embeds belongs to the page.
 //!
-//! Owns: who belongs to whom, told from `Referer`. A hint is made where something has to be read or fetched: what is stored is laid beside its
-//! page, and what lies elsewhere is laid there when it is read for it. Hits in memory pay nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
+//! Owns: who belongs to whom, told from `Referer`. A hint is made where something has to be read or fetched: what is
+//! stored is laid beside its page, and what lies elsewhere is laid there when it is read for it. Hits in memory pay
+//! nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};

@@ -1,7 +1,8 @@
 //! What an object of the store is to a request: the one decision of all ways to a hit.
 //!
-//! Owns: that decision. The ways differ in what they can wait for and in how they write the answer: `direct` writes bytes, `hit`
-//! and `cached` give responses by way of `reply`. It decodes an object's metadata once and waits for nothing.
+//! Owns: that decision. The ways differ in what they can wait for and in how they write the answer: `direct` writes
+//! bytes, `hit` and `cached` give responses by way of `reply`. It decodes an object's metadata once and waits for
+//! nothing.
 
 use http::HeaderName;
 use nectary_store::Object;

@@ -1,7 +1,7 @@
 //! Requests that go to the origin for themselves alone.
 //!
-//! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have changed
-//! before its response is passed on.
+//! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have
+//! changed before its response is passed on.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Responses to clients.
 //!
-//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in parts,
-//! `304` or `416`; `Age`, `Cache-Status`, and what is logged.
+//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in
+//! parts, `304` or `416`; `Age`, `Cache-Status`, and what is logged.
 
 use std::ops::Range;
 use std::rc::Rc;

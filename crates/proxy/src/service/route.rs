@@ -1,7 +1,7 @@
 //! Where a request goes that is not answered at once.
 //!
-//! Owns: what is refused before anything is asked of store or origin (no or several `Host`s, targets that make no sense here,
-//! clients that are not admitted, loops, sizes), and the choice among cache, pass, tunnel and purge.
+//! Owns: what is refused before anything is asked of store or origin (no or several `Host`s, targets that make no sense
+//! here, clients that are not admitted, loops, sizes), and the choice among cache, pass, tunnel and purge.
 
 use std::rc::Rc;
 use std::time::Instant;

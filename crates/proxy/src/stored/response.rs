@@ -1,8 +1,8 @@
 //! A stored response as requests meet it.
 //!
-//! Owns: what is worked out once when an object comes into memory (lifetime, age, directives), and headers for the three ways
-//! a stored response is sent: whole, as a part, as `304`. Small, for every object in memory may have one; headers are built
-//! for each response from the metadata, into a map that the connection reuses.
+//! Owns: what is worked out once when an object comes into memory (lifetime, age, directives), and headers for the
+//! three ways a stored response is sent: whole, as a part, as `304`. Small, for every object in memory may have one;
+//! headers are built for each response from the metadata, into a map that the connection reuses.
 
 use bytes::Bytes;
 use http::header::{
@@ -89,8 +89,8 @@ impl StoredResponse {
 
 /// Prepares a response's headers for the store and writes its metadata; `None` where it exceeds the format.
 ///
-/// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time of
-/// reception, as RFC 9110, 6.6.1 wants of recipients that store.
+/// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time
+/// of reception, as RFC 9110, 6.6.1 wants of recipients that store.
 pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: Times) -> Option<Bytes> {
     let initial_age_ms = corrected_initial_age_ms(headers, times);
     let mut kept = headers.clone();

@@ -1,10 +1,12 @@
 //! One connection as the worker's sweeper sees it.
 //!
-//! Owns: idle and head times without a timer per request, refusals by [`Framing`], and the requests to stop or to finish.
-//! Every connection, of a client or to an origin, has one [`Watch`]; its stream tells it what is read and written, the
-//! service tells it when an exchange begins and ends, and the sweeper asks it on every tick whether it is overdue.
+//! Owns: idle and head times without a timer per request, refusals by [`Framing`], and the requests to stop or to
+//! finish. Every connection, of a client or to an origin, has one [`Watch`]; its stream tells it what is read and
+//! written, the service tells it when an exchange begins and ends, and the sweeper asks it on every tick whether it is
+//! overdue.
 //!
-//! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a clock.
+//! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a
+//! clock.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -171,8 +173,8 @@ impl Watch {
         self.wake();
     }
 
-    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is dropped:
-    /// the client has not taken the answer before.
+    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is
+    /// dropped: the client has not taken the answer before.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();

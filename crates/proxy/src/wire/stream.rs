@@ -1,8 +1,9 @@
 //! The stream that keeps a [`Watch`] informed, and the way past hyper for requests that are answered at once.
 //!
-//! Owns: what is read and written on one connection, and that nothing behind what the framing refused is read: the parser of
-//! requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
-//! [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
+//! Owns: what is read and written on one connection, and that nothing behind what the framing refused is read: the
+//! parser of requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its
+//! responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which
+//! asks [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,8 +1,8 @@
 //! HTTP dates.
 //!
-//! Owns: reading the three forms of RFC 9110, 5.6.7. Two things are let pass that senders get wrong and that change no date:
-//! the case of names, and a weekday that is not that day's. All else must be as it is written there: a date in another zone, or
-//! with fields left out, is none.
+//! Owns: reading the three forms of RFC 9110, 5.6.7. Two things are let pass that senders get wrong and that change no
+//! date: the case of names, and a weekday that is not that day's. All else must be as it is written there: a date in
+//! another zone, or with fields left out, is none.
 
 /// What months are called.
 const MONTHS: [&[u8]; 12] =

@@ -1,8 +1,8 @@
 //! Structured fields: what a dictionary or a list of them holds.
 //!
-//! Owns: parsing as RFC 9651, 4.2 says (RFC 8941 with dates and display strings). One byte out of place, and the whole field does
-//! not parse: nothing is guessed. Parameters must parse, too, and are then left out: no field that is read here has any.
-//! Work and memory are linear in the field, which the limits of heads bound.
+//! Owns: parsing as RFC 9651, 4.2 says (RFC 8941 with dates and display strings). One byte out of place, and the whole
+//! field does not parse: nothing is guessed. Parameters must parse, too, and are then left out: no field that is read
+//! here has any. Work and memory are linear in the field, which the limits of heads bound.
 
 use std::borrow::Cow;
 
