@@ -14,6 +14,7 @@ mod trace_record;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -363,6 +364,10 @@ pub struct ProxyArguments {
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
     #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
     pub default_ttl: Vec<Rule>,
+    /// How long beyond its lifetime a response is served while its origin cannot be reached, unless the response says itself;
+    /// 0 for not at all
+    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "1d")]
+    pub stale_unreachable: Duration,
     /// Ignore no-cache, max-age and min-fresh of requests (and Pragma): package clients send them with every request
     #[arg(long)]
     pub ignore_request_cache_control: bool,

@@ -130,6 +130,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         origin: arguments.origin.clone(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
+        stale_unreachable: arguments.stale_unreachable,
         access_log: arguments.access_log.clone(),
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),

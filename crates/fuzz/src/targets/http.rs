@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use nectary_proxy::fuzzing::{self, Found, Framing, Metadata, Phase, Violation};
 use nectary_proxy::rules::{
     age::Times, age::corrected_initial_age_ms, cache_control, conditional, default_ttl, freshness, hop, invalidate,
-    key, list, parse_date_s, range, serve, storable, update, vary,
+    key, list, parse_date_s, policy, range, serve, storable, targeted, update, vary,
 };
 use nectary_proxy::{ClientNet, OriginUrl};
 
@@ -74,7 +74,7 @@ const HEAD_BYTES_MAX: usize = 1024;
 /// Stored metadata: reading, writing and reading again gives the same, and rendering adds no line.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
-    let found = Found::read(&bytes, b"http://h/p", &default_ttl::DefaultTtl::default());
+    let found = Found::read(&bytes, b"http://h/p", &policy::Policy::default());
     match fuzzing::decode(&bytes) {
         None => assert!(matches!(found, Found::Damaged)),
         Some(Metadata::Marker(names)) => {
@@ -276,7 +276,18 @@ pub fn rules(input: &[u8]) {
             assert!(!response.no_cache && !request.no_cache);
             assert!(ttl_s >= 0 || (request.max_stale.is_some() && !response.forbids_stale()), "served stale");
         }
+        serve::Verdict::ServeAndValidate { ttl_s, .. } => {
+            assert!(!request.no_cache && response.stale_while_revalidate.is_some());
+            assert!(ttl_s <= 0 && !response.forbids_stale(), "served stale");
+        }
         serve::Verdict::Validate(_) => {}
+    }
+    if let Some((_, ttl_s)) = serve::decide_on_failure(&stored, &request, now_ms, serve::Failure::Error, 60) {
+        let is_allowed = response.stale_if_error.is_some() || request.stale_if_error.is_some();
+        assert!(ttl_s <= 0 && is_allowed && !response.forbids_stale() && !request.no_cache, "served stale");
+    }
+    if let Some(targeted) = targeted::directives(&answered) {
+        assert!(targeted.replaces_expires);
     }
     hop::remove_hop_by_hop(&mut answered);
     assert!([CONNECTION, TRANSFER_ENCODING, UPGRADE].iter().all(|name| !answered.contains_key(name)));
@@ -300,7 +311,7 @@ pub fn rules(input: &[u8]) {
     let merged = update::merged(&answered, &header_lines(&text[..split]));
     assert!(!merged.contains_key(http::header::AGE) || asked.contains_key(http::header::AGE));
     if let Some(bytes) = fuzzing::to_metadata(status, &answered, times) {
-        let found = Found::read(&bytes, target, &default_ttl::DefaultTtl::default());
+        let found = Found::read(&bytes, target, &policy::Policy::default());
         assert!(matches!(found, Found::Response(_)), "what is stored is not read");
     }
     conditional::set_validation(&mut asked.clone(), &answered);

@@ -17,7 +17,7 @@ use crate::body::Ticket;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::host::is_host;
 use crate::rules::key::{push_key, push_path};
-use crate::wire::guard::Guard;
+use crate::wire::deadlines::Watch;
 use crate::worker::{Mode, Worker};
 
 /// One client's connection.
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     pub is_trusted: bool,
     /// Whether it came to an address for administration.
     pub is_admin: bool,
-    pub guard: Rc<Guard>,
+    pub watch: Rc<Watch>,
     /// Whether the body of its last request was wrong, so that it may still be sending.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
@@ -38,7 +38,7 @@ pub(crate) struct Client {
 }
 
 /// A request without its body.
-pub(crate) struct Asked {
+pub(crate) struct ClientRequest {
     pub worker: Rc<Worker>,
     pub client: Rc<Client>,
     pub method: Method,
@@ -53,7 +53,7 @@ pub(crate) struct Asked {
     pub at_ms: u64,
 }
 
-impl Asked {
+impl ClientRequest {
     /// What is logged and counted when the response is done with.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         Ticket {

@@ -12,15 +12,15 @@ const SLOTS: usize = 1024;
 
 /// The rendered values of one worker.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct RenderedValues {
     ages: Box<[Option<(u64, HeaderValue)>]>,
     hits: Box<[Option<(i64, HeaderValue)>]>,
 }
 
-impl Values {
+impl RenderedValues {
     /// Has nothing rendered yet.
-    pub fn new() -> Values {
-        Values { ages: vec![None; SLOTS].into(), hits: vec![None; SLOTS].into() }
+    pub fn new() -> RenderedValues {
+        RenderedValues { ages: vec![None; SLOTS].into(), hits: vec![None; SLOTS].into() }
     }
 
     /// The value of `Age`.
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn values_are_those_that_were_asked_for() {
-        let mut values = Values::new();
+        let mut values = RenderedValues::new();
         for _ in 0..2 {
             for age_s in [0, 1, 1025, 1 << 40] {
                 assert_eq!(values.age(age_s), age_s.to_string());

@@ -1,8 +1,8 @@
 //! What was not storable a moment ago.
 //!
-//! Owns: a bounded memory of keys whose responses could not be stored, so that the next requests for them go to the origin
-//! side by side instead of waiting for each other. Forgetting one, or taking one key for another of the same hash, costs a
-//! little speed and nothing else.
+//! Owns: a bounded memory of keys whose responses could not be stored, so that the next requests for them go to the
+//! origin side by side instead of waiting for each other. Forgetting one, or taking one key for another of the same
+//! hash, costs a little speed and nothing else.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -13,16 +13,16 @@ const REMEMBERED_MS: u64 = 30_000;
 
 /// The memory of one worker.
 #[derive(Debug)]
-pub(crate) struct Memo {
+pub(crate) struct HitForMiss {
     hasher: RandomState,
     /// Hash of a key, and until when it is remembered, Unix milliseconds.
     slots: Box<[(u64, u64)]>,
 }
 
-impl Memo {
+impl HitForMiss {
     /// Remembers nothing yet.
-    pub fn new() -> Memo {
-        Memo { hasher: RandomState::new(), slots: vec![(0, 0); SLOTS].into() }
+    pub fn new() -> HitForMiss {
+        HitForMiss { hasher: RandomState::new(), slots: vec![(0, 0); SLOTS].into() }
     }
 
     /// Remembers that the key's response could not be stored.
@@ -54,21 +54,21 @@ mod tests {
 
     #[test]
     fn keys_are_remembered_for_a_while() {
-        let mut memo = Memo::new();
-        assert!(!memo.contains(b"a", 0));
-        memo.insert(b"a", 1000);
-        assert!(memo.contains(b"a", 1000 + REMEMBERED_MS - 1));
-        assert!(!memo.contains(b"a", 1000 + REMEMBERED_MS));
-        memo.insert(b"a", 1000);
-        memo.remove(b"a");
-        assert!(!memo.contains(b"a", 1000));
+        let mut keys = HitForMiss::new();
+        assert!(!keys.contains(b"a", 0));
+        keys.insert(b"a", 1000);
+        assert!(keys.contains(b"a", 1000 + REMEMBERED_MS - 1));
+        assert!(!keys.contains(b"a", 1000 + REMEMBERED_MS));
+        keys.insert(b"a", 1000);
+        keys.remove(b"a");
+        assert!(!keys.contains(b"a", 1000));
     }
 
     #[test]
     fn any_number_of_keys_takes_the_same_room() {
-        let mut memo = Memo::new();
-        (0..10 * SLOTS).for_each(|key| memo.insert(&key.to_le_bytes(), 0));
-        let remembered = (0..10 * SLOTS).filter(|key| memo.contains(&key.to_le_bytes(), 1)).count();
+        let mut keys = HitForMiss::new();
+        (0..10 * SLOTS).for_each(|key| keys.insert(&key.to_le_bytes(), 0));
+        let remembered = (0..10 * SLOTS).filter(|key| keys.contains(&key.to_le_bytes(), 1)).count();
         assert!(remembered <= SLOTS && remembered > SLOTS / 2);
     }
 }

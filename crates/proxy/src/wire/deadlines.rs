@@ -1,10 +1,12 @@
 //! One connection as the worker's sweeper sees it.
 //!
-//! Owns: idle and head times without a timer per request, refusals by [`Framing`], and the requests to stop or to finish.
-//! Every connection, of a client or to an origin, has one [`Guard`]; its stream tells it what is read and written, the
-//! service tells it when an exchange begins and ends, and the sweeper asks it on every tick whether it is overdue.
+//! Owns: idle and head times without a timer per request, refusals by [`Framing`], and the requests to stop or to
+//! finish. Every connection, of a client or to an origin, has one [`Watch`]; its stream tells it what is read and
+//! written, the service tells it when an exchange begins and ends, and the sweeper asks it on every tick whether it is
+//! overdue.
 //!
-//! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a clock.
+//! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a
+//! clock.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -71,7 +73,7 @@ pub enum Side {
 
 /// What is known about one connection.
 #[derive(Debug)]
-pub struct Guard {
+pub struct Watch {
     side: Side,
     clock: Rc<Clock>,
     deadlines: Deadlines,
@@ -101,15 +103,15 @@ pub struct Guard {
     waker: RefCell<Option<Waker>>,
 }
 
-impl Guard {
-    /// A guard for a new connection.
-    pub fn new(side: Side, clock: Rc<Clock>, deadlines: Deadlines, head_bytes_max: usize) -> Rc<Guard> {
+impl Watch {
+    /// A watch for a new connection.
+    pub fn new(side: Side, clock: Rc<Clock>, deadlines: Deadlines, head_bytes_max: usize) -> Rc<Watch> {
         let framing = match side {
             Side::Client => Framing::of_requests(head_bytes_max),
             Side::Origin => Framing::of_responses(head_bytes_max),
         };
         let active = Cell::new(clock.tick());
-        Rc::new(Guard {
+        Rc::new(Watch {
             side,
             clock,
             deadlines,
@@ -171,8 +173,8 @@ impl Guard {
         self.wake();
     }
 
-    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is dropped:
-    /// the client has not taken the answer before.
+    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is
+    /// dropped: the client has not taken the answer before.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();
@@ -255,7 +257,7 @@ impl Guard {
         self.draining.get()
     }
 
-    /// Remembers whom to wake when [`Guard::kill`] or [`Guard::drain`] is called.
+    /// Remembers whom to wake when [`Watch::kill`] or [`Watch::drain`] is called.
     pub fn register(&self, context: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -372,5 +374,5 @@ impl Guard {
 }
 
 #[cfg(test)]
-#[path = "guard_tests.rs"]
+#[path = "deadlines_tests.rs"]
 mod tests;
