@@ -158,8 +158,8 @@ impl Player {
         Ok(piece)
     }
 
-    /// Calls a contender. Work of its own threads and disks since the previous call is charged too: it continues while
-    /// the harness makes and compares bodies.
+    /// Calls a contender. Work of its threads and disks since the previous call is charged too: it continues while the
+    /// harness makes and compares bodies.
     fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
         let before = Cost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
         let done = what();

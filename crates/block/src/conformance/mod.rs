@@ -81,7 +81,7 @@ where
     check_seeded(make, 1).await
 }
 
-/// [`check`] with a seed of its own.
+/// [`check`] with a given seed.
 pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
