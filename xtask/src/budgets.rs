@@ -17,6 +17,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-host", 5),
     ("nectary-cache", 30),
     ("nectary-sim", 140),
+    ("nectary-buffer", 10),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
     ("nectary-trace", 20),

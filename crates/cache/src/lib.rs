@@ -60,7 +60,7 @@ pub use lru::Lru;
 pub use min::{Future, Min};
 pub use mru::Mru;
 pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
-pub use registry::{NAMES, by_name};
+pub use registry::{NAMES, by_name, explaining};
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use two_q::TwoQ;

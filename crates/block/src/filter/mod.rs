@@ -138,6 +138,12 @@ impl<F: Filter> BlockDevice for F {
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         Filter::grow(self, size_bytes)
     }
+    fn is_shared(&self) -> bool {
+        self.inner().is_shared()
+    }
+    fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
+        self.inner().set_option(name, value)
+    }
     fn figures(&self) -> Vec<Figures> {
         self.own_figures().into_iter().chain(self.inner().figures()).collect()
     }
