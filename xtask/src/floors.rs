@@ -1,6 +1,6 @@
 //! The direction of dependencies: a crate depends only on crates of lower floors.
 //!
-//! Owns: the table of floors, as in the README's picture of the house, and of the frameworks that may appear in one crate
+//! Owns: the table of floors, as in `docs/overview.svg`, and of the frameworks that may appear in one crate
 //! only. A new crate fails the check until it has a floor here.
 
 use crate::metadata::Package;

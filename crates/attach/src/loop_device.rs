@@ -123,14 +123,6 @@ impl LoopDevice {
         Err(Error::os("configuring a loop device: others took each free one first", busy))
     }
 
-    /// Puts a loop device with direct I/O on a file of a file system, under a name by which [`release_stale`](crate::release_stale)
-    /// knows it once this process is gone.
-    ///
-    /// *Errors*: as [`LoopDevice::new`].
-    pub fn on_file(file: &File, block_bytes: u32) -> Result<LoopDevice, Error> {
-        LoopDevice::new(file, block_bytes, false, &crate::stale::own_name())
-    }
-
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

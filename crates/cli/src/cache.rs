@@ -60,7 +60,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The policies that are asked for, each once, in the order of tables.
+/// The requested policies, each once, in the order of tables.
 fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = policies::names();
     let mut names = Vec::new();
@@ -94,7 +94,7 @@ fn load(arguments: &SimulateArguments) -> Result<Vec<Workload>, Failure> {
     if arguments.mix {
         return Ok(vec![Workload::mix(&workloads.iter().collect::<Vec<_>>())?]);
     }
-    // Rows are told apart by the names of their traces.
+    // Rows are distinguished by the names of their traces.
     for index in 1..workloads.len() {
         let (before, rest) = workloads.split_at_mut(index);
         let same = before.iter().filter(|workload| workload.name() == rest[0].name()).count();

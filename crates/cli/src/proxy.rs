@@ -79,7 +79,7 @@ fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
     }
 }
 
-/// Takes the addresses; says who has one that is in use.
+/// Binds the addresses; names the program that has one in use.
 fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     Proxy::bind(options).map_err(|error| {
         let nectary_proxy::Error::Listen { address, source } = &error else { return error.into() };

@@ -1,4 +1,4 @@
-//! apt through a forward proxy, twice with nothing of its own: the second time the packages come from the store.
+//! apt through a forward proxy, twice with an empty apt cache: the second time the packages come from the store.
 //!
 //! apt works in a private root with the mirrors of this machine's own configuration. The mirrors often give no freshness at
 //! all, so the proxy gets a `--default-ttl`.
@@ -25,7 +25,7 @@ fn sources() -> std::result::Result<Vec<(String, String)>, String> {
     let configuration = String::from_utf8_lossy(&configuration.stdout).into_owned();
     let proxy = |line: &&str| line.to_ascii_lowercase().starts_with("acquire::http::proxy ") && !line.contains("\"\"");
     if let Some(line) = configuration.lines().find(proxy) {
-        return Err(format!("apt of this machine reaches its mirrors through a proxy of its own ({line})"));
+        return Err(format!("apt of this machine reaches its mirrors through another proxy ({line})"));
     }
     let folder = std::fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
     let files = folder.chain([PathBuf::from("/etc/apt/sources.list")]);
@@ -46,7 +46,7 @@ fn sources() -> std::result::Result<Vec<(String, String)>, String> {
     Ok(sources)
 }
 
-/// A root of its own for apt: sources, state, cache.
+/// A separate root for apt: sources, state, cache.
 fn make_root(root: &Path, sources: &[(String, String)]) -> Result<()> {
     for folder in [
         "etc/apt/apt.conf.d",
@@ -173,7 +173,7 @@ fn the_second_apt_run_comes_from_the_store() -> Result<()> {
     let hits = repeated.iter().filter(|(_, results)| results.last() == Some(&"HIT")).count();
     let bytes: usize = runs[0].values().map(Vec::len).sum();
     println!(
-        "apt: {} files ({bytes} bytes) equal in both runs; {} URLs asked for twice, {hits} hits the second time; packages {from_store} of {packages}",
+        "apt: {} files ({bytes} bytes) equal in both runs; {} URLs requested twice, {hits} hits the second time; packages {from_store} of {packages}",
         runs[0].len(),
         repeated.len(),
     );

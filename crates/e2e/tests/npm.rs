@@ -1,4 +1,4 @@
-//! npm through a reverse proxy in front of its registry, twice with nothing of its own: the tarballs of the second
+//! npm through a reverse proxy in front of its registry, twice with an empty npm cache: the tarballs of the second
 //! installation come from the store.
 
 use anyhow::{Result, bail};

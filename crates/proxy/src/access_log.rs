@@ -1,6 +1,6 @@
 //! The access log.
 //!
-//! Owns: the line of `docs/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them, so
+//! Owns: the line of `docs/formats/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them, so
 //! that no worker waits for a disk or a pipe.
 
 use std::fs::OpenOptions;

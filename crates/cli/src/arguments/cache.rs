@@ -19,7 +19,7 @@ pub enum CacheCommand {
     nectary cache simulate cs.trace.gz --size 6MiB
   Three policies at 10, 20, … 60 % of the distinct blocks, with a picture:
     nectary cache simulate cs.trace.gz --policy lru,dear,min --size 10%..60%:10% --svg cs.svg
-  Two programs at once, each a stream of its own:
+  Two programs at once, a stream each:
     nectary cache simulate --mix cs.trace.gz cpp.trace.gz --size 768
   What was detected, period by period, and on which evidence:
     nectary cache simulate cs.trace.gz --policy dear --size 768 --explain
@@ -45,7 +45,7 @@ pub struct SimulateArguments {
     /// (100..1000:100)
     #[arg(long, value_name = "SIZES", default_value = "5%,10%,20%,40%,60%")]
     pub size: String,
-    /// Simulate the traces together, in proportion to their lengths, each with streams and blocks of its own
+    /// Simulate the traces together, in proportion to their lengths, each with separate streams and blocks
     #[arg(long)]
     pub mix: bool,
     /// Take only the first N references of each trace

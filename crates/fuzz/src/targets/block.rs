@@ -5,7 +5,7 @@ use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, 
 use super::choices;
 use crate::units;
 
-/// What SPECs and quantities are made of.
+/// The words of which SPECs and quantities consist.
 pub const WORDS: &[&[u8]] = &[
     b"(",
     b")",
@@ -74,7 +74,7 @@ pub fn spec(input: &[u8]) {
     }
 }
 
-/// The same but for where they stand.
+/// The same except for their positions.
 fn are_same(left: &Spec, right: &Spec) -> bool {
     match (&left.form, &right.form) {
         (Form::Text(left), Form::Text(right)) => left == right,

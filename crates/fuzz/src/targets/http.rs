@@ -71,7 +71,7 @@ pub const WORDS: &[&[u8]] = &[
 /// Heads longer than this are refused by the guards of the targets. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
-/// Stored metadata: what is read is written and read again as the same, and is rendered without a line of its own.
+/// Stored metadata: reading, writing and reading again gives the same, and rendering adds no line.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     let found = Found::read(&bytes, b"http://h/p", &default_ttl::DefaultTtl::default());
@@ -116,7 +116,7 @@ pub fn metadata_seeds() -> Vec<Vec<u8>> {
     vec![response.to_vec(), marker.to_vec()]
 }
 
-/// Where messages end, byte by byte, and how it ended.
+/// Where each message ends, and how reading ended.
 fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
     let mut ends = Vec::new();
     between(&mut framing);
@@ -150,11 +150,11 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     }
 }
 
-/// Whoever reads behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
+/// A reader behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
 fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
     let mut start = 0;
     while start < passed {
-        // An empty line before a request is nobody's message.
+        // An empty line before a request belongs to no message.
         let lead = if bytes[start..].starts_with(b"\r\n") { 2 } else { 0 };
         let inside = |end: usize| ends.iter().find(|&&at| at > start + lead && at < end);
         match next(&bytes[start..]) {
