@@ -103,7 +103,11 @@ impl FileSource {
                     Ok(count) => read += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     // The rest behind an end inside a unit.
-                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) && read % BUFFER_ALIGNMENT != 0 => break,
+                    Err(error)
+                        if error.raw_os_error() == Some(libc::EINVAL) && !read.is_multiple_of(BUFFER_ALIGNMENT) =>
+                    {
+                        break;
+                    }
                     Err(error) => return Err(error),
                 }
             }
