@@ -21,7 +21,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
     ("nectary-trace", 20),
-    ("nectary-attach", 10),
+    ("nectary-attach", 20),
     ("nectary-fuse", 5),
     ("nectary-proxy", 30),
     ("nectary-bench", 10),

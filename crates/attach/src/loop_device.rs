@@ -261,7 +261,7 @@ fn mounts_in(text: &str, number: &str, name: &str) -> Vec<String> {
 }
 
 /// Undoes the octal escapes of the kernel's lists.
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 

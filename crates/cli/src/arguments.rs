@@ -8,6 +8,7 @@ mod admission;
 mod attach;
 mod bench;
 mod cache;
+mod cache_mount;
 mod trace;
 mod trace_record;
 
@@ -30,6 +31,7 @@ pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
+pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{CacheCommand, SimulateArguments};
 use crate::exit::{Failure, GOOD};
-use crate::{output, progress};
+use crate::{cache_mount, output, progress};
 
 /// How many streams an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;
@@ -22,6 +22,9 @@ const STREAMS_NAMED_MAX: usize = 64;
 pub fn run(command: &CacheCommand) -> Result<u8, Failure> {
     match command {
         CacheCommand::Simulate(arguments) => simulate(arguments),
+        CacheCommand::Mount(arguments) => cache_mount::mount(arguments),
+        CacheCommand::Umount(arguments) => cache_mount::umount(arguments),
+        CacheCommand::Stat(arguments) => cache_mount::stat(arguments),
     }
 }
 

@@ -320,7 +320,8 @@ impl Worker {
         let mut left = count;
         let mut data_bytes = bytes.saturating_sub(HEAD_BYTES);
         // Neither the head nor a unit ends inside a record.
-        const { assert!((HEAD_BYTES - size_of::<InHeader>() - size_of::<BatchForgetIn>()) % size_of::<ForgetOne>() == 0) };
+        const RECORDS_BYTES: usize = HEAD_BYTES - size_of::<InHeader>() - size_of::<BatchForgetIn>();
+        const { assert!(RECORDS_BYTES.is_multiple_of(size_of::<ForgetOne>())) };
         let parts = std::iter::once(first).chain(self.data.slices().map(|unit| {
             let part = &unit[..unit.len().min(data_bytes)];
             data_bytes -= part.len();

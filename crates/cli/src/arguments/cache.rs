@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::TEMPLATE;
+use super::cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 use super::trace::ReadArguments;
 use crate::exit;
 
@@ -28,6 +29,25 @@ pub enum CacheCommand {
         after_help = exit::HELP
     )]
     Simulate(SimulateArguments),
+    /// Show a directory through a cache that sees each program's reads
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  A source tree, for a job that scans it again and again:
+    nectary cache mount /srv/sources /mnt/sources --memory 1G --background
+  In its own place, with another policy:
+    nectary cache mount /srv/sources /srv/sources --memory 512M --policy lirs
+  What it did:
+    nectary cache stat /mnt/sources",
+        after_help = exit::HELP
+    )]
+    Mount(CacheMountArguments),
+    /// Take a directory off that `cache mount` shows
+    #[command(help_template = TEMPLATE, after_help = exit::HELP)]
+    Umount(CacheUmountArguments),
+    /// Show what mounted caches did
+    #[command(help_template = TEMPLATE, after_help = exit::HELP)]
+    Stat(CacheStatArguments),
 }
 
 /// `cache simulate`.
