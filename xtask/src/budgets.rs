@@ -16,6 +16,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-block", 30),
     ("nectary-host", 5),
     ("nectary-cache", 30),
+    ("nectary-nbd", 10),
     ("nectary-sim", 140),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
