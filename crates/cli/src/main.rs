@@ -9,8 +9,10 @@ mod bench;
 mod cache;
 mod device;
 mod exit;
+mod export;
 mod health;
 mod machine;
+mod nbd;
 mod output;
 mod progress;
 mod proxy;
@@ -43,6 +45,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Trace(command) => trace::run(command),
         Command::Attach(arguments) => attach::run(arguments),
         Command::Detach(arguments) => attach::detach(arguments),
+        Command::Export(arguments) => runtime()?.block_on(export::run(arguments)),
+        Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
     }
