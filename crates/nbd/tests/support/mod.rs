@@ -83,7 +83,7 @@ impl Raw {
     }
 
     async fn number(&mut self, bytes: usize) -> u64 {
-        self.bytes(bytes).await.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+        self.bytes(bytes).await.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte))
     }
 
     /// Whether the server has ended the connection, after whatever it still sent.
