@@ -74,9 +74,8 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
         _ => Error::from_io(&error, &url.to_string(), "the handshake failed"),
     };
     let mut machine = Handshake::new(goal, &url.export, url.tls);
-    let mut bytes = Vec::new();
     loop {
-        bytes.resize(machine.wants(), 0);
+        let mut bytes = vec![0; machine.wants()];
         // Not buffered: what follows STARTTLS belongs to TLS.
         read_all(&mut stream, &mut bytes).await.map_err(failed)?;
         let mut actions = std::collections::VecDeque::from(machine.take(&bytes));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nectary_block::{Buffer, ErrorKind};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::handshake::Agreed;
 use super::journal::{Journal, Token};
@@ -129,10 +129,7 @@ impl Connection {
 
     /// Room for a request, where there is some now.
     pub fn try_permits(&self, command: &Command) -> Option<Permits> {
-        let take = |semaphore: &Arc<Semaphore>, count| match semaphore.clone().try_acquire_many_owned(count) {
-            Ok(permit) => Some(permit),
-            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => None,
-        };
+        let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
         Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
     }
 
