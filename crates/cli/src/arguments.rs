@@ -9,6 +9,7 @@ mod attach;
 mod bench;
 mod cache;
 mod cache_mount;
+mod nbd;
 mod trace;
 mod trace_record;
 
@@ -32,6 +33,7 @@ pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
+pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 
@@ -121,6 +123,19 @@ pub enum Command {
   nectary detach /dev/loop0
   nectary detach ./disk.img", after_help = exit::HELP)]
     Detach(DetachArguments),
+    /// Serve devices to NBD clients
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary export memory:4G --nbd unix:/run/disk.sock      (prints the URL)
+  nectary export ./disk.img --size 10G --nbd tcp:127.0.0.1:10809
+  nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1:10809 --read-only
+  Beyond this machine, with certificates on both sides:
+    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
+    Export(ExportArguments),
+    /// Ask NBD servers
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary nbd info nbd://localhost/disk
+  nectary nbd list nbd://localhost", after_help = exit::HELP)]
+    Nbd(NbdCommand),
     /// Measure the store beside file systems
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list

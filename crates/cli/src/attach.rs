@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nectary_attach::{Attachment, Options, holders, is_loop_path, leave_terminal, redirect_output, release_stale};
-use nectary_block::{Figures, OpenOptions, Registry, format_size};
+use nectary_block::{Figures, OpenOptions, format_size};
 use nectary_host::control::{Part, parts, request};
 use nectary_host::log::{self, Level};
 use nectary_host::{
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arguments::{AttachArguments, DetachArguments};
-use crate::device::engine;
+use crate::device::{engine, registry};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::{output, runtime};
 
@@ -75,7 +75,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     };
     let options = Options { read_only: arguments.read_only, open };
     // Nothing else runs on this thread yet that could be kept waiting.
-    let attachment = Arc::new(Attachment::start(Registry::with_builtins(), &arguments.device.spec, options)?);
+    let attachment = Arc::new(Attachment::start(registry(), &arguments.device.spec, options)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
         log::write(Level::Warning, "attach", message);
@@ -205,7 +205,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
 }
 
 /// The figures of one device of the stack.
-fn device_figures(figures: &Figures) -> Value {
+pub fn device_figures(figures: &Figures) -> Value {
     let values: serde_json::Map<String, Value> =
         figures.values.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
     json!({ "device": figures.device, "figures": values })

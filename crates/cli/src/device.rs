@@ -4,7 +4,7 @@
 //! every step.
 
 use anyhow::Context;
-use nectary_block::{self as block, Engine, SharedDevice, format_size};
+use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
 use nectary_store::{
     CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
 };
@@ -22,7 +22,14 @@ pub async fn open_device(
     create_bytes: Option<u64>,
 ) -> Result<SharedDevice, Failure> {
     let options = block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
-    Ok(block::open(spec, &options).await?)
+    Ok(registry().open(spec, &options).await?)
+}
+
+/// Every device that a SPEC can name.
+pub fn registry() -> Registry {
+    let mut registry = Registry::with_builtins();
+    nectary_nbd::register(&mut registry);
+    registry
 }
 
 /// The engine that `--io` names.
@@ -45,7 +52,7 @@ pub async fn span_devices(
     for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
         let options =
             block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
-        let device = block::open(spec, &options).await.map_err(Error::from);
+        let device = registry().open(spec, &options).await.map_err(Error::from);
         // An existing device is used as it is.
         let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
             0 => create_bytes.unwrap_or(0),
@@ -114,7 +121,7 @@ async fn check_size(
     }
     for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
         let options = block::OpenOptions { create_bytes: None, engine: self::engine(engine), ..Default::default() };
-        let is_to_be_made = match block::open(spec, &options).await {
+        let is_to_be_made = match registry().open(spec, &options).await {
             Ok(device) => matches!(Store::probe(&device).await, Ok(false)),
             Err(error) => error.kind == block::ErrorKind::Absent,
         };

@@ -10,8 +10,10 @@ mod cache;
 mod cache_mount;
 mod device;
 mod exit;
+mod export;
 mod health;
 mod machine;
+mod nbd;
 mod output;
 mod progress;
 mod proxy;
@@ -44,6 +46,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Trace(command) => trace::run(command),
         Command::Attach(arguments) => attach::run(arguments),
         Command::Detach(arguments) => attach::detach(arguments),
+        Command::Export(arguments) => runtime()?.block_on(export::run(arguments)),
+        Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
     }

@@ -46,6 +46,14 @@ pub enum Error {
         /// What was expected and what came.
         problem: String,
     },
+    /// A file of certificates or a key cannot be used.
+    #[error("{path}: {problem}")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The operating system refused.
     #[error("{path}: {source}")]
     Io {
