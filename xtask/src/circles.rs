@@ -13,6 +13,8 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The line that defends a circle.
 const DEFENCE: &str = "//! *Circle*:";
+/// Crates that have circles today, and how many files stand in one: never raise one, and take it out once it is 0.
+const OPEN: &[(&str, usize)] = &[("buffer", 6), ("cache", 11), ("nbd", 3), ("proxy", 21), ("trace", 2)];
 /// How deep folders are looked into.
 const DEPTH_MAX: usize = 8;
 
@@ -26,14 +28,27 @@ pub fn problems(root: &Path) -> Vec<String> {
         let mut sources = BTreeMap::new();
         collect(&folder.join("src"), "", DEPTH_MAX, &mut sources);
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for circle in undefended(&sources) {
-            problems.push(format!(
-                "crates/{name}/src: {} import each other; open the circle, or defend it with `{DEFENCE} why`",
-                circle.join(", ")
-            ));
-        }
+        judge(&name, &undefended(&sources), &mut problems);
     }
     problems
+}
+
+/// Compares the circles of a crate with what it may have.
+fn judge(name: &str, circles: &[Vec<String>], problems: &mut Vec<String>) {
+    let files: usize = circles.iter().map(Vec::len).sum();
+    let allowed = OPEN.iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1);
+    if files < allowed {
+        problems
+            .push(format!("crates/{name}/src: {files} files stand in circles; write {files} for {allowed} in OPEN"));
+    }
+    if files > allowed {
+        problems.extend(circles.iter().map(|circle| {
+            format!(
+                "crates/{name}/src: {} import each other; open the circle, or defend it with `{DEFENCE} why`",
+                circle.join(", ")
+            )
+        }));
+    }
 }
 
 /// The circles of a crate, given the text of each of its modules, that no text of theirs defends.
@@ -202,6 +217,17 @@ mod tests {
             let mut closed = open;
             closed[3].1 = back;
             assert_eq!(undefended(&sources(&closed)), [["a", "b", "b::c"]], "{back}");
+        }
+    }
+
+    #[test]
+    fn circles_of_today_may_only_become_fewer() {
+        let (name, allowed) = OPEN[0];
+        for (files, is_good) in [(allowed - 1, false), (allowed, true), (allowed + 1, false)] {
+            let circle = vec!["a".to_owned(); files];
+            let mut problems = Vec::new();
+            judge(name, &[circle], &mut problems);
+            assert_eq!(problems.is_empty(), is_good, "{files}: {problems:?}");
         }
     }
 
