@@ -10,7 +10,7 @@ use std::path::Path;
 /// Files in a folder at most, other folders not counted.
 const FILES_MAX: usize = 20;
 /// Folders that have more, and how many they may have: never raise one, and take it out when it is no longer needed.
-const CROWDED: &[(&str, usize)] = &[("crates/cache/src", 24)];
+const CROWDED: &[(&str, usize)] = &[];
 /// The crates whose rooms are ordered.
 const ORDERED: &[&str] = &["crates/store"];
 /// How deep folders are looked into.

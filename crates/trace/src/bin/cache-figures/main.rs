@@ -36,7 +36,8 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
                      dear: the paper's scheme against its table
                      single, pairs, triple: misses on the traces, their pairs, and cs+cpp+ps
                      recorded: misses on the traces that the project recorded
-                     forks: how near any policy can be for certain at the points of these four
+                     held-out: misses on the recorded traces that nothing was tuned on
+                     forks: how near any policy can be for certain at the points of these five
                      books: ledgers and windows against simulations of their own
                      verdicts: on uniform random references
                      cost: nanoseconds a reference at 1 Mi blocks
@@ -45,14 +46,18 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
 
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
-const PARTS: [&str; 9] = ["dear", "single", "pairs", "triple", "recorded", "forks", "books", "verdicts", "cost"];
+const PARTS: [&str; 10] =
+    ["dear", "single", "pairs", "triple", "recorded", "held-out", "forks", "books", "verdicts", "cost"];
 /// The parts whose points are judged.
-const PARTS_OF_POINTS: [&str; 4] = ["single", "pairs", "triple", "recorded"];
+const PARTS_OF_POINTS: [&str; 5] = ["single", "pairs", "triple", "recorded", "held-out"];
 /// The parts that need the traces of the papers.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
 /// What the project recorded, in `tests/data`.
 const RECORDED: [&str; 6] = ["cscope", "sort", "ld", "cpp", "sqlite", "postgres"];
+/// What the project recorded and tuned nothing on, in `tests/data/held_out`.
+const HELD_OUT: [&str; 11] =
+    ["archive", "awk", "build", "checksums", "compare", "dbm", "grep", "index", "merge", "perl", "xz"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
 
 struct Options {
@@ -185,6 +190,13 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     }
     if wants("recorded") {
         recorded.values().for_each(|workload| add(recorded_name(workload), &[]));
+    }
+    if wants("held-out") {
+        let held_out = load(&data().join("held_out"), ".nectrace.gz", &HELD_OUT.map(str::to_owned))?;
+        for (name, mut workload) in held_out {
+            workload.rename(&format!("{name}{}", misses::HELD_OUT_ENDING));
+            add(workload, &[]);
+        }
     }
     short.extend(misses::judge(&judged, options)?);
     if wants("forks") {

@@ -17,6 +17,9 @@ pub const POINT_PERCENT_MAX: f64 = 3.0;
 /// The best fixed split of cs+cpp+ps between policies of their own. *Units*: blocks, misses.
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 
+/// How the names of points end whose traces nothing was tuned on.
+pub const HELD_OUT_ENDING: &str = "-held-out";
+
 /// One point: the judged policy's misses against the fewest of the others.
 struct Point {
     name: String,
@@ -116,8 +119,10 @@ fn point(rows: &[Row], options: &Options) -> Point {
 /// Prints the sums and the worst points; gives what falls short.
 fn summary(policy: &str, points: &[Point]) -> Vec<String> {
     let mut short = Vec::new();
-    for (what, is_tuned) in [("tuned on", Some(true)), ("judged on", Some(false)), ("all", None)] {
-        let of: Vec<&Point> = points.iter().filter(|point| is_tuned.is_none_or(|is| point.is_tuned == is)).collect();
+    let is_held_out = |point: &Point| point.name.ends_with(HELD_OUT_ENDING);
+    let (held_out, others): (Vec<&Point>, Vec<&Point>) = points.iter().partition(|point| is_held_out(point));
+    let (tuned, judged): (Vec<&Point>, Vec<&Point>) = others.iter().partition(|point| point.is_tuned);
+    for (what, of) in [("tuned on", tuned), ("judged on", judged), ("all", others), ("held out", held_out)] {
         let (misses, best): (u64, u64) =
             of.iter().fold((0, 0), |sum, point| (sum.0 + point.misses, sum.1 + point.best));
         let Some(worst) = of.iter().max_by(|a, b| a.above_percent().total_cmp(&b.above_percent())) else { continue };
@@ -132,8 +137,10 @@ fn summary(policy: &str, points: &[Point]) -> Vec<String> {
             worst.size,
             worst.above_percent()
         );
-        if is_tuned.is_none() && above > SUM_PERCENT_MAX {
-            short.push(format!("{policy}: the sum is {above:+.2} % above the best, at most {SUM_PERCENT_MAX} %"));
+        if matches!(what, "all" | "held out") && above > SUM_PERCENT_MAX {
+            short.push(format!(
+                "{policy}, {what}: the sum is {above:+.2} % above the best, at most {SUM_PERCENT_MAX} %"
+            ));
         }
     }
     for point in points.iter().filter(|point| point.is_over()) {
