@@ -1,6 +1,6 @@
 //! Replacement policies: one implementation for the live caches and the simulator.
 //!
-//! Owns: the [`Policy`] trait and the policies, one file each. Leaves to others: what is cached (an id and a weight is
+//! Owns: the [`Policy`] trait, the policies (`policies/`, one file or folder each) and what they are built of (`structures/`). Leaves to others: what is cached (an id and a weight is
 //! all a policy knows), locks and I/O.
 //!
 //! ```
@@ -20,48 +20,29 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod adaptive;
-mod arc;
-mod arena;
-mod clock;
-pub mod dear;
 pub mod detect;
 mod eviction;
-mod fifo;
-mod gdsf;
-mod heap;
-mod lfu;
-mod lirs;
-mod lru;
-mod memory;
-mod min;
-mod mru;
-mod ordered;
+mod policies;
 mod policy;
-mod queues;
 mod registry;
-mod s3fifo;
-mod sieve;
-mod sketch;
-mod table;
-mod timeline;
-mod two_q;
-mod w_tinylfu;
+mod structures;
 
-pub use adaptive::{Adaptive, Event, EventSink, LeaderChange, Ledger, Reason, StreamPeriod, WindowReport};
-pub use arc::Arc;
-pub use clock::Clock;
-pub use dear::Dear;
-pub use fifo::Fifo;
-pub use gdsf::Gdsf;
-pub use lfu::Lfu;
-pub use lirs::Lirs;
-pub use lru::Lru;
-pub use min::{Future, Min};
-pub use mru::Mru;
+pub use policies::adaptive::{
+    Adaptive, Event, EventSink, LeaderChange, Ledger, Reason, StreamPeriod, Tuning, WindowReport,
+};
+pub use policies::arc::Arc;
+pub use policies::clock::Clock;
+pub use policies::dear::{self, Dear};
+pub use policies::fifo::Fifo;
+pub use policies::gdsf::Gdsf;
+pub use policies::lfu::Lfu;
+pub use policies::lirs::Lirs;
+pub use policies::lru::Lru;
+pub use policies::min::{Future, Min};
+pub use policies::mru::Mru;
+pub use policies::s3fifo::S3Fifo;
+pub use policies::sieve::Sieve;
+pub use policies::two_q::TwoQ;
+pub use policies::w_tinylfu::WTinyLfu;
 pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
 pub use registry::{NAMES, by_name};
-pub use s3fifo::S3Fifo;
-pub use sieve::Sieve;
-pub use two_q::TwoQ;
-pub use w_tinylfu::WTinyLfu;

@@ -6,7 +6,7 @@
 //! Cost: O(1) and one look-up a reference; 51 to 61 bytes a block.
 
 use super::History;
-use crate::arena::{Arena, Queue};
+use crate::structures::arena::{Arena, Queue};
 
 /// Histories of the most recently referenced blocks.
 #[derive(Debug)]

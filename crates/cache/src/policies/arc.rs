@@ -1,0 +1,205 @@
+//! ARC: two LRU queues, and ghosts of both that move the border between them.
+//!
+//! # Idea
+//! What was referenced once (T1) and what was referenced more often (T2) are kept apart, so a scan pushes only T1 out.
+//! How much T1 deserves differs from trace to trace and hour to hour; ARC finds out. It remembers what each queue evicted
+//! last (B1, B2). A reference to an id in B1 is a miss that a longer T1 would have spared, so T1's target grows; one in
+//! B2 shrinks it. No parameter is left to choose. Its ghosts see about as far back as the capacity; loops longer than
+//! that it loses like LRU.
+//!
+//! # What happens
+//! | event | in T1 | in T2 | in B1 | in B2 | unknown |
+//! |---|---|---|---|---|---|
+//! | reference | to T2 | newest of T2 | target + max(1, B2/B1), to T2 | target - max(1, B1/B2), to T2 | to T1 |
+//! | oldest when room is needed | out, id to B1 | out, id to B2 | forgotten when T1 and B1 outweigh the capacity | forgotten when all four outweigh twice the capacity | |
+//! | victim refused | newest of T1 again | newest of T2 again | | | |
+//!
+//! T1 gives victims while it outweighs its target, or just reaches it when the reference was to a ghost of B2; T2
+//! otherwise. After a refusal the other has its turn.
+//!
+//! # Weights
+//! All sizes are weights, and the target moves by the referenced id's weight times the ratio. For weights of 1 this is
+//! the paper's algorithm reference by reference. There the ghosts are trimmed before a victim is chosen and here after
+//! it; the result is the same, as it is the oldest ghost that goes and the newest that comes.
+//!
+//! # Invariants
+//! 1. An id is in at most one of the four queues; resident means T1 or T2.
+//! 2. T1 + T2 weigh at most the capacity after each call, save after refusals in `set_capacity`.
+//! 3. After a miss T1 + B1 weigh at most the capacity, and all four at most twice, unless residents alone weigh more.
+//! 4. The target lies between 0 and the capacity.
+//!
+//! # Cost
+//! O(1) a reference plus O(1) a victim. 43 to 53 bytes a resident id and a ghost; about as many ghosts as resident ids.
+//!
+//! # Source
+//! N. Megiddo, D. S. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4. Refusals and
+//! weights are not in the paper.
+
+use crate::eviction::{Evicts, Step, make_room};
+use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::structures::arena::{Arena, Queue};
+
+const T1: u8 = 0;
+const T2: u8 = 1;
+const B1: u8 = 2;
+const B2: u8 = 3;
+
+/// The adaptive replacement cache, over weighted ids.
+#[derive(Debug)]
+pub struct Arc {
+    capacity: u64,
+    arena: Arena,
+    t1: Queue,
+    t2: Queue,
+    b1: Queue,
+    b2: Queue,
+    /// What T1 should weigh. A fraction, as it moves by ratios.
+    target: f64,
+    /// Whether room is made for what B2 remembered.
+    is_for_b2: bool,
+}
+
+impl Arc {
+    /// An empty policy of `capacity` units of weight.
+    pub fn new(capacity: u64) -> Arc {
+        Arc {
+            capacity,
+            arena: Arena::new(),
+            t1: Queue::new(T1),
+            t2: Queue::new(T2),
+            b1: Queue::new(B1),
+            b2: Queue::new(B2),
+            target: 0.0,
+            is_for_b2: false,
+        }
+    }
+
+    /// Moves the target after a reference to a ghost and forgets the ghost.
+    fn learn(&mut self, ghost: u32, weight: u64) {
+        let (b1, b2) = (self.b1.weight as f64, self.b2.weight as f64);
+        if self.arena.entry(ghost).queue == B1 {
+            self.target = (self.target + (b2 / b1).max(1.0) * weight as f64).min(self.capacity as f64);
+            self.arena.remove(&mut self.b1, ghost);
+        } else {
+            self.target = (self.target - (b1 / b2).max(1.0) * weight as f64).max(0.0);
+            self.arena.remove(&mut self.b2, ghost);
+        }
+    }
+
+    /// Forgets ghosts until a newcomer of weight `room` fits the bounds; `is_for_t1` where it is to come into T1.
+    fn trim_ghosts(&mut self, room: u64, is_for_t1: bool) {
+        let in_t1 = if is_for_t1 { room } else { 0 };
+        while self.t1.weight.saturating_add(self.b1.weight).saturating_add(in_t1) > self.capacity {
+            let Some(oldest) = self.b1.oldest() else { break };
+            self.arena.remove(&mut self.b1, oldest);
+        }
+        let residents = self.used().saturating_add(room);
+        let bound = self.capacity.saturating_mul(2);
+        while residents.saturating_add(self.b1.weight).saturating_add(self.b2.weight) > bound {
+            if let Some(oldest) = self.b2.oldest() {
+                self.arena.remove(&mut self.b2, oldest);
+            } else if let Some(oldest) = self.b1.oldest() {
+                self.arena.remove(&mut self.b1, oldest);
+            } else {
+                break;
+            }
+        }
+    }
+}
+
+impl Evicts for Arc {
+    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        let t1 = self.t1.weight as f64;
+        let is_t1_turn = (t1 > self.target || (self.is_for_b2 && t1 == self.target)) != (refusals % 2 == 1);
+        let (from, to, victim) = match (self.t1.oldest(), self.t2.oldest()) {
+            (Some(oldest), t2) if is_t1_turn || t2.is_none() => (&mut self.t1, &mut self.b1, oldest),
+            (_, Some(oldest)) => (&mut self.t2, &mut self.b2, oldest),
+            (_, None) => return Step::Nothing,
+        };
+        let is_given_up = evict(self.arena.entry(victim).id);
+        if is_given_up {
+            self.arena.transfer(from, to, victim);
+        } else {
+            self.arena.refresh(from, victim);
+        }
+        Step::answered(is_given_up)
+    }
+}
+
+impl Policy for Arc {
+    fn name(&self) -> &'static str {
+        "arc"
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let weight = weight.max(1);
+        let known = self.arena.find(id);
+        let queue = known.map(|index| (index, self.arena.entry(index).queue));
+        match queue {
+            Some((index, T1)) => {
+                self.arena.transfer(&mut self.t1, &mut self.t2, index);
+                return Access::Hit;
+            }
+            Some((index, T2)) => {
+                self.arena.refresh(&mut self.t2, index);
+                return Access::Hit;
+            }
+            _ if weight > self.capacity => return Access::Bypassed,
+            // The ghost goes before room is made: that may push it out and reuse its entry.
+            Some((index, _)) => self.learn(index, weight),
+            None => {}
+        }
+        self.is_for_b2 = queue.is_some_and(|(_, queue)| queue == B2);
+        let is_for_t1 = queue.is_none();
+        let has_room = make_room(self, weight, REFUSALS_MAX, evict);
+        self.trim_ghosts(if has_room { weight } else { 0 }, is_for_t1);
+        if !has_room {
+            return Access::Bypassed;
+        }
+        let queue = if is_for_t1 { &mut self.t1 } else { &mut self.t2 };
+        if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
+    }
+
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(index) = self.arena.find(id) else { return false };
+        let number = self.arena.entry(index).queue;
+        let queue = match number {
+            T1 => &mut self.t1,
+            T2 => &mut self.t2,
+            B1 => &mut self.b1,
+            _ => &mut self.b2,
+        };
+        self.arena.remove(queue, index);
+        matches!(number, T1 | T2)
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.arena.find(id).is_some_and(|index| matches!(self.arena.entry(index).queue, T1 | T2))
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        self.target = self.target.min(capacity as f64);
+        self.is_for_b2 = false;
+        // The queues take turns, so twice the count offers every id.
+        let refusals_max = 2 * self.len();
+        make_room(self, 0, refusals_max, evict);
+        self.trim_ghosts(0, true);
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.t1.weight + self.t2.weight
+    }
+
+    fn len(&self) -> usize {
+        self.t1.count + self.t2.count
+    }
+}

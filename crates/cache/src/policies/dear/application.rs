@@ -1,0 +1,223 @@
+//! The application manager: one stream's blocks, its detector, and which of its blocks it gives up.
+//!
+//! Owns: the stream's recency order, its LFU order and the replacement in force. Promises: offers the block that the
+//! replacement in force names. Leaves to others: which application is asked, and the blocks themselves.
+//!
+//! # LFU without a heap
+//! Resident blocks are filed by frequency, one timeline each. A hit only raises the count in the block; the block stays
+//! filed under what it had. As counts only grow, a block is never filed above its frequency, so the lowest filing is a
+//! lower bound of all: when a victim is wanted, the newest of the lowest timeline is either filed truly, and is a least
+//! frequently used block, or is filed anew and the next is looked at. Each filing anew is paid for by a hit, so LFU is
+//! O(1) amortised and costs a hit nothing, which matters while another replacement is in force.
+//!
+//! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped where
+//! the search for a victim comes upon it, unless it has come back by then.
+//!
+//! Among equals the one filed last leaves: what came in last has proved least, and of a loop that LFU is asked to
+//! replace a part then stays. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
+
+use super::blocks::{Blocks, RANK, RECENCY, State, UNFILED};
+use crate::Stream;
+use crate::detect::{Detector, Verdict};
+use crate::structures::timeline::Timeline;
+
+/// Frequencies above this are filed as this.
+const RANK_MAX: u16 = 1023;
+/// So many filings before its own a block is on its way from memory.
+const AHEAD: usize = 8;
+const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
+
+/// How an application chooses among its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replacement {
+    /// Least recently used; what an application starts with.
+    Lru,
+    /// Most recently used.
+    Mru,
+    /// Most recently used, and before any other application's blocks.
+    Sequential,
+    /// Least frequently used.
+    Lfu,
+}
+
+impl Replacement {
+    /// What suits a verdict; no verdict changes nothing.
+    pub(super) fn after(self, verdict: Verdict) -> Replacement {
+        match verdict {
+            Verdict::None => self,
+            Verdict::Sequential => Replacement::Sequential,
+            Verdict::Looping => Replacement::Mru,
+            Verdict::Clustered => Replacement::Lru,
+            Verdict::Probabilistic => Replacement::Lfu,
+        }
+    }
+
+    /// Its name in explanations.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Replacement::Lru => "lru",
+            Replacement::Mru => "mru",
+            Replacement::Sequential => "mru first",
+            Replacement::Lfu => "lfu",
+        }
+    }
+}
+
+/// One stream's manager.
+#[derive(Debug)]
+pub(super) struct Application {
+    pub(super) stream: Stream,
+    pub(super) detector: Detector,
+    pub(super) replacement: Replacement,
+    /// The system's time of its last reference.
+    pub(super) last: u64,
+    /// How many of its hits are not yet counted.
+    pub(super) uncounted: u32,
+    /// Its resident blocks with their weights.
+    pub(super) recency: Timeline,
+    /// The LFU order by rank, grown to the highest rank seen.
+    ranks: Vec<Timeline>,
+    /// Which ranks have blocks.
+    occupied: [u64; RANK_WORDS],
+}
+
+impl Application {
+    /// A manager without blocks.
+    pub(super) fn new(stream: Stream, detector: Detector) -> Application {
+        Application {
+            stream,
+            detector,
+            replacement: Replacement::Lru,
+            last: 0,
+            uncounted: 0,
+            recency: Timeline::default(),
+            ranks: Vec::new(),
+            occupied: [0; RANK_WORDS],
+        }
+    }
+
+    /// Hands the manager with all its blocks to another stream, which starts without a verdict.
+    pub(super) fn hand_over(&mut self, stream: Stream) {
+        self.stream = stream;
+        self.replacement = Replacement::Lru;
+        self.detector.begin_anew();
+    }
+
+    /// Takes in a resident block, already counted in its history, as the most recent.
+    pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize, weight: u64) {
+        blocks.put_newest::<RECENCY>(&mut self.recency, at, weight);
+        self.keep_filed(blocks, at);
+    }
+
+    /// Lets go of a resident block that becomes a ghost. *Returns* its weight.
+    pub(super) fn evict(&mut self, blocks: &mut Blocks, at: usize) -> u64 {
+        if self.replacement == Replacement::Lfu {
+            self.unfile(blocks, at);
+        }
+        blocks.take::<RECENCY>(&mut self.recency, at)
+    }
+
+    /// Lets go of a resident block for good. *Returns* its weight.
+    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) -> u64 {
+        self.unfile(blocks, at);
+        blocks.take::<RECENCY>(&mut self.recency, at)
+    }
+
+    /// Makes a resident block the most recent.
+    #[inline]
+    pub(super) fn refresh(&mut self, blocks: &mut Blocks, at: usize) {
+        blocks.refresh::<RECENCY>(&mut self.recency, at);
+    }
+
+    /// Files a block that is not filed, or filed above its frequency, which only a refused victim is.
+    #[inline]
+    pub(super) fn keep_filed(&mut self, blocks: &mut Blocks, at: usize) {
+        let block = blocks.get(at);
+        if u32::from(block.rank()) > block.history.frequency() {
+            let rank = true_rank(blocks, at);
+            self.unfile(blocks, at);
+            self.file(blocks, at, rank, true);
+        }
+    }
+
+    /// The block that the replacement in force gives up next; `None` where there are no blocks.
+    pub(super) fn offer(&mut self, blocks: &mut Blocks) -> Option<usize> {
+        let position = match self.replacement {
+            Replacement::Lru => {
+                while let Some(soon) = self.recency.next_ahead() {
+                    blocks.prepare(soon);
+                }
+                self.recency.oldest()?
+            }
+            Replacement::Mru | Replacement::Sequential => self.recency.newest()?,
+            Replacement::Lfu => return self.least_frequent(blocks),
+        };
+        blocks.find(self.recency.id(position))
+    }
+
+    /// Puts a refused victim at the end of its order, so that it is offered again last.
+    pub(super) fn defer(&mut self, blocks: &mut Blocks, at: usize) {
+        match self.replacement {
+            Replacement::Lru => blocks.refresh::<RECENCY>(&mut self.recency, at),
+            Replacement::Mru | Replacement::Sequential => {
+                let weight = blocks.take::<RECENCY>(&mut self.recency, at);
+                blocks.put_oldest::<RECENCY>(&mut self.recency, at, weight);
+            }
+            Replacement::Lfu => {
+                self.unfile(blocks, at);
+                self.file(blocks, at, RANK_MAX, false);
+            }
+        }
+    }
+
+    fn least_frequent(&mut self, blocks: &mut Blocks) -> Option<usize> {
+        loop {
+            let word = self.occupied.iter().position(|&word| word != 0)?;
+            let lowest = word * 64 + self.occupied[word].trailing_zeros() as usize;
+            let newest = self.ranks[lowest].newest()?;
+            blocks.prepare(self.ranks[lowest].id_before(newest, AHEAD));
+            let at = blocks.find(self.ranks[lowest].id(newest))?;
+            let rank = true_rank(blocks, at);
+            let resident = blocks.get(at).state() == State::Resident;
+            if resident && usize::from(rank) <= lowest {
+                return Some(at);
+            }
+            self.unfile(blocks, at);
+            if resident {
+                self.file(blocks, at, rank, true);
+            }
+        }
+    }
+
+    fn file(&mut self, blocks: &mut Blocks, at: usize, rank: u16, newest: bool) {
+        let position = usize::from(rank);
+        if position >= self.ranks.len() {
+            self.ranks.resize_with(position + 1, Timeline::default);
+        }
+        blocks.get_mut(at).set_rank(rank);
+        if newest {
+            blocks.put_newest::<RANK>(&mut self.ranks[position], at, 1);
+        } else {
+            blocks.put_oldest::<RANK>(&mut self.ranks[position], at, 1);
+        }
+        self.occupied[position / 64] |= 1 << (position % 64);
+    }
+
+    /// Takes a block out of the LFU order, where it is there.
+    pub(super) fn unfile(&mut self, blocks: &mut Blocks, at: usize) {
+        let rank = blocks.get(at).rank();
+        if rank == UNFILED {
+            return;
+        }
+        blocks.get_mut(at).set_rank(UNFILED);
+        let position = usize::from(rank);
+        blocks.take::<RANK>(&mut self.ranks[position], at);
+        if self.ranks[position].count() == 0 {
+            self.occupied[position / 64] &= !(1 << (position % 64));
+        }
+    }
+}
+
+fn true_rank(blocks: &Blocks, at: usize) -> u16 {
+    blocks.get(at).history.frequency().min(u32::from(RANK_MAX)) as u16
+}

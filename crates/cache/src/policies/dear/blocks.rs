@@ -1,0 +1,336 @@
+//! The blocks that DEAR knows: found by id, each with its history and its place in three orders.
+//!
+//! Owns: the table of blocks, and the positions that each block has in timelines of ids:
+//!
+//! | order | timelines | of | what it tells |
+//! |---|---|---|---|
+//! | `RECENCY` | one an application | resident blocks | last reference within the application |
+//! | `RANK` | one a frequency of an application | resident blocks and some ghosts | the application's LFU order |
+//! | `PLACE` | one | resident blocks | whom the system asks for the next victim |
+//!
+//! Promises: a block is at the position that it knows, also when a timeline closes its gaps. Leaves to others: which
+//! timeline of an order a block is in.
+//!
+//! All that is known of a block is in its record in the table, half a line of a processor's cache, so a hit waits for memory
+//! once. A record moves when others come and go: its place in the table holds until a block is inserted or forgotten.
+//!
+//! Cost: 32 bytes a place of the table, at least four places for three blocks and at most eight.
+
+use crate::detect::History;
+use crate::structures::table::{Record, Table, hash};
+use crate::structures::timeline::{Owner, Timeline};
+
+/// No more blocks are known, so that no timeline comes to its limit.
+const BLOCKS_MAX: usize = 1 << 28;
+
+/// Within an application: the last reference.
+pub(super) const RECENCY: usize = 0;
+/// Within a frequency of an application: when it came to that frequency.
+pub(super) const RANK: usize = 1;
+/// Among all resident blocks: the place in the system's order.
+pub(super) const PLACE: usize = 2;
+
+/// Whether a block is in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// There is no block.
+    Vacant,
+    /// In the cache.
+    Resident,
+    /// Not in the cache, but remembered.
+    Ghost,
+    /// Neither; on its way in or out.
+    Absent,
+}
+
+/// One block.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
+pub(super) struct Block {
+    pub(super) id: u64,
+    /// The last reference and the frequency in the owner's time.
+    pub(super) history: History,
+    /// Its position in the owner's recency while it is resident; the number of its eviction while it is a ghost.
+    recency: u32,
+    /// Its position in the timeline of its rank.
+    filing: u32,
+    /// Its position in the system's order.
+    place: u32,
+    /// The application that referred to it last.
+    pub(super) owner: u16,
+    /// The frequency under which it is filed in the owner's LFU order, the true one may have grown since, or [`UNFILED`]; and above
+    /// [`RANK_BITS`] the state.
+    rank_and_state: u16,
+}
+
+const RANK_BITS: u32 = 14;
+/// The rank of a block that is not in the LFU order.
+pub(super) const UNFILED: u16 = (1 << RANK_BITS) - 1;
+
+impl Record for Block {
+    const VACANT: Block = Block {
+        id: 0,
+        history: History::NONE,
+        recency: 0,
+        filing: 0,
+        place: 0,
+        owner: 0,
+        rank_and_state: (State::Vacant as u16) << RANK_BITS,
+    };
+
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        self.state() == State::Vacant
+    }
+
+    #[inline]
+    fn hash(&self) -> u32 {
+        hash(self.id)
+    }
+}
+
+impl Block {
+    /// Whether it is in the cache.
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        match self.rank_and_state >> RANK_BITS {
+            0 => State::Vacant,
+            1 => State::Resident,
+            2 => State::Ghost,
+            _ => State::Absent,
+        }
+    }
+
+    /// Says whether it is in the cache.
+    #[inline]
+    pub(super) fn set_state(&mut self, state: State) {
+        self.rank_and_state = self.rank() | (state as u16) << RANK_BITS;
+    }
+
+    /// The frequency under which it is filed, or [`UNFILED`].
+    #[inline]
+    pub(super) fn rank(&self) -> u16 {
+        self.rank_and_state & UNFILED
+    }
+
+    /// Sets the frequency under which it is filed; at most [`UNFILED`].
+    #[inline]
+    pub(super) fn set_rank(&mut self, rank: u16) {
+        self.rank_and_state = self.rank_and_state & !UNFILED | rank;
+    }
+
+    /// The number of its eviction; of a ghost.
+    #[inline]
+    pub(super) fn eviction(&self) -> u32 {
+        self.recency
+    }
+
+    /// Makes it the ghost of the eviction of this number.
+    #[inline]
+    pub(super) fn set_ghost(&mut self, eviction: u32) {
+        self.set_state(State::Ghost);
+        self.recency = eviction;
+    }
+
+    #[inline]
+    fn position<const ORDER: usize>(&mut self) -> &mut u32 {
+        match ORDER {
+            RECENCY => &mut self.recency,
+            RANK => &mut self.filing,
+            _ => &mut self.place,
+        }
+    }
+}
+
+/// All blocks.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    table: Table<Block>,
+}
+
+impl Blocks {
+    /// No blocks; nothing is allocated before the first.
+    pub(super) fn new() -> Blocks {
+        Blocks { table: Table::new() }
+    }
+
+    /// The place of a block in the table.
+    #[inline]
+    pub(super) fn find(&self, id: u64) -> Option<usize> {
+        self.table.find(hash(id), |block| block.id == id)
+    }
+
+    /// Asks for the memory that a search for `id` needs.
+    #[inline]
+    pub(super) fn prepare(&self, id: u64) {
+        self.table.prepare(hash(id));
+    }
+
+    /// Asks for the memory that [`Blocks::forget`] needs for `id`.
+    #[inline]
+    pub(super) fn prepare_forgetting(&self, id: u64) {
+        self.table.prepare_removal(hash(id));
+    }
+
+    /// The block at a place that was found.
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> &Block {
+        self.table.get(at)
+    }
+
+    /// The block at a place that was found; its id must stay.
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut Block {
+        self.table.get_mut(at)
+    }
+
+    /// Adds `id`, which must not be there, as an absent block without a history, in no timeline. *Returns* its place;
+    /// `None` where there are too many.
+    #[inline]
+    pub(super) fn insert(&mut self, id: u64, owner: u16) -> Option<usize> {
+        if self.table.count() >= BLOCKS_MAX {
+            return None;
+        }
+        let mut block = Block { id, owner, ..Block::VACANT };
+        block.set_state(State::Absent);
+        block.set_rank(UNFILED);
+        Some(self.table.insert(block))
+    }
+
+    /// Forgets a block, which must be in no timeline.
+    #[inline]
+    pub(super) fn forget(&mut self, at: usize) {
+        self.table.remove(at);
+    }
+
+    /// Where a block is that was at a place when there were `count` blocks, none having come since.
+    #[inline]
+    pub(super) fn find_again(&self, id: u64, at: usize, count: usize) -> Option<usize> {
+        if self.table.count() == count { Some(at) } else { self.find(id) }
+    }
+
+    /// How many blocks there are.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.table.count()
+    }
+
+    /// Puts a block, which is in no timeline of this order, at the newest end of one.
+    #[inline]
+    pub(super) fn put_newest<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize, weight: u64) {
+        self.make_room::<ORDER>(timeline);
+        let block = self.table.get_mut(at);
+        *block.position::<ORDER>() = timeline.put_newest(block.id, weight);
+    }
+
+    /// Puts a block, which is in no timeline of this order, at the oldest end of one.
+    pub(super) fn put_oldest<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize, weight: u64) {
+        self.make_room::<ORDER>(timeline);
+        let block = self.table.get_mut(at);
+        *block.position::<ORDER>() = timeline.put_oldest(block.id, weight);
+    }
+
+    /// Takes a block out of the timeline in which it is. *Returns* the weight with which it was put.
+    #[inline]
+    pub(super) fn take<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize) -> u64 {
+        timeline.take(*self.table.get_mut(at).position::<ORDER>())
+    }
+
+    /// Moves a block to the newest end of the timeline in which it is.
+    #[inline]
+    pub(super) fn refresh<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize) {
+        if !timeline.is_newest(*self.table.get_mut(at).position::<ORDER>()) {
+            let weight = self.take::<ORDER>(timeline, at);
+            self.put_newest::<ORDER>(timeline, at, weight);
+        }
+    }
+
+    /// Puts `stays` where `leaves` is, two blocks of `timeline`; the other is taken out.
+    pub(super) fn take_place<const ORDER: usize>(&mut self, timeline: &mut Timeline, stays: usize, leaves: usize) {
+        let position = *self.table.get_mut(leaves).position::<ORDER>();
+        self.take::<ORDER>(timeline, stays);
+        let block = self.table.get_mut(stays);
+        timeline.replace(position, block.id);
+        *block.position::<ORDER>() = position;
+    }
+
+    #[inline]
+    fn make_room<const ORDER: usize>(&mut self, timeline: &mut Timeline) {
+        if timeline.is_full() {
+            timeline.make_room(&mut In::<ORDER>(self));
+        }
+    }
+}
+
+/// The blocks as those who know the positions of one order.
+struct In<'a, const ORDER: usize>(&'a mut Blocks);
+
+impl<const ORDER: usize> Owner for In<'_, ORDER> {
+    #[inline]
+    fn moved(&mut self, id: u64, position: u32) {
+        if let Some(at) = self.0.find(id) {
+            *self.0.get_mut(at).position::<ORDER>() = position;
+        }
+    }
+
+    #[inline]
+    fn prepare(&self, id: u64) {
+        self.0.prepare(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_takes_the_place_of_one_that_leaves() {
+        for (stays, leaves, expected) in [(1, 3, [2, 1, 4]), (1, 4, [2, 3, 1]), (1, 2, [1, 3, 4]), (4, 1, [4, 2, 3])] {
+            let (mut blocks, mut timeline) = (Blocks::new(), Timeline::default());
+            for id in 1..=4 {
+                let at = blocks.insert(id, 0).expect("room");
+                blocks.put_newest::<PLACE>(&mut timeline, at, 1);
+            }
+            let (stays, leaves) = (blocks.find(stays).expect("there"), blocks.find(leaves).expect("there"));
+            blocks.take_place::<PLACE>(&mut timeline, stays, leaves);
+            assert_eq!(timeline.ids().collect::<Vec<u64>>(), expected);
+            assert_eq!(timeline.count(), 3);
+        }
+    }
+
+    #[test]
+    fn a_block_is_half_a_line() {
+        assert_eq!(size_of::<Block>(), 32);
+    }
+
+    #[test]
+    fn rank_and_state_leave_each_other_alone() {
+        let mut block = Block::VACANT;
+        for state in [State::Resident, State::Ghost, State::Absent, State::Vacant] {
+            for rank in [0, 1023, UNFILED] {
+                block.set_rank(rank);
+                block.set_state(state);
+                block.set_rank(rank);
+                assert_eq!((block.rank(), block.state()), (rank, state));
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_know_their_positions_after_gaps_are_closed() {
+        let (mut blocks, mut timeline) = (Blocks::new(), Timeline::default());
+        for id in 0..1000 {
+            let at = blocks.insert(id, 0).expect("room");
+            blocks.put_newest::<RECENCY>(&mut timeline, at, id);
+        }
+        for step in 0..100_000_u64 {
+            let at = blocks.find(step * step % 1000).expect("there");
+            blocks.refresh::<RECENCY>(&mut timeline, at);
+        }
+        for id in 0..1000 {
+            let at = blocks.find(id).expect("there");
+            let position = blocks.get(at).recency;
+            assert_eq!((timeline.weight_of(position), timeline.id(position)), (id, id));
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! DEAR: detects for each application how it refers to its blocks, and replaces them accordingly.
+//!
+//! # Idea
+//! No one replacement suits all programs: LRU ruins a loop that is a little larger than the cache, MRU ruins everything
+//! else. But a program's references show within a few hundred what it is. DEAR (detection based adaptive replacement)
+//! watches each application (a [`Stream`]) through a [`Detector`], whose page tells how, and lets every application
+//! replace its own blocks by what its last verdict suggests.
+//!
+//! | verdict | replacement |
+//! |---|---|
+//! | sequential | MRU, and its blocks are the first victims in the whole cache |
+//! | looping | MRU |
+//! | clustered | LRU |
+//! | probabilistic | LFU |
+//! | none | as before; LRU before the first verdict |
+//!
+//! # Two parts
+//! The *application manager* (`application.rs`), one a stream, orders its blocks and offers one on demand. The *system
+//! manager* (`system.rs`) allocates: an application that was found sequential gives first; else the owner of the globally
+//! least recent block is asked, and may offer another of its own. The block that was spared then takes the *place* of
+//! the one that left in the global order, as in LRU-SP: so an application that spares its oldest blocks is not asked
+//! again and again because of them, and cannot pay with the blocks of others either.
+//!
+//! The victim is chosen before the reference that needs it is counted; a verdict holds from the next reference on.
+//!
+//! # What is remembered
+//! The attributes of a block outlive its stay in the cache: without them no loop larger than the cache would be found.
+//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): of as many evictions as blocks are resident,
+//! and at least of `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the same. A
+//! block referenced by another stream than before becomes that stream's; it is known there, but has no distances in its
+//! time.
+//!
+//! At most `streams_max` applications are told apart; the next takes over the manager, with its blocks, of the one whose
+//! last reference is the oldest.
+//!
+//! # Hits are counted together
+//! A hit needs the block's entry from memory, and so does counting it. A processor works ahead on the next references while
+//! it waits, but only so many instructions ahead. So a hit just moves its block and is put by; what is put by is counted
+//! when there are 32, when it would end a period, and before anything else happens that could tell the difference: a miss,
+//! a block that changes its owner, a new stream, a removal. The outcome is the same as if each hit were counted at once.
+//!
+//! # Weakness
+//! A program that reads in pieces smaller than a block, or that end within one, refers to a block twice in a row. Plain copying in calls of
+//! 10 KiB so looks clustered where it is a scan, its blocks stay, and `dear` misses 56 % more than LRU beside another program. It is the
+//! paper's scheme and stays so; recording with `--collapse` leaves the second reference out.
+//!
+//! # Invariants
+//! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the system's
+//!    order of places; a ghost is in its owner's LFU order or in none.
+//! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in `set_capacity`.
+//! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above.
+//!
+//! # Cost
+//! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block, resident or ghost; for each of
+//! the orders that it is in 8 to 65 more (recency, LFU, and places where there is more than one stream); 8 for each eviction that is
+//! remembered. A stream takes 12 KiB for its period, and for each frequency up to 1023 that its blocks have reached 112 bytes, and 520 at
+//! least where it had blocks.
+//!
+//! # Source
+//! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
+//! scheme", USENIX ATC 1999. The swapping of places: P. Cao, E. W. Felten, K. Li, "Application-controlled file caching
+//! policies", USENIX Summer 1994; the placeholders of that paper are left out. Weights, refusals, ghosts' bound and the
+//! handing over of managers are in neither.
+
+mod application;
+mod blocks;
+mod ghosts;
+mod system;
+
+use hashbrown::HashTable;
+
+use crate::detect::{self, Detector, PeriodEvent, PeriodSink};
+use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::structures::hash::hash;
+use application::Application;
+use blocks::{Blocks, State};
+use ghosts::Ghosts;
+use system::System;
+
+/// How many hits are counted together at most.
+const HITS_MAX: usize = 32;
+
+/// What DEAR can be told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameters {
+    /// Period, sublists and threshold of every stream's detector.
+    pub detection: detect::Parameters,
+    /// How many streams are told apart; taken between 1 and 65,535.
+    pub streams_max: usize,
+    /// Of how many evictions the blocks are remembered at least.
+    pub ghosts_min: usize,
+}
+
+impl Default for Parameters {
+    /// The paper's detection, 256 streams, 65,536 evictions.
+    fn default() -> Parameters {
+        Parameters { detection: detect::Parameters::default(), streams_max: 256, ghosts_min: 1 << 16 }
+    }
+}
+
+/// The paper's detection based adaptive replacement, over weighted ids.
+///
+/// ```
+/// use nectary_cache::{Access, Dear, Policy, Stream};
+///
+/// let mut policy = Dear::new(500);
+/// let mut hits = 0;
+/// for _ in 0..100 {
+///     for id in 0..1000 {
+///         hits += u32::from(policy.reference(id, 1, Stream(7), &mut |_| true) == Access::Hit);
+///     }
+/// }
+/// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
+/// assert!(hits > 45_000);
+/// ```
+pub struct Dear {
+    parameters: Parameters,
+    capacity: u64,
+    used: u64,
+    /// References so far, of all streams.
+    now: u64,
+    blocks: Blocks,
+    ghosts: Ghosts,
+    resident: usize,
+    applications: Vec<Application>,
+    /// Positions in `applications` by stream.
+    streams: HashTable<u16>,
+    /// The position of the stream that referred last.
+    current: u16,
+    system: System,
+    /// Hits that are not yet counted: the position of the application, and the block's place in the table, which is its own.
+    hits: [(u16, usize); HITS_MAX],
+    hit_count: usize,
+    sink: Option<PeriodSink>,
+}
+
+impl Dear {
+    /// An empty policy of `capacity` units of weight with the default parameters.
+    pub fn new(capacity: u64) -> Dear {
+        Dear::with_parameters(capacity, Parameters::default())
+    }
+
+    /// An empty policy of `capacity` units of weight; parameters out of range are brought to the nearest in range.
+    pub fn with_parameters(capacity: u64, parameters: Parameters) -> Dear {
+        let streams_max = parameters.streams_max.clamp(1, usize::from(u16::MAX));
+        Dear {
+            parameters: Parameters { streams_max, ..parameters },
+            capacity,
+            used: 0,
+            now: 0,
+            blocks: Blocks::new(),
+            ghosts: Ghosts::new(),
+            resident: 0,
+            applications: Vec::new(),
+            streams: HashTable::new(),
+            current: 0,
+            system: System::new(),
+            hits: [(0, 0); HITS_MAX],
+            hit_count: 0,
+            sink: None,
+        }
+    }
+
+    /// Gives every period of every stream to `sink` from here on, in place of any sink before.
+    pub fn explain_to(&mut self, sink: PeriodSink) {
+        self.sink = Some(sink);
+    }
+
+    /// How many evicted blocks are remembered. *Units*: ids.
+    pub fn ghost_count(&self) -> usize {
+        self.ghosts.count()
+    }
+
+    /// The position of a stream's application, made or taken over where the stream is new.
+    fn application(&mut self, stream: Stream) -> u16 {
+        if self.applications.get(usize::from(self.current)).is_some_and(|current| current.stream == stream) {
+            return self.current;
+        }
+        let applications = &self.applications;
+        let hash_of = |stream: Stream| hash(u64::from(stream.0));
+        let found =
+            self.streams.find(hash_of(stream), |&position| applications[usize::from(position)].stream == stream);
+        self.current = match found {
+            Some(&position) => position,
+            None => self.begin(stream),
+        };
+        self.current
+    }
+
+    /// Founds an application, or takes one over where there are enough.
+    fn begin(&mut self, stream: Stream) -> u16 {
+        self.count_hits();
+        if self.applications.len() < self.parameters.streams_max { self.found(stream) } else { self.take_over(stream) }
+    }
+
+    /// Founds an application.
+    fn found(&mut self, stream: Stream) -> u16 {
+        let position = self.applications.len() as u16;
+        if let [only] = self.applications.as_slice() {
+            self.system.share(&mut self.blocks, only);
+        }
+        self.applications.push(Application::new(stream, Detector::new(self.parameters.detection)));
+        self.enter(stream, position);
+        position
+    }
+
+    /// Gives the application that has been idle longest to a new stream.
+    fn take_over(&mut self, stream: Stream) -> u16 {
+        let idle = self.applications.iter().enumerate().min_by_key(|(_, application)| application.last);
+        let position = idle.map_or(0, |(position, _)| position as u16);
+        let old = self.applications[usize::from(position)].stream;
+        if let Ok(entry) = self.streams.find_entry(hash(u64::from(old.0)), |&other| other == position) {
+            entry.remove();
+        }
+        let application = &mut self.applications[usize::from(position)];
+        let before = application.replacement;
+        application.hand_over(stream);
+        self.system.note(position, before, application.replacement);
+        self.enter(stream, position);
+        position
+    }
+
+    fn enter(&mut self, stream: Stream, position: u16) {
+        let applications = &self.applications;
+        self.streams.insert_unique(hash(u64::from(stream.0)), position, |&other| {
+            hash(u64::from(applications[usize::from(other)].stream.0))
+        });
+    }
+
+    /// Counts a reference of an application to a block, makes it the owner, and acts on a period's end.
+    #[inline]
+    fn observe(&mut self, position: u16, at: usize) {
+        let application = &mut self.applications[usize::from(position)];
+        application.last = self.now;
+        self.now += 1;
+        let block = self.blocks.get_mut(at);
+        let own = block.owner == position;
+        block.owner = position;
+        let report = if own {
+            application.detector.observe(&mut block.history)
+        } else {
+            application.detector.observe_foreign(&mut block.history)
+        };
+        if report.is_some() {
+            self.act(position);
+        }
+    }
+
+    /// Acts on the end of a period.
+    #[cold]
+    fn act(&mut self, position: u16) {
+        let application = &mut self.applications[usize::from(position)];
+        let Some(report) = application.detector.last_report() else { return };
+        let before = application.replacement;
+        application.replacement = before.after(report.verdict);
+        self.system.note(position, before, application.replacement);
+        if let Some(sink) = &mut self.sink {
+            let replacement = application.replacement.name();
+            sink(PeriodEvent { stream: application.stream, report, replacement });
+        }
+    }
+
+    /// A reference to a resident block.
+    #[inline]
+    fn hit(&mut self, position: u16, at: usize) {
+        let owner = self.blocks.get(at).owner;
+        if owner == position {
+            let application = &mut self.applications[usize::from(position)];
+            application.refresh(&mut self.blocks, at);
+            application.uncounted += 1;
+            self.hits[self.hit_count] = (position, at);
+            self.hit_count += 1;
+            if self.hit_count == HITS_MAX || application.uncounted == application.detector.left() {
+                self.count_hits();
+            }
+        } else {
+            self.count_hits();
+            let weight = self.applications[usize::from(owner)].dismiss(&mut self.blocks, at);
+            self.observe(position, at);
+            self.applications[usize::from(position)].admit(&mut self.blocks, at, weight);
+        }
+        self.system.refresh(&mut self.blocks, at);
+    }
+
+    /// Counts the hits that were put by.
+    fn count_hits(&mut self) {
+        for place in 0..std::mem::take(&mut self.hit_count) {
+            let (position, at) = self.hits[place];
+            let application = &mut self.applications[usize::from(position)];
+            application.uncounted = 0;
+            application.last = self.now;
+            self.now += 1;
+            let is_end = application.detector.observe_known(&mut self.blocks.get_mut(at).history);
+            application.keep_filed(&mut self.blocks, at);
+            if is_end {
+                self.act(position);
+            }
+        }
+    }
+
+    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` where there are too many blocks.
+    fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> Option<usize> {
+        let Some(at) = known else { return self.blocks.insert(id, position) };
+        self.ghosts.recall(&mut self.blocks, at);
+        let owner = self.blocks.get(at).owner;
+        if owner != position {
+            self.applications[usize::from(owner)].unfile(&mut self.blocks, at);
+        }
+        Some(at)
+    }
+
+    /// Makes a block that is in no timeline but the LFU order's a ghost, and forgets the oldest ones.
+    fn remember(&mut self, at: usize) {
+        self.ghosts.add(&mut self.blocks, at);
+        let evictions = self.parameters.ghosts_min.max(self.resident);
+        while let Some(old) = self.ghosts.outdated(&mut self.blocks, evictions) {
+            let owner = self.blocks.get(old).owner;
+            self.applications[usize::from(owner)].unfile(&mut self.blocks, old);
+            self.blocks.forget(old);
+        }
+    }
+
+    /// Makes a resident block, which has no place any more, a ghost.
+    fn evict(&mut self, at: usize) {
+        let owner = usize::from(self.blocks.get(at).owner);
+        self.used -= self.applications[owner].evict(&mut self.blocks, at);
+        self.resident -= 1;
+        self.remember(at);
+    }
+
+    /// Evicts until `room` more units fit; `false` where too many victims were refused.
+    fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+        let mut refusals = 0;
+        while self.used.saturating_add(room) > self.capacity {
+            let Some(choice) = self.system.choose(&mut self.applications, &mut self.blocks, refusals == 0) else {
+                return false;
+            };
+            let victim = choice.victim;
+            if evict(self.blocks.get(victim).id) {
+                self.system.vacate(&mut self.blocks, choice);
+                self.evict(victim);
+                continue;
+            }
+            let owner = self.blocks.get(victim).owner;
+            self.applications[usize::from(owner)].defer(&mut self.blocks, victim);
+            self.system.refresh(&mut self.blocks, victim);
+            refusals += 1;
+            if refusals >= refusals_max {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Policy for Dear {
+    fn name(&self) -> &'static str {
+        "dear"
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let position = self.application(stream);
+        let known = self.blocks.find(id);
+        if let Some(at) = known.filter(|&at| self.blocks.get(at).state() == State::Resident) {
+            self.hit(position, at);
+            return Access::Hit;
+        }
+        self.count_hits();
+        // The ghost is recalled first: making room may push it out of the ghosts.
+        let Some(at) = self.recall(known, id, position) else { return Access::Bypassed };
+        let count = self.blocks.count();
+        let weight = weight.max(1);
+        let fits = weight <= self.capacity && self.make_room(weight, REFUSALS_MAX, evict);
+        let Some(at) = self.blocks.find_again(id, at, count) else { return Access::Bypassed };
+        self.observe(position, at);
+        if !fits {
+            self.remember(at);
+            return Access::Bypassed;
+        }
+        self.blocks.get_mut(at).set_state(State::Resident);
+        self.used += weight;
+        self.resident += 1;
+        self.applications[usize::from(position)].admit(&mut self.blocks, at, weight);
+        self.system.admit(&mut self.blocks, at);
+        Access::Inserted
+    }
+
+    fn prepare(&self, id: u64) {
+        self.blocks.prepare(id);
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        self.count_hits();
+        let Some(at) = self.blocks.find(id) else { return false };
+        let owner = usize::from(self.blocks.get(at).owner);
+        let resident = self.blocks.get(at).state() == State::Resident;
+        if resident {
+            self.system.dismiss(&mut self.blocks, at);
+            self.used -= self.applications[owner].dismiss(&mut self.blocks, at);
+            self.resident -= 1;
+        } else {
+            self.ghosts.recall(&mut self.blocks, at);
+            self.applications[owner].unfile(&mut self.blocks, at);
+        }
+        self.blocks.forget(at);
+        resident
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.blocks.find(id).is_some_and(|at| self.blocks.get(at).state() == State::Resident)
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.count_hits();
+        self.capacity = capacity;
+        // The first refusal of a sequential application's block puts that block behind all others, so with one more
+        // than the count every id is offered.
+        let refusals_max = self.resident + 1;
+        self.make_room(0, refusals_max, evict);
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.used
+    }
+
+    fn len(&self) -> usize {
+        self.resident
+    }
+}

@@ -1,0 +1,123 @@
+//! The system manager: which application gives up a block.
+//!
+//! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: an application
+//! that was found sequential gives first, the one with most blocks where there are several; else the owner of the block
+//! in the oldest place is asked, and where it offers another, the block that was spared takes the place of the one that
+//! leaves. Leaves to others: what an application offers.
+//!
+//! While there is one stream there is nobody else to ask, and the order of places is not kept: detection costs a
+//! program alone no second list. With the second stream the places begin as the recency of the first.
+
+use super::application::{Application, Replacement};
+use super::blocks::{Blocks, PLACE};
+use crate::structures::timeline::Timeline;
+
+/// A victim, and the block whose place made its owner give, by their places in the table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Choice {
+    pub(super) victim: usize,
+    /// The block in the oldest place, where the owner was asked because of it.
+    asked: Option<usize>,
+}
+
+/// Who is asked.
+#[derive(Debug)]
+pub(super) struct System {
+    places: Timeline,
+    /// Whether there has been a second stream, so that places are kept.
+    shared: bool,
+    /// The positions of sequential applications.
+    sequential: Vec<u16>,
+}
+
+impl System {
+    /// One application, no blocks.
+    pub(super) fn new() -> System {
+        System { places: Timeline::default(), shared: false, sequential: Vec::new() }
+    }
+
+    /// Begins to keep places, with the recency of the only application so far. *Cost*: O(its blocks), once.
+    pub(super) fn share(&mut self, blocks: &mut Blocks, only: &Application) {
+        if self.shared {
+            return;
+        }
+        self.shared = true;
+        for id in only.recency.ids() {
+            if let Some(at) = blocks.find(id) {
+                blocks.put_newest::<PLACE>(&mut self.places, at, 1);
+            }
+        }
+    }
+
+    /// Takes in a resident block in the newest place.
+    #[inline]
+    pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize) {
+        if self.shared {
+            blocks.put_newest::<PLACE>(&mut self.places, at, 1);
+        }
+    }
+
+    /// Gives a resident block the newest place.
+    #[inline]
+    pub(super) fn refresh(&mut self, blocks: &mut Blocks, at: usize) {
+        if self.shared {
+            blocks.refresh::<PLACE>(&mut self.places, at);
+        }
+    }
+
+    /// Takes a resident block out of its place.
+    pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) {
+        if self.shared {
+            blocks.take::<PLACE>(&mut self.places, at);
+        }
+    }
+
+    /// Takes a victim out of the order; a block spared for it takes its place.
+    pub(super) fn vacate(&mut self, blocks: &mut Blocks, choice: Choice) {
+        match choice.asked {
+            Some(asked) if asked != choice.victim => {
+                blocks.take_place::<PLACE>(&mut self.places, asked, choice.victim);
+            }
+            _ => self.dismiss(blocks, choice.victim),
+        }
+    }
+
+    /// Notes that an application's replacement changed.
+    pub(super) fn note(&mut self, position: u16, before: Replacement, after: Replacement) {
+        if before == after {
+            return;
+        }
+        if before == Replacement::Sequential {
+            self.sequential.retain(|&other| other != position);
+        }
+        if after == Replacement::Sequential {
+            self.sequential.push(position);
+        }
+    }
+
+    /// The next victim; `None` where nothing is resident. `sequential_first` is unset after a refusal, so that sequential
+    /// applications whose blocks are all refused do not keep the others from being asked.
+    pub(super) fn choose(
+        &mut self,
+        applications: &mut [Application],
+        blocks: &mut Blocks,
+        sequential_first: bool,
+    ) -> Option<Choice> {
+        if !self.shared {
+            return applications.first_mut()?.offer(blocks).map(|victim| Choice { victim, asked: None });
+        }
+        if sequential_first {
+            let positions = self.sequential.iter().map(|&position| usize::from(position));
+            let largest = positions.max_by_key(|&position| applications[position].recency.count());
+            let offer = largest.and_then(|position| applications[position].offer(blocks));
+            if let Some(victim) = offer {
+                return Some(Choice { victim, asked: None });
+            }
+        }
+        let oldest = self.places.oldest()?;
+        let asked = blocks.find(self.places.id(oldest))?;
+        let owner = usize::from(blocks.get(asked).owner);
+        let victim = applications[owner].offer(blocks)?;
+        Some(Choice { victim, asked: Some(asked) })
+    }
+}

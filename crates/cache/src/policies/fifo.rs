@@ -1,0 +1,31 @@
+//! FIFO: the id that came first leaves first.
+//!
+//! One queue ordered by insertion; a hit changes nothing. So hits need no lock and no write, and what is written by
+//! insertion order (a log, a ring of segments) can be cut off at its end; but an id that is referenced all the time
+//! leaves as soon as one that is never referenced again. It is here as the plainest yardstick, and because S3-FIFO,
+//! CLOCK and SIEVE are this queue with a second chance.
+//!
+//! # Invariants
+//! 1. The queue holds exactly the resident ids.
+//! 2. An id is newer than every id that was inserted before it, save that a refused victim counts as inserted again.
+//!
+//! # Cost
+//! A hit: one look-up. A miss: O(1) and O(1) for each victim. 30 to 59 bytes a resident id.
+//!
+//! # Source
+//! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
+
+use crate::policies::ordered::{Discipline, Ordered};
+
+/// First in, first out, over weighted ids.
+pub type Fifo = Ordered<FirstIn>;
+
+/// What makes an order FIFO.
+#[derive(Debug)]
+pub struct FirstIn;
+
+impl Discipline for FirstIn {
+    const NAME: &'static str = "fifo";
+    const HIT_RENEWS: bool = false;
+    const NEWEST_LEAVES: bool = false;
+}

@@ -1,0 +1,378 @@
+//! The ids that LIRS knows: found with one line of memory, each with its places in the stack and in a second order.
+//!
+//! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: an id is at the positions that its record
+//! knows, also when a timeline closes its gaps; moving an id touches its record, bits of its old positions and the newest end of an order, and
+//! nothing else that may be anywhere. Leaves to others: when an id becomes what.
+//!
+//! | kind | in the stack | second order |
+//! |---|---|---|
+//! | LIR | yes | none |
+//! | HIR | perhaps | queue |
+//! | ghost | yes | ghosts |
+//!
+//! A place in the table holds until an id is inserted or forgotten.
+//!
+//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs for each order.
+
+use crate::structures::table::{Record, Table, hash};
+use crate::structures::timeline::{NOWHERE, Owner, Timeline};
+
+/// No more ids are held, so that a timeline has less than 2^31 positions and does not come to its limit.
+const IDS_MAX: usize = (1 << 28) - 1;
+/// Set in the second position of ghosts.
+const GHOST_BIT: u32 = 1 << 31;
+
+/// What an id is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Resident, of low distance.
+    Lir,
+    /// Resident, of high distance.
+    Hir,
+    /// Not resident.
+    Ghost,
+}
+
+/// One id.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    id: u64,
+    /// Its position in the stack, or [`NOWHERE`].
+    stack: u32,
+    /// Its position in the queue; among the ghosts, with [`GHOST_BIT`]; or [`NOWHERE`].
+    second: u32,
+}
+
+impl Entry {
+    #[inline]
+    fn kind(&self) -> Kind {
+        match self.second {
+            NOWHERE => Kind::Lir,
+            second if second & GHOST_BIT == 0 => Kind::Hir,
+            _ => Kind::Ghost,
+        }
+    }
+}
+
+impl Record for Entry {
+    const VACANT: Entry = Entry { id: 0, stack: NOWHERE, second: NOWHERE };
+
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        self.stack == NOWHERE && self.second == NOWHERE
+    }
+
+    #[inline]
+    fn hash(&self) -> u32 {
+        hash(self.id)
+    }
+}
+
+/// All ids.
+#[derive(Debug, Clone)]
+pub(super) struct Ids {
+    table: Table<Entry>,
+    /// By recency: LIR ids, ghosts, and some HIR ids.
+    stack: Timeline,
+    /// The resident HIR ids, victims first.
+    queue: Timeline,
+    /// By eviction.
+    ghosts: Timeline,
+}
+
+impl Ids {
+    /// No ids; nothing is allocated before the first.
+    pub(super) fn new() -> Ids {
+        Ids { table: Table::new(), stack: Timeline::default(), queue: Timeline::default(), ghosts: Timeline::default() }
+    }
+
+    /// The place of `id` in the table.
+    #[inline]
+    pub(super) fn find(&self, id: u64) -> Option<usize> {
+        find(&self.table, id)
+    }
+
+    /// Asks for the memory that a search for `id` needs.
+    #[inline]
+    pub(super) fn prepare(&self, id: u64) {
+        self.table.prepare(hash(id));
+    }
+
+    /// The id at a place.
+    #[inline]
+    pub(super) fn id(&self, at: usize) -> u64 {
+        self.table.get(at).id
+    }
+
+    /// What the id at a place is.
+    #[inline]
+    pub(super) fn kind(&self, at: usize) -> Kind {
+        self.table.get(at).kind()
+    }
+
+    /// Whether the id at a place is in the stack.
+    #[inline]
+    pub(super) fn is_in_stack(&self, at: usize) -> bool {
+        self.table.get(at).stack != NOWHERE
+    }
+
+    /// The weight of the id at a place.
+    #[inline]
+    pub(super) fn weight(&self, at: usize) -> u64 {
+        let Entry { stack, second, .. } = *self.table.get(at);
+        if stack == NOWHERE { self.queue.weight_of(second) } else { self.stack.weight_of(stack) }
+    }
+
+    /// The weight of all ids of the queue.
+    #[inline]
+    pub(super) fn queue_weight(&self) -> u64 {
+        self.queue.weight()
+    }
+
+    /// How many ids the queue has.
+    #[inline]
+    pub(super) fn queue_count(&self) -> usize {
+        self.queue.count()
+    }
+
+    /// The weight of all ghosts.
+    #[inline]
+    pub(super) fn ghosts_weight(&self) -> u64 {
+        self.ghosts.weight()
+    }
+
+    /// The place of the oldest of the stack; what will be so soon is asked for.
+    #[inline]
+    pub(super) fn oldest_of_stack(&mut self) -> Option<usize> {
+        oldest(&mut self.stack, &self.table)
+    }
+
+    /// The place of the oldest of the queue; what will be so soon is asked for.
+    #[inline]
+    pub(super) fn oldest_of_queue(&mut self) -> Option<usize> {
+        oldest(&mut self.queue, &self.table)
+    }
+
+    /// The place of the oldest ghost; what will be so soon is asked for.
+    #[inline]
+    pub(super) fn oldest_of_ghosts(&mut self) -> Option<usize> {
+        oldest(&mut self.ghosts, &self.table)
+    }
+
+    /// Whether the id at a place is the oldest of the stack.
+    #[inline]
+    pub(super) fn is_oldest_of_stack(&mut self, at: usize) -> bool {
+        self.stack.oldest() == Some(self.table.get(at).stack)
+    }
+
+    /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, not in the stack, and the newest of the queue.
+    /// *Returns* its place; `None` where there are too many.
+    #[inline]
+    pub(super) fn insert(&mut self, id: u64, weight: u64, is_lir: bool) -> Option<usize> {
+        if self.table.count() >= IDS_MAX {
+            return None;
+        }
+        let (stack, second) =
+            if is_lir { (self.put_in_stack(id, weight), NOWHERE) } else { (NOWHERE, self.put_in_queue(id, weight)) };
+        Some(self.table.insert(Entry { id, stack, second }))
+    }
+
+    /// Makes the id at a place, with this weight, the newest of the stack, whether it was in it or not.
+    #[inline]
+    pub(super) fn push(&mut self, at: usize, weight: u64) {
+        let Entry { id, stack, .. } = *self.table.get(at);
+        // Closing gaps tells the position anew of an id that is still in the stack.
+        self.make_room_in_stack();
+        if stack != NOWHERE {
+            self.stack.take(self.table.get(at).stack);
+        }
+        self.table.get_mut(at).stack = self.stack.put_newest(id, weight);
+    }
+
+    /// Takes a HIR id out of the stack.
+    pub(super) fn drop_from_stack(&mut self, at: usize) {
+        let entry = self.table.get_mut(at);
+        self.stack.take(std::mem::replace(&mut entry.stack, NOWHERE));
+    }
+
+    /// Makes a HIR id or a ghost, which is in the stack, LIR.
+    #[inline]
+    pub(super) fn make_lir(&mut self, at: usize) {
+        let second = std::mem::replace(&mut self.table.get_mut(at).second, NOWHERE);
+        self.take_from_second(second);
+    }
+
+    /// Makes the id at a place, of this weight, HIR and the newest of the queue.
+    #[inline]
+    pub(super) fn enqueue(&mut self, at: usize, weight: u64) {
+        let id = self.table.get(at).id;
+        self.make_room_in_queue();
+        self.take_from_second(self.table.get(at).second);
+        self.table.get_mut(at).second = self.queue.put_newest(id, weight);
+    }
+
+    /// Makes a HIR id that is in the stack the newest ghost.
+    #[inline]
+    pub(super) fn make_ghost(&mut self, at: usize) {
+        let (Entry { id, second, .. }, weight) = (*self.table.get(at), self.weight(at));
+        if self.ghosts.is_full() {
+            self.ghosts.make_room(&mut Second(&mut self.table));
+        }
+        self.queue.take(second);
+        self.table.get_mut(at).second = self.ghosts.put_newest(id, weight) | GHOST_BIT;
+    }
+
+    /// Forgets the id at a place.
+    #[inline]
+    pub(super) fn forget(&mut self, at: usize) {
+        let Entry { stack, second, .. } = *self.table.get(at);
+        if stack != NOWHERE {
+            self.stack.take(stack);
+        }
+        self.take_from_second(second);
+        self.table.remove(at);
+    }
+
+    #[inline]
+    fn take_from_second(&mut self, second: u32) {
+        if second == NOWHERE {
+            return;
+        }
+        if second & GHOST_BIT == 0 {
+            self.queue.take(second)
+        } else {
+            self.ghosts.take(second & !GHOST_BIT)
+        };
+    }
+
+    #[inline]
+    fn put_in_stack(&mut self, id: u64, weight: u64) -> u32 {
+        self.make_room_in_stack();
+        self.stack.put_newest(id, weight)
+    }
+
+    #[inline]
+    fn put_in_queue(&mut self, id: u64, weight: u64) -> u32 {
+        self.make_room_in_queue();
+        self.queue.put_newest(id, weight)
+    }
+
+    #[inline]
+    fn make_room_in_stack(&mut self) {
+        if self.stack.is_full() {
+            self.stack.make_room(&mut Stack(&mut self.table));
+        }
+    }
+
+    #[inline]
+    fn make_room_in_queue(&mut self) {
+        if self.queue.is_full() {
+            self.queue.make_room(&mut Second(&mut self.table));
+        }
+    }
+}
+
+/// The records as those who know the positions in the stack.
+struct Stack<'a>(&'a mut Table<Entry>);
+
+impl Owner for Stack<'_> {
+    #[inline]
+    fn moved(&mut self, id: u64, position: u32) {
+        if let Some(at) = find(self.0, id) {
+            self.0.get_mut(at).stack = position;
+        }
+    }
+
+    #[inline]
+    fn prepare(&self, id: u64) {
+        self.0.prepare(hash(id));
+    }
+}
+
+/// The records as those who know the positions in queue or ghosts.
+struct Second<'a>(&'a mut Table<Entry>);
+
+impl Owner for Second<'_> {
+    #[inline]
+    fn moved(&mut self, id: u64, position: u32) {
+        if let Some(at) = find(self.0, id) {
+            let second = &mut self.0.get_mut(at).second;
+            *second = position | *second & GHOST_BIT;
+        }
+    }
+
+    #[inline]
+    fn prepare(&self, id: u64) {
+        self.0.prepare(hash(id));
+    }
+}
+
+#[inline]
+fn find(table: &Table<Entry>, id: u64) -> Option<usize> {
+    table.find(hash(id), |entry| entry.id == id)
+}
+
+#[inline]
+fn oldest(order: &mut Timeline, table: &Table<Entry>) -> Option<usize> {
+    let position = order.oldest()?;
+    while let Some(soon) = order.next_ahead() {
+        table.prepare(hash(soon));
+    }
+    find(table, order.id(position))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_quarter_of_a_line() {
+        assert_eq!(size_of::<Entry>(), 16);
+    }
+
+    #[test]
+    fn ids_keep_kind_weight_and_order_while_gaps_are_closed() {
+        let mut ids = Ids::new();
+        for id in 0..300 {
+            ids.insert(id, 1 + id % 3, id % 3 == 0).expect("room");
+        }
+        for id in (1..300).step_by(3) {
+            let at = ids.find(id).expect("there");
+            ids.push(at, 1 + id % 3);
+            ids.make_ghost(at);
+        }
+        // Every order closes its gaps many times.
+        for step in 0..30_000_u64 {
+            let id = step * step % 300;
+            let at = ids.find(id).expect("there");
+            let weight = ids.weight(at);
+            match ids.kind(at) {
+                Kind::Lir => ids.push(at, weight),
+                Kind::Hir => ids.enqueue(at, weight),
+                Kind::Ghost => {
+                    ids.push(at, weight);
+                    ids.enqueue(at, weight);
+                    ids.make_ghost(at);
+                }
+            }
+        }
+        for id in 0..300 {
+            let at = ids.find(id).expect("there");
+            let expected = [(Kind::Lir, true), (Kind::Ghost, true), (Kind::Hir, false)][id as usize % 3];
+            assert_eq!((ids.kind(at), ids.is_in_stack(at)), expected);
+            let Entry { stack, second, .. } = *ids.table.get(at);
+            if stack != NOWHERE {
+                assert_eq!((ids.stack.id(stack), ids.stack.weight_of(stack)), (id, 1 + id % 3));
+            }
+            match expected.0 {
+                Kind::Lir => assert_eq!(second, NOWHERE),
+                Kind::Hir => assert_eq!((ids.queue.id(second), ids.queue.weight_of(second)), (id, 1 + id % 3)),
+                Kind::Ghost => {
+                    let second = second & !GHOST_BIT;
+                    assert_eq!((ids.ghosts.id(second), ids.ghosts.weight_of(second)), (id, 1 + id % 3));
+                }
+            }
+        }
+        assert_eq!((ids.queue_count(), ids.queue_weight(), ids.ghosts_weight()), (100, 300, 200));
+    }
+}

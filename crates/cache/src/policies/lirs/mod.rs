@@ -1,0 +1,268 @@
+//! LIRS: what comes back after few other ids stays, judged by the last distance between references and not by recency.
+//!
+//! # Idea
+//! The distance between an id's last two references (how many other ids came between them, its *inter-reference recency*)
+//! foretells the next one better than how long ago the last was: of a loop larger than the cache every id is "old" when it
+//! comes again, but all have the same distance, so any part of the loop may stay and hit, as long as it is not replaced
+//! by the rest. LIRS gives nearly all of the capacity to ids of low distance (*LIR*) and about 1 % to the others (*HIR*),
+//! among them all newcomers, which pass through that 1 % first in, first out.
+//!
+//! Distances are never computed. A *stack* holds ids by recency, and its oldest is always LIR (it is *pruned* to be so).
+//! Whatever is referenced while it is in the stack has come back sooner than the oldest LIR id has, so it takes over the
+//! place of that one. Hence evicted ids stay in the stack as *ghosts* until pruning drops them.
+//!
+//! # What happens
+//! | event | LIR | HIR in the stack | HIR not in the stack | ghost | unknown |
+//! |---|---|---|---|---|---|
+//! | reference | newest of the stack | becomes LIR, newest of the stack | newest of stack and queue | becomes LIR, newest of the stack | HIR, newest of stack and queue; LIR while the LIR share is not filled for the first time |
+//! | oldest of the queue when room is needed | | out, stays in the stack as ghost | out, forgotten | | |
+//! | oldest of the stack while LIR outweighs its share | becomes HIR, newest of the queue | forgotten in the stack | | forgotten | |
+//! | victim refused | | newest of the queue again, and the oldest of the stack joins the queue before it | as before | | |
+//!
+//! A reference to the id that was referenced just before changes nothing: it says nothing about distances, but would turn
+//! every newcomer that is read in two pieces into LIR. The authors' program does the same. The queue is first in, first
+//! out among those that have fallen out of the stack, save that a hit makes its id the newest.
+//!
+//! # How many ghosts
+//! The authors' program bounds the stack by nothing near the cache's size, so ghosts could be as many as the ids of a
+//! trace. Here they weigh at most three times the capacity; beyond that the one evicted first is forgotten. A loop is
+//! seen while it is at most four times as long as the cache. Two times is too few for the published counts (multi1 at 500
+//! blocks), three and more give them all; [`Lirs::with_ghost_factor`] takes any other number.
+//!
+//! # Weights
+//! Shares are shares of weight. An id heavier than the whole LIR share never becomes LIR.
+//!
+//! # Invariants
+//! 1. The oldest of the stack is LIR; so with no LIR id the stack is empty.
+//! 2. LIR ids are in the stack only, resident HIR ids in the queue and perhaps in the stack, ghosts in the stack and in
+//!    the order of ghosts.
+//! 3. LIR weighs at most its share, capacity - max(capacity / 100, 2), after each call.
+//! 4. The ghosts weigh at most the ghost factor times the capacity.
+//!
+//! # Cost
+//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. A hit touches one line of
+//! memory that may be anywhere, that of the id's record. 21 to 43 bytes a resident id and a ghost, and for each order that it is in (`ids.rs`) 8 to 65
+//! more.
+//!
+//! # Source
+//! S. Jiang, X. Zhang, "LIRS: an efficient low inter-reference recency set replacement policy to improve buffer cache
+//! performance", SIGMETRICS 2002. Refusals, weights and the bound on ghosts are not in the paper.
+
+mod ids;
+
+use crate::eviction::{Evicts, Step, make_room};
+use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use ids::{Ids, Kind};
+
+/// The HIR share is the capacity divided by this.
+const HIR_DIVISOR: u64 = 100;
+/// The HIR share is at least so much.
+const HIR_MIN: u64 = 2;
+/// Ghosts weigh at most so many times the capacity, unless told otherwise.
+const GHOST_FACTOR: u64 = 3;
+
+/// The low inter-reference recency set, over weighted ids.
+#[derive(Debug, Clone)]
+pub struct Lirs {
+    capacity: u64,
+    ids: Ids,
+    lir_weight: u64,
+    lir_count: usize,
+    last: Option<u64>,
+    ghost_factor: u64,
+}
+
+impl Lirs {
+    /// An empty policy of `capacity` units of weight.
+    pub fn new(capacity: u64) -> Lirs {
+        Lirs::with_ghost_factor(capacity, GHOST_FACTOR)
+    }
+
+    /// An empty policy of `capacity` units of weight that remembers so many times that weight of evicted ids.
+    pub fn with_ghost_factor(capacity: u64, ghost_factor: u64) -> Lirs {
+        Lirs { capacity, ghost_factor, ids: Ids::new(), lir_weight: 0, lir_count: 0, last: None }
+    }
+
+    fn lir_share(&self) -> u64 {
+        self.capacity - (self.capacity / HIR_DIVISOR).max(HIR_MIN).min(self.capacity)
+    }
+
+    /// Drops what is older than the oldest LIR id from the stack.
+    fn prune(&mut self) {
+        while let Some(oldest) = self.ids.oldest_of_stack() {
+            match self.ids.kind(oldest) {
+                Kind::Lir => return,
+                Kind::Hir => self.ids.drop_from_stack(oldest),
+                Kind::Ghost => self.ids.forget(oldest),
+            }
+        }
+    }
+
+    fn trim_ghosts(&mut self) {
+        while self.ids.ghosts_weight() > self.capacity.saturating_mul(self.ghost_factor) {
+            let Some(oldest) = self.ids.oldest_of_ghosts() else { return };
+            self.ids.forget(oldest);
+        }
+    }
+
+    /// Counts an id that became LIR.
+    fn count_lir(&mut self, weight: u64) {
+        self.lir_weight += weight;
+        self.lir_count += 1;
+        while self.lir_weight > self.lir_share() && self.demote() {}
+    }
+
+    /// Makes the oldest LIR id HIR; `false` where there is none.
+    fn demote(&mut self) -> bool {
+        let Some(oldest) = self.ids.oldest_of_stack() else { return false };
+        let weight = self.ids.weight(oldest);
+        self.stop_lir(weight);
+        self.ids.enqueue(oldest, weight);
+        self.ids.drop_from_stack(oldest);
+        self.prune();
+        true
+    }
+
+    fn stop_lir(&mut self, weight: u64) {
+        self.lir_weight -= weight;
+        self.lir_count -= 1;
+    }
+
+    /// A reference to a resident id.
+    #[inline]
+    fn hit(&mut self, at: usize) {
+        let weight = self.ids.weight(at);
+        if self.ids.kind(at) == Kind::Lir {
+            let was_oldest = self.ids.is_oldest_of_stack(at);
+            self.ids.push(at, weight);
+            if was_oldest {
+                self.prune();
+            }
+        } else if self.ids.is_in_stack(at) && weight <= self.lir_share() {
+            self.ids.push(at, weight);
+            self.ids.make_lir(at);
+            self.count_lir(weight);
+        } else {
+            self.push_hir(at, weight);
+            self.ids.enqueue(at, weight);
+        }
+    }
+
+    /// Puts a HIR id onto the stack, unless that is empty: its oldest has to be LIR.
+    fn push_hir(&mut self, at: usize, weight: u64) {
+        if self.lir_count > 0 {
+            self.ids.push(at, weight);
+        }
+    }
+}
+
+impl Evicts for Lirs {
+    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        let Some(victim) = self.ids.oldest_of_queue() else {
+            return if self.demote() { Step::Done } else { Step::Nothing };
+        };
+        let id = self.ids.id(victim);
+        if !evict(id) {
+            self.demote();
+            // Ghosts that were forgotten have moved it in the table.
+            if let Some(victim) = self.ids.find(id) {
+                self.ids.enqueue(victim, self.ids.weight(victim));
+            }
+            return Step::Refused;
+        }
+        if self.ids.is_in_stack(victim) {
+            self.ids.make_ghost(victim);
+            self.trim_ghosts();
+        } else {
+            self.ids.forget(victim);
+        }
+        Step::Done
+    }
+}
+
+impl Policy for Lirs {
+    fn name(&self) -> &'static str {
+        "lirs"
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let is_repeated = self.last.replace(id) == Some(id);
+        let known = self.ids.find(id);
+        if let Some(at) = known.filter(|&at| self.ids.kind(at) != Kind::Ghost) {
+            if !is_repeated {
+                self.hit(at);
+            }
+            return Access::Hit;
+        }
+        let weight = weight.max(1);
+        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
+            return Access::Bypassed;
+        }
+        // Making room may have forgotten the ghost, or moved it in the table.
+        let ghost = known.and_then(|_| self.ids.find(id));
+        let is_filling = self.used() + weight <= self.lir_share();
+        let is_lir = is_filling || ghost.is_some() && weight <= self.lir_share();
+        let at = match ghost {
+            Some(at) => {
+                // It may have another weight now.
+                self.ids.push(at, weight);
+                if is_lir {
+                    self.ids.make_lir(at);
+                } else {
+                    self.ids.enqueue(at, weight);
+                }
+                at
+            }
+            None => {
+                let Some(at) = self.ids.insert(id, weight, is_lir) else { return Access::Bypassed };
+                at
+            }
+        };
+        if is_lir {
+            self.count_lir(weight);
+        } else if ghost.is_none() {
+            self.push_hir(at, weight);
+        }
+        Access::Inserted
+    }
+
+    fn prepare(&self, id: u64) {
+        self.ids.prepare(id);
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(at) = self.ids.find(id) else { return false };
+        let (kind, weight) = (self.ids.kind(at), self.ids.weight(at));
+        if kind == Kind::Lir {
+            self.stop_lir(weight);
+        }
+        self.ids.forget(at);
+        self.prune();
+        kind != Kind::Ghost
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.ids.find(id).is_some_and(|at| self.ids.kind(at) != Kind::Ghost)
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        while self.lir_weight > self.lir_share() && self.demote() {}
+        // Each refusal puts one more id into the queue, before the refused one, so twice the count offers every id.
+        let refusals_max = 2 * self.len();
+        make_room(self, 0, refusals_max, evict);
+        self.trim_ghosts();
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.lir_weight + self.ids.queue_weight()
+    }
+
+    fn len(&self) -> usize {
+        self.lir_count + self.ids.queue_count()
+    }
+}

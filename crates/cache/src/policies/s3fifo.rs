@@ -1,0 +1,280 @@
+//! S3-FIFO: three first-in-first-out queues; what is referenced once leaves soon, what is referenced again stays.
+//!
+//! # Idea
+//! In web and block traces most ids that a cache takes in are not referenced again before they leave. LRU drags each of
+//! them through the whole cache. S3-FIFO lets a newcomer pass through a *small* queue of a tenth of the capacity and
+//! takes it into the *main* queue only when it was hit there; whoever fails leaves early, but its id stays in a *ghost*
+//! queue, and a reference while it is there brings it straight into main. A scan therefore costs a tenth of the cache.
+//! A hit only raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
+//!
+//! # What happens
+//! | event | in small | in main | in ghost | unknown |
+//! |---|---|---|---|---|
+//! | reference | hits + 1, at most 3 | hits + 1, at most 3 | to main, hits 0 | to small, hits 0 [1] |
+//! | oldest when room is needed | hits > 1: to main, hits 0; else out, id to ghost | hits > 0: newest again, hits - 1; else out | forgotten when the ghosts outweigh main's share | |
+//! | victim refused | to main | newest of main again | | |
+//!
+//! [1] To main while the cache fills for the first time and small has its share: a cache that is filled by one pass of a
+//! loop would else begin with everything in small, push all of it out in the next pass and never hit. The authors'
+//! programs do so too; the paper does not say it.
+//!
+//! The small queue gives victims while it holds at least its tenth, the main queue otherwise. A refused victim is in use,
+//! which is the best evidence that it is wanted; after every refusal the other queue has its turn, so that neither hides
+//! the other's victims behind pinned ids.
+//!
+//! # Weights
+//! Shares are shares of weight. Ghosts carry the weight that they had and together at most main's share (90 %), so there
+//! are about as many of them as resident ids. An id heavier than the small share passes through small all the same and
+//! pushes everything else out of it.
+//!
+//! # Invariants
+//! 1. An id is in at most one of the three queues; resident means small or main.
+//! 2. small.weight + main.weight is at most the capacity after each call, save after refusals in `set_capacity`.
+//! 3. ghost.weight is at most nine tenths of the capacity.
+//!
+//! # Cost
+//! O(1) amortised a reference: each hit pays for at most one later second chance, each insertion for one move to main
+//! and one to the ghosts. 43 to 53 bytes a resident id and a ghost.
+//!
+//! # Source
+//! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023,
+//! algorithm 1. Refusals and weights are not in the paper.
+
+use crate::eviction::{Evicts, Step, make_room};
+use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::structures::arena::{Arena, Queue};
+
+/// The small queue's share is the capacity divided by this.
+const SMALL_DIVISOR: u64 = 10;
+/// The counter of hits stops here.
+const HITS_MAX: u8 = 3;
+/// With more hits than this in small an id is taken into main.
+const HITS_TO_MAIN: u8 = 1;
+
+const SMALL: u8 = 0;
+const MAIN: u8 = 1;
+const GHOST: u8 = 2;
+
+/// S3-FIFO, over weighted ids.
+#[derive(Debug, Clone)]
+pub struct S3Fifo {
+    capacity: u64,
+    arena: Arena,
+    small: Queue,
+    main: Queue,
+    ghost: Queue,
+    /// Whether an id was ever offered as a victim.
+    was_full: bool,
+}
+
+impl S3Fifo {
+    /// An empty policy of `capacity` units of weight.
+    pub fn new(capacity: u64) -> S3Fifo {
+        S3Fifo {
+            capacity,
+            arena: Arena::new(),
+            small: Queue::new(SMALL),
+            main: Queue::new(MAIN),
+            ghost: Queue::new(GHOST),
+            was_full: false,
+        }
+    }
+
+    /// How many evicted ids are remembered. *Units*: ids.
+    pub fn ghost_count(&self) -> usize {
+        self.ghost.count
+    }
+
+    fn small_share(&self) -> u64 {
+        self.capacity / SMALL_DIVISOR
+    }
+
+    /// Nine tenths, rounded down as the authors' programs do.
+    fn ghost_share(&self) -> u64 {
+        self.capacity - self.capacity.div_ceil(SMALL_DIVISOR)
+    }
+
+    /// Goes through the small queue until one of its ids is offered or all are in main.
+    fn evict_from_small(&mut self, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        while let Some(oldest) = self.small.oldest() {
+            let entry = self.arena.entry_mut(oldest);
+            let to_main = entry.hits > HITS_TO_MAIN;
+            if to_main || !evict(entry.id) {
+                entry.hits = 0;
+                self.arena.transfer(&mut self.small, &mut self.main, oldest);
+                if to_main {
+                    continue;
+                }
+                return Step::Refused;
+            }
+            self.arena.transfer(&mut self.small, &mut self.ghost, oldest);
+            self.trim_ghost();
+            break;
+        }
+        Step::Done
+    }
+
+    /// One step of the main queue.
+    fn evict_from_main(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        let entry = *self.arena.entry(oldest);
+        if entry.hits > 0 {
+            self.arena.entry_mut(oldest).hits -= 1;
+        } else if evict(entry.id) {
+            self.arena.remove(&mut self.main, oldest);
+            return Step::Done;
+        }
+        self.arena.refresh(&mut self.main, oldest);
+        Step::answered(entry.hits > 0)
+    }
+
+    fn trim_ghost(&mut self) {
+        while self.ghost.weight > self.ghost_share() {
+            let Some(oldest) = self.ghost.oldest() else { return };
+            self.arena.remove(&mut self.ghost, oldest);
+        }
+    }
+}
+
+impl Evicts for S3Fifo {
+    fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        self.was_full = true;
+        // After a refusal the other queue has its turn, so that neither hides the other behind pinned ids.
+        let is_small_turn = (self.small.weight >= self.small_share()) != (refusals % 2 == 1);
+        match (self.small.oldest(), self.main.oldest()) {
+            (Some(_), main) if is_small_turn || main.is_none() => self.evict_from_small(evict),
+            (_, Some(oldest)) => self.evict_from_main(oldest, evict),
+            (_, None) => Step::Nothing,
+        }
+    }
+}
+
+impl Policy for S3Fifo {
+    fn name(&self) -> &'static str {
+        "s3fifo"
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let weight = weight.max(1);
+        let known = self.arena.find(id);
+        let was_ghost = known.is_some_and(|index| self.arena.entry(index).queue == GHOST);
+        if let Some(index) = known.filter(|_| !was_ghost) {
+            let entry = self.arena.entry_mut(index);
+            entry.hits = (entry.hits + 1).min(HITS_MAX);
+            return Access::Hit;
+        }
+        if weight > self.capacity {
+            return Access::Bypassed;
+        }
+        // The ghost goes first: making room may push it out of the ghosts and reuse its entry.
+        if let Some(index) = known {
+            self.arena.remove(&mut self.ghost, index);
+        }
+        if !make_room(self, weight, REFUSALS_MAX, evict) {
+            return Access::Bypassed;
+        }
+        let is_filling = !self.was_full && self.small.weight >= self.small_share();
+        let queue = if was_ghost || is_filling { &mut self.main } else { &mut self.small };
+        if self.arena.insert(queue, id, weight) { Access::Inserted } else { Access::Bypassed }
+    }
+
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(index) = self.arena.find(id) else { return false };
+        let queue = match self.arena.entry(index).queue {
+            SMALL => &mut self.small,
+            MAIN => &mut self.main,
+            _ => {
+                self.arena.remove(&mut self.ghost, index);
+                return false;
+            }
+        };
+        self.arena.remove(queue, index);
+        true
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.arena.find(id).is_some_and(|index| self.arena.entry(index).queue != GHOST)
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        // The queues take turns, and an id of main may come up four times before the hits of another are used up.
+        let refusals_max = 8 * self.len();
+        make_room(self, 0, refusals_max, evict);
+        self.trim_ghost();
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.small.weight + self.main.weight
+    }
+
+    fn len(&self) -> usize {
+        self.small.count + self.main.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refer(policy: &mut S3Fifo, id: u64) -> Access {
+        policy.reference(id, 1, Stream::default(), &mut |_| true)
+    }
+
+    #[test]
+    fn a_scan_leaves_what_was_hit_twice() {
+        let mut policy = S3Fifo::new(100);
+        for round in 0..3 {
+            for id in 0..50 {
+                assert_eq!(refer(&mut policy, id) == Access::Hit, round > 0);
+            }
+        }
+        for id in 1000..2000 {
+            refer(&mut policy, id);
+        }
+        assert!((0..50).all(|id| policy.contains(id)));
+    }
+
+    #[test]
+    fn a_ghost_that_returns_goes_to_main() {
+        let mut policy = S3Fifo::new(10);
+        for id in 0..11 {
+            refer(&mut policy, id);
+        }
+        assert!(!policy.contains(0));
+        assert_eq!(policy.ghost_count(), 1);
+        assert_eq!(refer(&mut policy, 0), Access::Inserted);
+        assert_eq!((policy.main.count, policy.small.count), (10, 0), "all but the first filled main");
+        assert!(policy.remove(0));
+        assert!(!policy.contains(0));
+    }
+
+    #[test]
+    fn a_removed_ghost_is_forgotten() {
+        let mut policy = S3Fifo::new(10);
+        for id in 0..11 {
+            refer(&mut policy, id);
+        }
+        assert!(!policy.remove(0), "a ghost is not resident");
+        assert_eq!(policy.ghost_count(), 0);
+        refer(&mut policy, 0);
+        assert_eq!((policy.main.count, policy.small.count), (9, 1));
+    }
+
+    #[test]
+    fn pinned_newcomers_do_not_block_the_victims_of_main() {
+        let mut policy = S3Fifo::new(100);
+        for id in [0, 0, 0].into_iter().flat_map(|first| first..80).chain(100..120) {
+            refer(&mut policy, id);
+        }
+        let access = policy.reference(200, 1, Stream::default(), &mut |id| id < 100);
+        assert_eq!(access, Access::Inserted);
+    }
+}

@@ -1,0 +1,113 @@
+//! What is asked of the machine's memory: to fetch a line before it is needed, and to be of large pages where there is much of it.
+//!
+//! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are between their two steps. Promises: changes nothing that a program can
+//! see. Leaves to others: what is worth fetching, and how long before it is needed; which memory is touched here and there.
+//!
+//! A line that may be anywhere costs not only itself but also where its page is, which a processor remembers of few pages; an
+//! instruction that asks for a line waits for that. Of pages of 2 MiB there are few.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+
+/// What a large page holds; on machines whose large pages are of another size nothing is gained. *Units*: bytes.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+/// Less memory than this is left alone. *Units*: bytes.
+const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
+
+/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: what is then
+/// written of it counts by whole large pages.
+pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
+    let values = Vec::<T>::with_capacity(capacity);
+    #[cfg(target_os = "linux")]
+    {
+        let bytes = values.capacity() * size_of::<T>();
+        let start: *mut u8 = values.as_ptr().cast_mut().cast();
+        let skipped = start.align_offset(LARGE_PAGE_BYTES);
+        if bytes >= LARGE_BYTES_MIN && skipped < bytes {
+            let whole = (bytes - skipped) & !(LARGE_PAGE_BYTES - 1);
+            // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. That it is not followed is
+            // no error.
+            unsafe { libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE) };
+        }
+    }
+    values
+}
+
+/// `count` times `value`, in memory as of [`with_capacity`].
+pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Vec<T> {
+    let mut values = with_capacity(count);
+    values.resize(count, value);
+    values
+}
+
+/// The values of `old`, with `value` behind them up to `count`, in memory as of [`with_capacity`].
+pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
+    let mut values = with_capacity(count);
+    values.extend_from_slice(old);
+    values.resize(count, value);
+    values
+}
+
+/// Asks for the line in which `value` begins; on processors other than x86-64 it does nothing.
+#[inline]
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction reads nothing into the program and does not fault, and the address is that of a reference.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast::<i8>());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
+/// How many ids are told between an id and the use of [`Told::exchange`] that gives it back.
+const TOLD: usize = 8;
+
+/// The ids that were told to come, until their own lines have arrived and it can be asked for what those point to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    ids: [Cell<u64>; TOLD],
+    next: Cell<usize>,
+}
+
+impl Told {
+    /// Takes in an id. *Returns* the one that was told so many times before; any id where there was none.
+    #[inline]
+    pub(crate) fn exchange(&self, id: u64) -> u64 {
+        let next = self.next.get();
+        self.next.set((next + 1) % TOLD);
+        self.ids[next % TOLD].replace(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_large_pages_is_memory() {
+        for count in [0, 1, 1000, LARGE_BYTES_MIN / 8 - 1, LARGE_BYTES_MIN / 8, LARGE_BYTES_MIN / 8 * 3 + 1] {
+            let mut values = filled(7_u64, count);
+            assert!(values.len() == count && values.iter().all(|value| *value == 7));
+            values.iter_mut().zip(0..).for_each(|(value, index)| *value = index);
+            let values = grown(&values, count + count / 2 + 1, u64::MAX);
+            assert!(values.iter().take(count).copied().eq(0..count as u64));
+            assert!(values.len() > count && values[count..].iter().all(|value| *value == u64::MAX));
+        }
+    }
+
+    #[test]
+    fn an_id_is_given_back_when_so_many_others_were_told() {
+        let told = Told::default();
+        let given: Vec<u64> = (1..=3 * TOLD as u64).map(|id| told.exchange(id)).collect();
+        assert!(given[TOLD..].iter().copied().eq(1..=2 * TOLD as u64));
+    }
+
+    #[test]
+    fn what_is_fetched_is_as_it_was() {
+        let values: Vec<u64> = (0..1000).collect();
+        values.iter().for_each(prefetch);
+        assert_eq!(values.iter().sum::<u64>(), 499_500);
+    }
+}

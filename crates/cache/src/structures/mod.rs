@@ -1,0 +1,12 @@
+//! What the policies are built of: tables, orders, a heap, a sketch.
+//!
+//! Owns: memory and how it is found. Leaves to others: which id is worth what ([`crate::policies`]); nothing here knows a policy.
+
+pub(crate) mod arena;
+pub(crate) mod hash;
+pub(crate) mod heap;
+pub(crate) mod memory;
+pub(crate) mod queues;
+pub(crate) mod sketch;
+pub(crate) mod table;
+pub(crate) mod timeline;

@@ -1,0 +1,229 @@
+//! Ids in one of several queues, each found with one line of memory and moved without touching a neighbour.
+//!
+//! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its record knows where; an
+//! operation on an id that was found touches its record, the bit of its old position and the newest end of a queue, and nothing else that
+//! may be anywhere. Leaves to others: which queue means what.
+//!
+//! Where an [`Arena`](crate::structures::arena::Arena) takes four lines for moving an id (number, entry, both neighbours), this takes one and a bit. In exchange
+//! an id has no number that stays: its place in the table holds until another is inserted or removed.
+//!
+//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs for each queue.
+
+use crate::structures::table::{Record, Table, hash};
+use crate::structures::timeline::{NOWHERE, Owner, Timeline};
+
+/// No more ids are held, so that no timeline comes to its limit.
+const IDS_MAX: usize = 1 << 28;
+
+/// One id.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    /// Its position in the timeline of its queue; [`NOWHERE`] where there is no id.
+    position: u32,
+    queue: u8,
+}
+
+impl Record for Entry {
+    const VACANT: Entry = Entry { id: 0, position: NOWHERE, queue: 0 };
+
+    #[inline]
+    fn is_vacant(&self) -> bool {
+        self.position == NOWHERE
+    }
+
+    #[inline]
+    fn hash(&self) -> u32 {
+        hash(self.id)
+    }
+}
+
+/// `COUNT` queues of weighted ids.
+#[derive(Debug, Clone)]
+pub(crate) struct Queues<const COUNT: usize> {
+    table: Table<Entry>,
+    timelines: [Timeline; COUNT],
+}
+
+impl<const COUNT: usize> Queues<COUNT> {
+    /// Empty queues; they allocate nothing before the first id.
+    pub(crate) fn new() -> Queues<COUNT> {
+        Queues { table: Table::new(), timelines: std::array::from_fn(|_| Timeline::default()) }
+    }
+
+    /// The place of `id` in the table, which holds until an id is inserted or removed.
+    #[inline]
+    pub(crate) fn find(&self, id: u64) -> Option<usize> {
+        find(&self.table, id)
+    }
+
+    /// Asks for the memory that a search for `id` needs.
+    #[inline]
+    pub(crate) fn prepare(&self, id: u64) {
+        self.table.prepare(hash(id));
+    }
+
+    /// The queue of the id at a place.
+    #[inline]
+    pub(crate) fn queue_of(&self, place: usize) -> usize {
+        usize::from(self.table.get(place).queue)
+    }
+
+    /// The weights of all ids of a queue.
+    #[inline]
+    pub(crate) fn weight(&self, queue: usize) -> u64 {
+        self.timelines[queue].weight()
+    }
+
+    /// How many ids a queue has.
+    #[inline]
+    pub(crate) fn count(&self, queue: usize) -> usize {
+        self.timelines[queue].count()
+    }
+
+    /// The oldest id of a queue.
+    #[inline]
+    pub(crate) fn oldest(&mut self, queue: usize) -> Option<u64> {
+        let timeline = &mut self.timelines[queue];
+        timeline.oldest().map(|position| timeline.id(position))
+    }
+
+    /// An id that will be the oldest of its queue soon and was not given before, its record being asked for; `None` when enough have been given.
+    #[inline]
+    pub(crate) fn next_ahead(&mut self, queue: usize) -> Option<u64> {
+        let soon = self.timelines[queue].next_ahead()?;
+        self.table.prepare(hash(soon));
+        Some(soon)
+    }
+
+    /// Adds `id`, which must not be there, as the newest of a queue; `false` where there are too many.
+    #[inline]
+    pub(crate) fn insert(&mut self, queue: usize, id: u64, weight: u64) -> bool {
+        let has_room = self.table.count() < IDS_MAX;
+        if has_room {
+            let position = self.put(queue, id, weight);
+            self.table.insert(Entry { id, position, queue: queue as u8 });
+        }
+        has_room
+    }
+
+    /// Forgets the id at a place.
+    #[inline]
+    pub(crate) fn remove(&mut self, place: usize) {
+        let Entry { position, queue, .. } = *self.table.get(place);
+        self.timelines[usize::from(queue)].take(position);
+        self.table.remove(place);
+    }
+
+    /// Makes the id at a place the newest of its queue.
+    #[inline]
+    pub(crate) fn refresh(&mut self, place: usize) {
+        let Entry { position, queue, .. } = *self.table.get(place);
+        if !self.timelines[usize::from(queue)].is_newest(position) {
+            self.transfer(place, usize::from(queue));
+        }
+    }
+
+    /// Makes the id at a place the newest of a queue.
+    #[inline]
+    pub(crate) fn transfer(&mut self, place: usize, queue: usize) {
+        let Entry { id, position, queue: from } = *self.table.get(place);
+        let weight = self.timelines[usize::from(from)].take(position);
+        let position = self.put(queue, id, weight);
+        let entry = self.table.get_mut(place);
+        (entry.position, entry.queue) = (position, queue as u8);
+    }
+
+    /// Makes the oldest id of a queue the newest of another; `false` where there is none.
+    #[inline]
+    pub(crate) fn pass_oldest(&mut self, from: usize, to: usize) -> bool {
+        let Some(place) = self.oldest(from).and_then(|id| self.find(id)) else { return false };
+        self.transfer(place, to);
+        true
+    }
+
+    #[inline]
+    fn put(&mut self, queue: usize, id: u64, weight: u64) -> u32 {
+        let timeline = &mut self.timelines[queue];
+        if timeline.is_full() {
+            timeline.make_room(&mut self.table);
+        }
+        timeline.put_newest(id, weight)
+    }
+}
+
+impl Owner for Table<Entry> {
+    #[inline]
+    fn moved(&mut self, id: u64, position: u32) {
+        if let Some(place) = find(self, id) {
+            self.get_mut(place).position = position;
+        }
+    }
+
+    #[inline]
+    fn prepare(&self, id: u64) {
+        Table::prepare(self, hash(id));
+    }
+}
+
+#[inline]
+fn find(table: &Table<Entry>, id: u64) -> Option<usize> {
+    table.find(hash(id), |entry| entry.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// The queues as lists of ids and weights, oldest first.
+    type Lists = [VecDeque<(u64, u64)>; 3];
+
+    fn take(lists: &mut Lists, id: u64) -> Option<(usize, u64)> {
+        lists.iter_mut().enumerate().find_map(|(queue, list)| {
+            let at = list.iter().position(|(other, _)| *other == id)?;
+            list.remove(at).map(|(_, weight)| (queue, weight))
+        })
+    }
+
+    #[test]
+    fn queues_are_lists() {
+        let (mut queues, mut lists) = (Queues::<3>::new(), Lists::default());
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        for _ in 0..200_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let (id, weight, to) = (random % 300, 1 + (random >> 20) % 4, (random >> 30) as usize % 3);
+            let known = take(&mut lists, id);
+            let place = queues.find(id);
+            assert_eq!(place.map(|place| queues.queue_of(place)), known.map(|(queue, _)| queue));
+            match (place, known) {
+                (Some(place), Some(_)) if random >> 40 & 7 == 0 => queues.remove(place),
+                (Some(place), Some((queue, weight))) if random >> 40 & 1 == 0 => {
+                    queues.refresh(place);
+                    lists[queue].push_back((id, weight));
+                }
+                (Some(place), Some((_, weight))) => {
+                    queues.transfer(place, to);
+                    lists[to].push_back((id, weight));
+                }
+                _ => {
+                    assert!(queues.insert(to, id, weight));
+                    lists[to].push_back((id, weight));
+                }
+            }
+            if random >> 50 & 3 == 0 {
+                let passed = lists[to].pop_front();
+                assert_eq!(queues.pass_oldest(to, 0), passed.is_some());
+                lists[0].extend(passed);
+            }
+            for (queue, list) in lists.iter().enumerate() {
+                assert_eq!(queues.oldest(queue), list.front().map(|(id, _)| *id));
+                assert_eq!(queues.count(queue), list.len());
+                assert_eq!(queues.weight(queue), list.iter().map(|(_, weight)| weight).sum::<u64>());
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Records found by hash with one line of memory: open addressing, the records themselves in the table.
+//!
+//! Owns: where a record is. Promises: a record is at the first place that was free from the place of its hash on, so it is
+//! found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown, nor before
+//! the first record. Leaves to others: what a record says.
+//!
+//! A table of numbers costs a line for itself and one for what they stand for, and where memory is slow lines
+//! are what a reference costs. In exchange a record moves when others come and go: who wants to find it again keeps its
+//! id, and not its place.
+//!
+//! Cost: the record's size by 4/3 to 8/3 (at most three quarters of the places are taken, and the table doubles).
+
+use crate::structures::memory::{filled, prefetch};
+
+/// What a processor's cache fetches at once. *Units*: bytes.
+const LINE_BYTES: usize = 64;
+/// Places of the smallest table.
+const PLACES_MIN: usize = 16;
+
+/// What a table holds: at most 64 bytes, best a divisor of that.
+pub(crate) trait Record: Copy {
+    /// No record.
+    const VACANT: Self;
+
+    /// Whether it is [`Record::VACANT`].
+    fn is_vacant(&self) -> bool;
+
+    /// The [`hash`] of that by which it is found.
+    fn hash(&self) -> u32;
+}
+
+/// Spreads ids, which may be consecutive block numbers, over all bits.
+#[inline]
+pub(crate) fn hash(id: u64) -> u32 {
+    crate::structures::hash::hash(id) as u32
+}
+
+/// The records, by id.
+#[derive(Debug, Clone)]
+pub(crate) struct Table<R> {
+    /// None, or a power of two of them.
+    places: Vec<R>,
+    count: usize,
+}
+
+impl<R: Record> Table<R> {
+    /// No records.
+    pub(crate) fn new() -> Table<R> {
+        Table { places: Vec::new(), count: 0 }
+    }
+
+    /// How many records there are.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The place of the record of this hash that `is_it`, until another is added or removed.
+    #[inline]
+    pub(crate) fn find(&self, hash: u32, is_it: impl Fn(&R) -> bool) -> Option<usize> {
+        let last = self.places.len().checked_sub(1)?;
+        let mut place = hash as usize & last;
+        loop {
+            let record = self.places.get(place)?;
+            if record.is_vacant() {
+                return None;
+            }
+            if is_it(record) {
+                return Some(place);
+            }
+            place = (place + 1) & last;
+        }
+    }
+
+    /// The record at a place where one was found.
+    #[inline]
+    pub(crate) fn get(&self, place: usize) -> &R {
+        &self.places[place]
+    }
+
+    /// The record at a place where one was found, to change all but its hash.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, place: usize) -> &mut R {
+        &mut self.places[place]
+    }
+
+    /// Adds a record that is not there yet. *Returns* its place.
+    #[inline]
+    pub(crate) fn insert(&mut self, record: R) -> usize {
+        if (self.count + 1) * 4 > self.places.len() * 3 {
+            self.grow();
+        }
+        self.count += 1;
+        self.put(record)
+    }
+
+    /// Removes the record at a place where one was found; those that stood behind it for want of its place move up.
+    #[inline]
+    pub(crate) fn remove(&mut self, place: usize) {
+        let last = self.places.len() - 1;
+        let (mut hole, mut place) = (place, place);
+        self.count -= 1;
+        loop {
+            place = (place + 1) & last;
+            let record = self.places[place];
+            if record.is_vacant() {
+                break;
+            }
+            let from_home = place.wrapping_sub(record.hash() as usize) & last;
+            if from_home >= (place.wrapping_sub(hole) & last) {
+                self.places[hole] = record;
+                hole = place;
+            }
+        }
+        self.places[hole] = R::VACANT;
+    }
+
+    /// Asks for the memory that a search needs, or a removal: two lines where the record's neighbour is in the next.
+    #[inline]
+    pub(crate) fn prepare(&self, hash: u32) {
+        let last = self.places.len().wrapping_sub(1);
+        for hash in [hash, hash.wrapping_add(1)] {
+            if let Some(record) = self.places.get(hash as usize & last) {
+                prefetch(record);
+            }
+        }
+    }
+
+    /// Asks for the memory that a removal needs where every second place or more is taken: the line of the hash, and the next one.
+    #[inline]
+    pub(crate) fn prepare_removal(&self, hash: u32) {
+        let (last, line) = (self.places.len().wrapping_sub(1), LINE_BYTES / size_of::<R>());
+        for place in [hash as usize, (hash as usize).wrapping_add(line)] {
+            if let Some(record) = self.places.get(place & last) {
+                prefetch(record);
+            }
+        }
+    }
+
+    /// The record at the place of a hash, which most often is that of who has the hash: a guess that waits for nothing else.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u32) -> Option<&R> {
+        self.places.get(hash as usize & self.places.len().wrapping_sub(1))
+    }
+
+    #[inline]
+    fn put(&mut self, record: R) -> usize {
+        let last = self.places.len() - 1;
+        let mut place = record.hash() as usize & last;
+        while !self.places[place].is_vacant() {
+            place = (place + 1) & last;
+        }
+        self.places[place] = record;
+        place
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let places = (self.places.len() * 2).max(PLACES_MIN);
+        let old = std::mem::replace(&mut self.places, filled(R::VACANT, places));
+        old.into_iter().filter(|record| !record.is_vacant()).for_each(|record| {
+            self.put(record);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Pair {
+        id: u64,
+        value: u64,
+    }
+
+    impl Record for Pair {
+        const VACANT: Pair = Pair { id: 0, value: u64::MAX };
+
+        fn is_vacant(&self) -> bool {
+            self.value == u64::MAX
+        }
+
+        fn hash(&self) -> u32 {
+            hash(self.id)
+        }
+    }
+
+    impl Table<Pair> {
+        fn find_id(&self, id: u64) -> Option<usize> {
+            self.find(hash(id), |pair| pair.id == id)
+        }
+    }
+
+    #[test]
+    fn a_table_is_a_map() {
+        let (mut table, mut map) = (Table::new(), HashMap::new());
+        let mut state = 7_u64;
+        for step in 0..200_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Growing and shrinking by turns, so that rows of neighbours form and are taken apart.
+            let id = (state >> 33) % 3000;
+            match table.find_id(id) {
+                Some(place) if state >> 20 & 3 > u64::from(step / 5000 % 2 == 0) => {
+                    assert_eq!(map.remove(&id), Some(table.get(place).value));
+                    table.remove(place);
+                }
+                Some(place) => {
+                    table.get_mut(place).value = step;
+                    map.insert(id, step);
+                }
+                None => {
+                    table.insert(Pair { id, value: step });
+                    assert_eq!(map.insert(id, step), None);
+                }
+            }
+            assert_eq!(table.count(), map.len());
+        }
+        for id in 0..3000 {
+            assert_eq!(table.find_id(id).map(|place| table.get(place).value), map.get(&id).copied());
+        }
+    }
+
+    #[test]
+    fn an_empty_table_has_no_memory_and_finds_nothing() {
+        let table: Table<Pair> = Table::new();
+        table.prepare(hash(1));
+        assert_eq!((table.find_id(1), table.places.capacity()), (None, 0));
+    }
+}

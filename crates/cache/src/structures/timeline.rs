@@ -1,0 +1,393 @@
+//! Ids with weights in the order in which they were put, without links: a ring of ids, and a bit for each that still counts.
+//!
+//! Owns: the ring, which ids of it count, and the ends. Promises: an id that was put keeps its position until it is taken
+//! out, save when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is allocated before the first id, nor once the
+//! ring has four places for each id that counts. Leaves to others: the position of an id, which its owner keeps.
+//!
+//! # Idea
+//! To take an id out of a linked list its neighbours must be written, and these are anywhere in memory. Here its bit is
+//! cleared: the bits of a million ids are few enough to be at hand. The ids themselves are written and read one after the
+//! other, as processors like it. The price is that the ring has gaps, which are passed over at the ends, 64 at once, and
+//! closed when it is full: then every id gets a new position, which costs its owner a look-up. A ring that is full has
+//! at most a quarter of ids that count, or it is doubled; so each id that is put pays for at most a third of such a look-up.
+//!
+//! Cost: 8 bytes and a bit a position, 8 bytes more from the first weight on that is not 1; a ring has at most 8 positions for
+//! each id of the most that it ever had, and fewer where few are taken out of the middle.
+
+use crate::structures::memory::{filled, grown};
+
+/// Positions of the smallest ring; no fewer than the bits of a word.
+const POSITIONS_MIN: usize = 64;
+/// A full ring in which one in so many positions counts is doubled, else its gaps are closed.
+const POSITIONS_PER_ID: usize = 4;
+/// Rings have no more positions, so that a position fits in 32 bits and one value is left over.
+const POSITIONS_MAX: usize = 1 << 31;
+
+/// No position.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+/// So many positions before its turn an id is told to who wants to prepare for it.
+const AHEAD: usize = 32;
+
+/// A full ring of which this part is a gap at the oldest end just gives up that.
+const GIVEN_UP_MIN: usize = 8;
+
+/// Who knows the positions of a timeline's ids.
+pub(crate) trait Owner {
+    /// Says that an id is at another position now.
+    fn moved(&mut self, id: u64, position: u32);
+
+    /// Says that [`Owner::moved`] will perhaps be told of an id soon.
+    fn prepare(&self, id: u64);
+}
+
+/// The ring.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Timeline {
+    ids: Vec<u64>,
+    /// One bit a position: whether its id counts. No bit is set outside of the span.
+    counting: Vec<u64>,
+    /// By position; none while all weights are 1.
+    weights: Vec<u64>,
+    /// The position of the oldest end.
+    start: usize,
+    /// Positions from the oldest to the newest end.
+    span: usize,
+    /// How far from the oldest end [`Timeline::next_ahead`] has come.
+    ahead: usize,
+    /// How many ids count.
+    count: usize,
+    /// The weights of all that count.
+    weight: u64,
+}
+
+impl Timeline {
+    /// How many ids count.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The sum of the weights of the ids that count.
+    #[inline]
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// The id at a position.
+    #[inline]
+    pub(crate) fn id(&self, position: u32) -> u64 {
+        self.ids[position as usize]
+    }
+
+    /// The weight of the id at a position.
+    #[inline]
+    pub(crate) fn weight_of(&self, position: u32) -> u64 {
+        self.weights.get(position as usize).copied().unwrap_or(1)
+    }
+
+    /// Whether `position` is at the newest end.
+    #[inline]
+    pub(crate) fn is_newest(&self, position: u32) -> bool {
+        self.place_after(position as usize, 1) == self.place_after(self.start, self.span)
+    }
+
+    /// Whether [`Timeline::make_room`] is due before an id is put.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.span == self.ids.len()
+    }
+
+    /// Puts an id at the newest end of a ring that is not full. *Returns* its position.
+    #[inline]
+    pub(crate) fn put_newest(&mut self, id: u64, weight: u64) -> u32 {
+        let place = self.place_after(self.start, self.span);
+        self.span += 1;
+        self.put(place, id, weight)
+    }
+
+    /// Puts an id at the oldest end of a ring that is not full. *Returns* its position.
+    pub(crate) fn put_oldest(&mut self, id: u64, weight: u64) -> u32 {
+        self.start = self.place_after(self.start, self.ids.len() - 1);
+        self.span += 1;
+        self.ahead = 0;
+        self.put(self.start, id, weight)
+    }
+
+    /// Takes the id at a position out. *Returns* its weight.
+    #[inline]
+    pub(crate) fn take(&mut self, position: u32) -> u64 {
+        let place = position as usize;
+        let weight = self.weight_of(position);
+        self.counting[place / 64] &= !(1 << (place % 64));
+        self.count -= 1;
+        self.weight -= weight;
+        weight
+    }
+
+    /// The id that was put so many positions before `position`, as far as the ring still has it; of no meaning beyond that.
+    #[inline]
+    pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
+        self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
+    }
+
+    /// Puts another id in the place of one that counts, with its weight.
+    pub(crate) fn replace(&mut self, position: u32, id: u64) {
+        self.ids[position as usize] = id;
+    }
+
+    /// The ids that count, oldest first.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.span)
+            .map(|step| self.place_after(self.start, step))
+            .filter(|&place| self.counting[place / 64] >> (place % 64) & 1 == 1)
+            .map(|place| self.ids[place])
+    }
+
+    /// The position of the oldest id that counts; gaps before it are given up.
+    #[inline]
+    pub(crate) fn oldest(&mut self) -> Option<u32> {
+        if self.count == 0 {
+            (self.span, self.ahead) = (0, 0);
+            return None;
+        }
+        loop {
+            let gap = self.gap(self.start);
+            if gap == 0 {
+                return Some(self.start as u32);
+            }
+            self.start = self.place_after(self.start, gap);
+            self.span -= gap;
+            self.ahead = self.ahead.saturating_sub(gap);
+        }
+    }
+
+    /// The position of the newest id that counts; gaps behind it are given up.
+    #[inline]
+    pub(crate) fn newest(&mut self) -> Option<u32> {
+        if self.count == 0 {
+            (self.span, self.ahead) = (0, 0);
+            return None;
+        }
+        loop {
+            let newest = self.place_after(self.start, self.span - 1);
+            let word = self.counting[newest / 64] << (63 - newest % 64);
+            if word >> 63 == 1 {
+                return Some(newest as u32);
+            }
+            self.span -= (word.leading_zeros() as usize).min(newest % 64 + 1);
+        }
+    }
+
+    /// An id that will be the oldest soon and was not given before; `None` when enough have been given for now.
+    #[inline]
+    pub(crate) fn next_ahead(&mut self) -> Option<u64> {
+        while self.ahead < AHEAD.min(self.span) {
+            let place = self.place_after(self.start, self.ahead);
+            let gap = self.gap(place);
+            self.ahead += gap.max(1);
+            if gap == 0 {
+                return Some(self.ids[place]);
+            }
+        }
+        None
+    }
+
+    /// Makes room in a full ring. Where it closes gaps, every id that counts gets a new position, which is told to `owner`.
+    /// `false` at the limit of positions, where nothing is changed.
+    #[cold]
+    pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
+        let length = self.ids.len();
+        // Who takes from the newest end only never gives up the gaps at the other.
+        self.oldest();
+        if self.span + length / GIVEN_UP_MIN <= length && length > 0 {
+            return true;
+        }
+        if self.count * POSITIONS_PER_ID >= length {
+            let doubled = (length * 2).max(POSITIONS_MIN);
+            if doubled > POSITIONS_MAX {
+                return false;
+            }
+            // The oldest comes to the front, so that the ring ends where the old memory ends.
+            self.ids.rotate_left(self.start);
+            self.ids = grown(&self.ids, doubled, 0);
+            if !self.weights.is_empty() {
+                self.weights.rotate_left(self.start);
+                self.weights = grown(&self.weights, doubled, 1);
+            }
+            let counting = std::mem::replace(&mut self.counting, filled(0, doubled / 64));
+            let start = std::mem::take(&mut self.start);
+            self.close_gaps(Steps::new(&counting, start, self.span), owner);
+        } else {
+            let counting = std::mem::take(&mut self.counting);
+            self.close_gaps(Steps::new(&counting, self.start, self.span), owner);
+            self.counting = counting;
+            self.counting.fill(0);
+        }
+        let mut step = 0;
+        while step < self.span {
+            let place = self.place_after(self.start, step);
+            let bits = (64 - place % 64).min(self.span - step);
+            self.counting[place / 64] |= u64::MAX >> (64 - bits) << (place % 64);
+            step += bits;
+        }
+        true
+    }
+
+    /// Moves what counts towards the oldest end; `steps` are the distances from it.
+    fn close_gaps(&mut self, steps: Steps, owner: &mut impl Owner) {
+        let mut ahead = steps.clone().skip(AHEAD);
+        for (next, step) in steps.enumerate() {
+            if let Some(step) = ahead.next() {
+                owner.prepare(self.ids[self.place_after(self.start, step)]);
+            }
+            let (from, to) = (self.place_after(self.start, step), self.place_after(self.start, next));
+            self.ids[to] = self.ids[from];
+            if !self.weights.is_empty() {
+                self.weights[to] = self.weights[from];
+            }
+            owner.moved(self.ids[to], to as u32);
+        }
+        (self.span, self.ahead) = (self.count, 0);
+    }
+
+    #[inline]
+    fn place_after(&self, place: usize, distance: usize) -> usize {
+        (place + distance) & (self.ids.len().wrapping_sub(1))
+    }
+
+    /// Positions from `place` on to the next whose id counts, at most to the end of the word of bits.
+    #[inline]
+    fn gap(&self, place: usize) -> usize {
+        let word = self.counting[place / 64] >> (place % 64);
+        (word.trailing_zeros() as usize).min(64 - place % 64)
+    }
+
+    #[inline]
+    fn put(&mut self, place: usize, id: u64, weight: u64) -> u32 {
+        self.ids[place] = id;
+        self.counting[place / 64] |= 1 << (place % 64);
+        self.count += 1;
+        self.weight += weight;
+        if weight != 1 || !self.weights.is_empty() {
+            self.put_weight(place, weight);
+        }
+        place as u32
+    }
+
+    #[inline(never)]
+    fn put_weight(&mut self, place: usize, weight: u64) {
+        if self.weights.is_empty() {
+            self.weights = filled(1, self.ids.len());
+        }
+        self.weights[place] = weight;
+    }
+}
+
+/// The distances from the oldest end of the ids that count, rising.
+#[derive(Clone)]
+struct Steps<'a> {
+    counting: &'a [u64],
+    start: usize,
+    step: usize,
+    span: usize,
+}
+
+impl Steps<'_> {
+    /// Of a ring whose oldest end is at `start`.
+    fn new(counting: &[u64], start: usize, span: usize) -> Steps<'_> {
+        Steps { counting, start, step: 0, span }
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.step < self.span {
+            let place = (self.start + self.step) & (self.counting.len() * 64 - 1);
+            let word = self.counting[place / 64] >> (place % 64);
+            if word != 0 {
+                let step = self.step + word.trailing_zeros() as usize;
+                self.step = step + 1;
+                return (step < self.span).then_some(step);
+            }
+            self.step += 64 - place % 64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, VecDeque};
+
+    use super::*;
+
+    struct Positions<'a>(&'a mut HashMap<u64, u32>);
+
+    impl Owner for Positions<'_> {
+        fn moved(&mut self, id: u64, position: u32) {
+            assert!(self.0.insert(id, position).is_some());
+        }
+
+        fn prepare(&self, _: u64) {}
+    }
+
+    #[test]
+    fn a_timeline_is_a_queue_from_whose_middle_ids_are_taken() {
+        for weight_max in [1, 9] {
+            let (mut timeline, mut queue, mut positions) = (Timeline::default(), VecDeque::new(), HashMap::new());
+            let mut state = 7_u64;
+            for id in 0..100_000_u64 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                if timeline.is_full() {
+                    assert!(timeline.make_room(&mut Positions(&mut positions)));
+                }
+                let weight = 1 + id % weight_max;
+                if state >> 60 == 0 {
+                    positions.insert(id, timeline.put_oldest(id, weight));
+                    queue.push_front(id);
+                } else {
+                    positions.insert(id, timeline.put_newest(id, weight));
+                    assert!(timeline.is_newest(positions[&id]));
+                    queue.push_back(id);
+                }
+                // Up to 400 ids, then down to none, and up again.
+                let count = if id % 2000 < 1500 { 400 } else { 0 };
+                while queue.len() > count {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let taken = match state >> 62 {
+                        0 => queue.pop_front(),
+                        1 => queue.pop_back(),
+                        _ => queue.remove((state >> 32) as usize % queue.len()),
+                    };
+                    let id = taken.expect("not empty");
+                    let position = positions.remove(&id).expect("known");
+                    assert_eq!((timeline.id(position), timeline.take(position)), (id, 1 + id % weight_max));
+                    let ends =
+                        (timeline.oldest().map(|at| timeline.id(at)), timeline.newest().map(|at| timeline.id(at)));
+                    assert_eq!(ends, (queue.front().copied(), queue.back().copied()));
+                }
+                assert_eq!(
+                    (timeline.count(), timeline.weight()),
+                    (queue.len(), queue.iter().map(|id| 1 + id % weight_max).sum())
+                );
+            }
+            assert!(timeline.ids.len() <= 4096, "at most 8 positions an id");
+        }
+    }
+
+    #[test]
+    fn ids_are_told_ahead_once_and_in_order() {
+        let mut timeline = Timeline::default();
+        assert!(timeline.make_room(&mut Positions(&mut HashMap::new())));
+        let positions: Vec<u32> = (0..60).map(|id| timeline.put_newest(id, 1)).collect();
+        timeline.take(positions[5]);
+        let first: Vec<u64> = std::iter::from_fn(|| timeline.next_ahead()).collect();
+        assert_eq!(first, (0..32).filter(|id| *id != 5).collect::<Vec<u64>>());
+        timeline.take(positions[0]);
+        timeline.oldest();
+        assert_eq!((timeline.next_ahead(), timeline.next_ahead()), (Some(32), None));
+    }
+}

@@ -1,0 +1,56 @@
+//! What is done to the policy and to its model: few streams and blocks, so that all bounds are met.
+
+use nectary_cache::dear::Parameters;
+use nectary_cache::detect;
+use proptest::prelude::*;
+
+/// One step.
+#[derive(Debug, Clone)]
+pub enum Operation {
+    Reference {
+        id: u64,
+        weight: u64,
+        stream: u32,
+    },
+    /// A stretch of a loop or, where it is longer than its length, of a scan.
+    Loop {
+        first: u64,
+        blocks: u64,
+        length: u64,
+        stream: u32,
+    },
+    Remove {
+        id: u64,
+    },
+    SetCapacity {
+        capacity: u64,
+    },
+    /// From now on ids divisible by this are refused as victims; 0 refuses none.
+    Pin {
+        divisor: u64,
+    },
+}
+
+/// Any mix of them.
+pub fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let id = prop_oneof![3 => 0..12_u64, 1 => 0..100_u64];
+    let stream = prop_oneof![4 => Just(0_u32), 2 => Just(1), 1 => 2..6_u32];
+    let (blocks, length) = (1..50_u64, 1..60_u64);
+    let operation = prop_oneof![
+        30 => (id.clone(), 1..4_u64, stream.clone())
+            .prop_map(|(id, weight, stream)| Operation::Reference { id, weight, stream }),
+        6 => (id.clone(), blocks, length, stream)
+            .prop_map(|(first, blocks, length, stream)| Operation::Loop { first, blocks, length, stream }),
+        2 => id.prop_map(|id| Operation::Remove { id }),
+        1 => (0..40_u64).prop_map(|capacity| Operation::SetCapacity { capacity }),
+        1 => (0..4_u64).prop_map(|divisor| Operation::Pin { divisor }),
+    ];
+    proptest::collection::vec(operation, 1..150)
+}
+
+/// Short periods, few streams, few ghosts.
+pub fn parameters() -> impl Strategy<Value = Parameters> {
+    (3..40_u32, 2..6_usize, 1..4_usize, 0..30_usize).prop_map(|(period, sublists, streams_max, ghosts_min)| {
+        Parameters { detection: detect::Parameters { period, sublists, tau_min: 0.6 }, streams_max, ghosts_min }
+    })
+}
