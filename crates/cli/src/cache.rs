@@ -47,15 +47,16 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     let threads = arguments.threads.map(usize::from);
     let rows = run_all(&runs, threads, &|done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
-    if let Some(path) = &arguments.svg {
-        let picture = svg(&workloads, &rows, SvgOptions { is_log: arguments.log, is_ratio: arguments.ratio });
-        std::fs::write(path, picture).map_err(|error| Error::io(path, error))?;
-    }
     if arguments.json {
         let rows: Vec<Value> = rows.iter().map(row).collect();
         output::json(&json!({ "rows": rows }))?;
     } else {
         output::text(&text(&workloads, &rows, arguments))?;
+    }
+    // After the table, which took the time, so that a picture that cannot be written does not cost it.
+    if let Some(path) = &arguments.svg {
+        let picture = svg(&workloads, &rows, SvgOptions { is_log: arguments.log, is_ratio: arguments.ratio });
+        std::fs::write(path, picture).map_err(|error| Error::io(path, error))?;
     }
     Ok(GOOD)
 }

@@ -23,6 +23,10 @@ pub(super) enum Output {
 impl Output {
     /// Makes the file.
     pub(super) fn create(path: &Path, is_overwriting: bool) -> io::Result<Output> {
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+            let what = format!("there is no folder {}; make it first", folder.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
+        }
         let mut options = OpenOptions::new();
         options.write(true);
         let file = match is_overwriting {
@@ -64,4 +68,15 @@ pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     let mut identity = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut identity)?;
     Ok(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_folder_is_named() {
+        let error = Output::create(Path::new("/nonexistent-folder/trace"), false).expect_err("no such folder");
+        assert!(error.to_string().contains("no folder /nonexistent-folder"), "{error}");
+    }
 }

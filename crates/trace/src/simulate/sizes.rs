@@ -97,6 +97,13 @@ pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
                 let (last, step) = rest.split_once(':').ok_or_else(|| {
                     format!("\"{part}\": a range is written FIRST..LAST:STEP, as 100..1000:100 or 10%..60%:10%")
                 })?;
+                // A step of nothing is no size either, but what is wrong with it is another thing.
+                let is_zero = number(step.trim_end_matches(|c: char| c == '%' || c.is_ascii_alphabetic()))
+                    .and_then(|step| step.parse::<f64>().ok())
+                    .is_some_and(|step| step == 0.0);
+                if is_zero {
+                    return Err(format!("\"{part}\": a step of 0 never reaches the last size; give a larger step"));
+                }
                 range(part, Size::parse(first)?, Size::parse(last)?, Size::parse(step)?, &mut sizes)?;
             }
         }
@@ -172,6 +179,10 @@ mod tests {
         assert_eq!(blocks("1%..2%:0.1%").map(|sizes| sizes.len()), Ok(11));
         for text in ["1..5", "5..1:1", "1..9:0", "1%..9:1", "1..1000000000:1", "1,,2", "1..9:1..3"] {
             assert!(blocks(text).is_err(), "{text}");
+        }
+        for text in ["1..9:0", "1%..9%:0%", "1M..9M:0.0M"] {
+            let error = blocks(text).expect_err("no step");
+            assert!(error.contains("a step of 0"), "{error}");
         }
     }
 }

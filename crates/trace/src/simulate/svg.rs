@@ -1,7 +1,7 @@
 //! Runs as curves: misses against size, one panel for each trace, in one SVG file without scripts or fonts of its own.
 //!
-//! Owns: the drawing. Curves are told apart by colour, by dashes and by a label at their right end, so that neither colour
-//! sight nor a legend is needed; labels are moved apart where ends are close. Names are escaped.
+//! Owns: the drawing. Curves are told apart by colour, by dashes and by a label at their right end, so that neither
+//! colour sight nor a legend is needed; labels are moved apart where ends are close. Names are escaped.
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,15 @@ const LABEL_HEIGHT: f64 = 15.0;
 /// Ends of curves that are as close as this meet.
 const MEETING: f64 = 4.0;
 
-/// The colours of Okabe and Ito, which people with any colour sight can tell apart; yellow is left out on white.
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// The next round of colours is drawn with the next dashes.
+/// First the colours of Okabe and Ito, which people with any colour sight can tell apart; yellow is left out on white.
+/// Then others, so that each policy of a table has a colour that no other has.
+const COLOURS: [&str; 17] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#332288",
+    "#ff0000", "#00cc00", "#8b4513", "#808080", "#00bfbf", "#ff00ff", "#6a7fdb",
+];
+/// So many colours are drawn with the same dashes; beyond the first ones colours alone are hard to tell apart.
+const COLOURS_PER_DASHES: usize = 7;
+/// The dashes of one round of colours after the other.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];
 
 /// How the curves are drawn.
@@ -112,7 +118,7 @@ impl Panel {
                 .map(|row| (self.x(row.size), self.y(value(row, self.options))))
                 .collect();
             let colour = COLOURS[index % COLOURS.len()];
-            let dashes = DASHES[index / COLOURS.len() % DASHES.len()];
+            let dashes = DASHES[index / COLOURS_PER_DASHES % DASHES.len()];
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             let _ = writeln!(
                 text,
@@ -133,7 +139,7 @@ impl Panel {
         }
         for (place, End { y: end, name, index, .. }) in apart(&mut ends, TOP, bottom).into_iter().zip(&ends) {
             let colour = COLOURS[index % COLOURS.len()];
-            let dashes = DASHES[index / COLOURS.len() % DASHES.len()];
+            let dashes = DASHES[index / COLOURS_PER_DASHES % DASHES.len()];
             let _ = writeln!(
                 text,
                 "<path d=\"M{right} {end:.1}L{:.1} {place:.1}H{:.1}\" fill=\"none\" stroke=\"{colour}\" \
@@ -227,8 +233,8 @@ struct End<'a> {
     index: usize,
 }
 
-/// Sorts the ends of curves by height, those that meet by the heights of their curves, and gives places for their labels
-/// that do not overlap, as far as there is room.
+/// Sorts the ends of curves by height, those that meet by the heights of their curves, and gives places for their
+/// labels that do not overlap, as far as there is room.
 fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
     let rank = |end: &End<'_>| (end.y / MEETING).round();
     ends.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.mean.total_cmp(&b.mean)).then(a.index.cmp(&b.index)));
@@ -292,5 +298,13 @@ mod tests {
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LABEL_HEIGHT - 1e-9), "{places:?}");
         assert!(places.iter().all(|&place| place <= 60.0), "{places:?}");
         assert_eq!((step(9000.0), step(100.0), step(7.0)), (2000.0, 20.0, 1.0));
+    }
+
+    #[test]
+    fn each_policy_of_the_house_has_a_colour_of_its_own() {
+        let mut colours = COLOURS.to_vec();
+        colours.sort_unstable();
+        colours.dedup();
+        assert!(colours.len() == COLOURS.len() && COLOURS.len() >= crate::simulate::policies::names().len());
     }
 }
