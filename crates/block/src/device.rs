@@ -30,19 +30,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::buffer::Buffer;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 
 /// What an operation returns: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
 
-/// A device shared by whoever uses it.
+/// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
 /// What data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
-    /// Not even the end of this process.
+    /// Nothing, not even the end of this process.
     Nothing,
     /// The end of this process, however it ends.
     Process,
@@ -133,6 +133,20 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// Grows the device to `size_bytes`; never shrinks it.
     fn grow(&self, size_bytes: u64) -> IoFuture<()>;
+
+    /// Whether others may write to what it stands on, so that what was read of it may change without a write here.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Changes an option of this device while it runs, or of the nearest below it that can: `memory` and `mode` of a cache.
+    ///
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where no device of the stack can.
+    fn set_option(&self, name: &str, _value: &str) -> IoFuture<()> {
+        let detail = format!("nothing here can change \"{name}\" while it runs");
+        let error = Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Open, detail);
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// What this device and those below it say of themselves in numbers, the outermost first.
     fn figures(&self) -> Vec<Figures> {

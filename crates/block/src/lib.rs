@@ -43,7 +43,7 @@ pub use filter::throttle::{ThrottleFilter, ThrottleOptions};
 pub use memory::MemoryDevice;
 pub use registry::{Arguments, Engine, OpenFuture, OpenOptions, Registry, open};
 pub use request::{BUFFERS_MAX, OPERATION_BYTES_MAX, Request};
-pub use size::{format_size, parse_duration, parse_share, parse_size};
+pub use size::{exact_size, format_size, parse_duration, parse_share, parse_size};
 pub use snapshot::Snapshot;
 pub use spec::{Argument, Form, SPEC_BYTES_MAX, SPEC_DEPTH_MAX, Spec, SpecError};
 pub use stripe::{STRIPE_DEVICES_MAX, STRIPE_UNIT_BYTES, StripeDevice};

@@ -32,12 +32,12 @@ pub struct Request {
 
 impl Request {
     /// Describes an operation that is not forced.
-    pub(crate) fn new(operation: Operation, offset: u64, length: u64, context: Context) -> Request {
+    pub fn new(operation: Operation, offset: u64, length: u64, context: Context) -> Request {
         Request { operation, offset, length, fua: false, deadline: context.deadline }
     }
 
     /// Checks alignment, bounds and deadline of a range.
-    pub(crate) fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
+    pub fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
         let block = u64::from(geometry.block_bytes);
         let detail = if !self.offset.is_multiple_of(block) || !self.length.is_multiple_of(block) {
             format!("offset and length must be multiples of {block} bytes")
@@ -52,7 +52,7 @@ impl Request {
     }
 
     /// Checks a vectored request and gives back what it is about.
-    pub(crate) fn vectored(
+    pub fn vectored(
         operation: Operation,
         offset: u64,
         buffers: &[Buffer],
@@ -79,7 +79,7 @@ impl Request {
     }
 
     /// Makes an error about this request.
-    pub(crate) fn error(&self, kind: ErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
+    pub fn error(&self, kind: ErrorKind, spec: impl FnOnce() -> String, detail: String) -> Error {
         Error::new(kind, &spec(), self.operation, detail).at(self.offset, self.length)
     }
 }

@@ -49,7 +49,7 @@ pub fn format_size(bytes: u64) -> String {
 }
 
 /// Writes a size so that [`parse_size`] gives the very same number back.
-pub(crate) fn exact_size(bytes: u64) -> String {
+pub fn exact_size(bytes: u64) -> String {
     let power = (bytes.trailing_zeros() / 10).min(UNITS.len() as u32);
     match power {
         _ if bytes == 0 => "0".to_owned(),

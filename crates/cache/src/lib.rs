@@ -45,4 +45,4 @@ pub use policies::sieve::Sieve;
 pub use policies::two_q::TwoQ;
 pub use policies::w_tinylfu::WTinyLfu;
 pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
-pub use registry::{NAMES, by_name};
+pub use registry::{NAMES, by_name, explaining};

@@ -2,6 +2,7 @@
 //!
 //! Owns: the list of names. Leaves to others: parsing of the options around them.
 
+use crate::detect::PeriodSink;
 use crate::{Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
@@ -33,6 +34,23 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
         _ => return None,
     };
     Some(policy)
+}
+
+/// Makes the policy called `name`, which tells `sink` what it finds in each period of each stream, where it detects patterns.
+pub fn explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn Policy>> {
+    match name {
+        "dear" => {
+            let mut policy = Dear::new(capacity);
+            policy.explain_to(sink);
+            Some(Box::new(policy))
+        }
+        "adaptive" => {
+            let mut policy = Adaptive::new(capacity);
+            policy.explain_periods_to(sink);
+            Some(Box::new(policy))
+        }
+        _ => by_name(name, capacity),
+    }
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub async fn span_devices(
         let options =
             block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
         let device = block::open(spec, &options).await.map_err(Error::from);
-        // A device that was there before is used as far as it goes.
+        // An existing device is used as it is.
         let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
             0 => create_bytes.unwrap_or(0),
             bytes => create_bytes.unwrap_or(0).min(bytes),

@@ -1,7 +1,7 @@
 //! Exit codes, and which failure means which.
 //!
-//! Owns: the table that `--help` and `docs/cli.md` show. Promises: a script can tell from the code alone whether to retry,
-//! to create or to call somebody.
+//! Owns: the table that `--help` and `docs/cli.md` show. Promises: the code alone tells a script whether to retry, to
+//! create or to alert.
 
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a code of its own.
+    /// A failure with its own code.
     pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }

@@ -1,4 +1,4 @@
-//! The `nectary` command: arguments, output, exit codes. No logic of its own.
+//! The `nectary` command: arguments, output, exit codes. No logic.
 //!
 //! Owns: what users type and see. Leaves to others: everything that is done; each command is a few calls of a crate below.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
+mod cache_mount;
 mod device;
 mod exit;
 mod health;

@@ -1,4 +1,4 @@
-//! What can go wrong between a running part and whoever asks it.
+//! What can go wrong between a running part and its clients.
 //!
 //! Owns: the one error type of the crate. Kinds differ because their remedies differ.
 

@@ -247,6 +247,10 @@ impl BlockDevice for StripeDevice {
         Box::pin(async move { all.await.map(drop) })
     }
 
+    fn is_shared(&self) -> bool {
+        self.devices.iter().any(|device| device.is_shared())
+    }
+
     fn figures(&self) -> Vec<Figures> {
         self.devices.iter().flat_map(|device| device.figures()).collect()
     }

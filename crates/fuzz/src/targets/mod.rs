@@ -4,6 +4,7 @@
 //! folder of the target's name in `corpus/`.
 
 mod block;
+mod fuse;
 mod http;
 mod http_reference;
 mod store;
@@ -71,6 +72,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
     Target { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
     Target { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },
+    Target { name: "fuse-request", run: fuse::request, seeds: fuse::request_seeds, words: fuse::WORDS, ..TARGET },
     Target { name: "trace-text", run: trace::text, seeds: trace::text_seeds, words: trace::WORDS, ..TRACE },
     Target { name: "trace-arc", run: trace::arc, seeds: trace::arc_seeds, words: trace::WORDS, mutants: 400, ..TRACE },
     Target { name: "trace-csv", run: trace::csv, seeds: trace::csv_seeds, words: trace::WORDS, ..TRACE },

@@ -23,6 +23,10 @@ pub(super) struct Live {
     there: Option<There>,
     /// Whether it goes on knowing what is there when no policy knows of more.
     pub(super) is_exact: bool,
+    /// The first weight, and whether there was another one: then a shadow cache may know an id at another weight than
+    /// it has here.
+    weight: Option<u64>,
+    is_mixed: bool,
 }
 
 /// What is resident, with its weight.
@@ -62,7 +66,15 @@ impl Live {
     /// Begins with an empty policy; `is_exact` says whether copies of shadow caches will be changed to.
     pub(super) fn new(policy: Box<dyn Candidate>, is_exact: bool) -> Live {
         let there = is_exact.then(There::default);
-        Live { capacity: policy.capacity(), current: policy, leaving: Vec::new(), there, is_exact }
+        Live {
+            capacity: policy.capacity(),
+            current: policy,
+            leaving: Vec::new(),
+            there,
+            is_exact,
+            weight: None,
+            is_mixed: false,
+        }
     }
 
     /// The policy where it alone says what is resident.
@@ -73,7 +85,7 @@ impl Live {
 
     /// Whether it can be changed to a policy that knows of more than is there.
     pub(super) fn is_known(&self) -> bool {
-        self.is_exact && self.there.is_some()
+        self.is_exact && !self.is_mixed && self.there.is_some()
     }
 
     /// Whether so many changes are under way that another one should wait.
@@ -137,13 +149,26 @@ impl Policy for Live {
         if let Some(policy) = self.sole() {
             return policy.reference(id, weight, stream, evict);
         }
+        self.is_mixed |= *self.weight.get_or_insert(weight) != weight;
         let is_settled = self.is_settled();
         let was_there = !is_settled && self.contains(id);
         let lacks_room = !is_settled && !was_there && !self.leaving.is_empty();
         if lacks_room && (weight > self.capacity || !self.make_room(weight, REFUSALS_MAX, evict)) {
             return Access::Bypassed;
         }
-        let Live { current, leaving, there, .. } = self;
+        let Live { current, leaving, there, is_mixed, .. } = self;
+        // What stays keeps the weight that it has room for.
+        let mut held = None;
+        for (position, old) in leaving.iter_mut().enumerate() {
+            let used = old.used();
+            if old.remove(id) {
+                held = Some((position, used - old.used()));
+            }
+        }
+        let weight = held.map_or(weight, |(_, weight)| weight);
+        if *is_mixed && there.is_some() && !is_settled && !was_there {
+            current.remove(id);
+        }
         let mut handed = Vec::new();
         let access = current.reference(id, weight, stream, &mut |victim| {
             let weight = there.as_ref().filter(|_| !leaving.is_empty()).map(|there| there.weights.get(&victim));
@@ -152,9 +177,9 @@ impl Policy for Live {
         });
         let is_in = access != Access::Bypassed;
         let is_hit = was_there || is_settled && access == Access::Hit;
-        for old in leaving.iter_mut().filter(|old| old.contains(id)) {
-            // It has its room already; where the new policy does not take it, it stays where it is.
-            _ = if is_in { old.remove(id) } else { old.reference(id, weight, stream, &mut |_| false) == Access::Hit };
+        if let Some((position, weight)) = held.filter(|_| !is_in) {
+            // The new policy does not take it, and its room is still there.
+            leaving[position].reference(id, weight, stream, &mut |_| false);
         }
         if let Some(last) = leaving.last_mut() {
             handed.iter().for_each(|(id, weight)| _ = last.reference(*id, *weight, stream, &mut |_| true));

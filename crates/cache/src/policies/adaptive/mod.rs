@@ -52,7 +52,7 @@ pub use streams::Ledger;
 pub use tuning::Tuning;
 pub use window::WindowReport;
 
-use crate::detect::PeriodEvent;
+use crate::detect::{PeriodEvent, PeriodSink};
 use crate::structures::hash::hash;
 use crate::{Access, Policy, Stream};
 
@@ -122,6 +122,15 @@ impl Adaptive {
     /// Gives everything that there is to say to `sink` from here on, in place of any sink before.
     pub fn explain_to(&mut self, sink: EventSink) {
         self.explanation = Some(Explanation::to(sink));
+    }
+
+    /// Gives every period of every stream to `sink` from here on, and nothing else.
+    pub fn explain_periods_to(&mut self, mut sink: PeriodSink) {
+        self.explain_to(Box::new(move |event| {
+            if let Event::Period(period) = event {
+                sink(period.period);
+            }
+        }));
     }
 
     /// What was saved and lost against LRU for a stream; an estimate where ids are sampled. The sixteenth stream and

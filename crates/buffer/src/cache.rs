@@ -1,0 +1,333 @@
+//! The cache as its users call it.
+//!
+//! Owns: the handle, the checks of a request, memory that is waited for, changes of memory and mode while it runs, and
+//! the end. Promises: an operation goes on when its future is dropped, and no call blocks the thread. Leaves to others:
+//! what happens to a block.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nectary_block::{Buffer, Context, Error, ErrorKind, IoFuture, Operation, Stream, WriteFlags};
+use nectary_cache::explaining;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::frame::Pinned;
+use crate::options::{Mode, Options, READ_BLOCKS_MAX};
+use crate::read::collect;
+use crate::shared::Shared;
+use crate::source::Source;
+use crate::state::{BLOCK_BITS, File, State, id_of};
+use crate::streams::Verdicts;
+use crate::wait::{ended, late, ready, within};
+
+/// A file in a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub(crate) u32);
+
+/// A reference as the policy saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// The id of the block: the file's number above the block's.
+    pub id: u64,
+    /// Whose reference it was.
+    pub stream: Stream,
+    /// Whether it came with a write.
+    pub is_write: bool,
+}
+
+/// A buffer cache over any number of files. Clones share it.
+///
+/// All calls must be made inside a tokio runtime with time. *Errors* of every operation: those of the source;
+/// [`ErrorKind::Invalid`] for a file that is not there or a range that leaves it; [`ErrorKind::TimedOut`] at the
+/// deadline: the wait ends then, and the operation may still happen.
+#[derive(Clone)]
+pub struct BufferCache {
+    pub(crate) shared: Arc<Shared>,
+    _owner: Arc<Owner>,
+}
+
+/// Ends the background when the last handle goes.
+struct Owner(CancellationToken);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl BufferCache {
+    /// Makes an empty cache.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] for options that no cache has.
+    pub fn new(options: Options) -> Result<BufferCache, Error> {
+        options.check()?;
+        let budget = options.budget();
+        let verdicts = Verdicts::default();
+        let Some(policy) = explaining(&options.policy, budget.capacity, verdicts.sink()) else {
+            let detail = format!("no policy is called \"{}\"", options.policy);
+            return Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
+        };
+        let stop = CancellationToken::new();
+        let state = State::new(policy, verdicts, budget, options.mode);
+        let shared = Shared::new(state, options, stop.clone());
+        Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(Owner(stop)) })
+    }
+
+    /// The options as they are now.
+    pub fn options(&self) -> Options {
+        self.shared.options().clone()
+    }
+
+    /// The mode as it is now.
+    pub fn mode(&self) -> Mode {
+        self.shared.options().mode
+    }
+
+    /// The unit of caching, in bytes.
+    pub fn block_bytes(&self) -> usize {
+        self.shared.block_bytes
+    }
+
+    /// Takes a file into the cache; it stays until it is removed, and its blocks stay in memory as long as the policy
+    /// wants them.
+    ///
+    /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a source that is shared.
+    pub fn add(&self, source: Arc<dyn Source>) -> Result<FileId, Error> {
+        let mut state = self.shared.lock();
+        if state.mode == Mode::WriteBack && source.is_shared() {
+            return Err(refused_shared(&*source));
+        }
+        let files_max = 1 << (64 - BLOCK_BITS);
+        let free = (0..files_max)
+            .map(|step| (state.file_next + step) % files_max)
+            .find(|number| !state.files.contains_key(number));
+        let Some(number) = free else {
+            let detail = format!("the cache has {files_max} files; remove some");
+            return Err(Error::new(ErrorKind::Full, &source.name(), Operation::Open, detail));
+        };
+        state.file_next = (number + 1) % files_max;
+        state.files.insert(number, File { source, failed: None });
+        Ok(FileId(number))
+    }
+
+    /// Writes back what is dirty of a file, flushes it and forgets all its blocks.
+    ///
+    /// *Errors*: what the flush reports; the file then stays, and its dirty blocks with it.
+    pub async fn remove(&self, file: FileId) -> Result<(), Error> {
+        self.flush(file, Context::default()).await?;
+        let mut state = self.shared.lock();
+        state.files.remove(&file.0);
+        let ids = id_of(file.0, 0)..id_of(file.0, 0) + (1 << BLOCK_BITS);
+        forget_clean(&mut state, ids, true);
+        Ok(())
+    }
+
+    /// Forgets what memory has of a range, as others changed it: the next read asks the source. Dirty blocks stay.
+    pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
+        let block = self.shared.block_bytes as u64;
+        let last = (1 << BLOCK_BITS) - 1;
+        let (first, end) = ((offset / block).min(last), offset.saturating_add(length).div_ceil(block).min(last));
+        let mut state = self.shared.lock();
+        forget_clean(&mut state, id_of(file.0, first)..id_of(file.0, first.max(end)), false);
+    }
+
+    /// The bytes of a range where all of them are in memory, without waiting; `None` counts nothing, and
+    /// [`read`](Self::read) is to be called.
+    ///
+    /// *Cost*: one mutex, two tables and the policy a block; no copy.
+    pub fn try_read(&self, file: FileId, offset: u64, length: u64, context: Context) -> Option<Vec<Pinned>> {
+        let mut state = self.shared.lock();
+        let span = self.shared.span(&state, file, Operation::Read, offset, length, context).ok()?;
+        let pins = self.shared.hit(&mut state, &span, context.stream)?;
+        self.shared.begin_ahead(&mut state, &span, context.stream);
+        Some(pins)
+    }
+
+    /// Gives the bytes of a range, one piece a block, in order. What lies behind the end of the file is an error.
+    ///
+    /// *Errors*: as all; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
+    pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
+        let span = match shared.span(&state, file, Operation::Read, offset, length, context) {
+            Ok(span) => span,
+            Err(error) => return ready(Err(error)),
+        };
+        let count = (span.blocks.end - span.blocks.start) as usize;
+        if count > READ_BLOCKS_MAX {
+            let detail = format!("{count} blocks in one read; {READ_BLOCKS_MAX} are the most");
+            let error = Error::new(ErrorKind::Invalid, &span.source.name(), Operation::Read, detail);
+            return ready(Err(error.at(offset, length)));
+        }
+        if let Some(pins) = shared.hit(&mut state, &span, context.stream) {
+            shared.begin_ahead(&mut state, &span, context.stream);
+            return ready(Ok(pins));
+        }
+        let late = late(&*span.source, Operation::Read, offset, length);
+        if let Ok(places) = shared.memory.clone().try_acquire_many_owned(count as u32) {
+            let slots = shared.begin_read(&mut state, &span, context.stream, places);
+            shared.begin_ahead(&mut state, &span, context.stream);
+            return within(context.deadline, late, collect(slots, span, shared.block_bytes));
+        }
+        drop(state);
+        within(context.deadline, late, async move {
+            let places = shared.places(count).await;
+            let slots = {
+                let mut state = shared.lock();
+                let slots = shared.begin_read(&mut state, &span, context.stream, places);
+                shared.begin_ahead(&mut state, &span, context.stream);
+                slots
+            };
+            collect(slots, span, shared.block_bytes).await
+        })
+    }
+
+    /// Writes `buffers`, one after another, from `offset` on, and gives them back. A write behind the end goes to the
+    /// source at once, which may grow.
+    ///
+    /// *Errors*: as all; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through mode as the
+    /// source's; in write-back mode a write survives nothing until a flush, but for one with [`WriteFlags::fua`], which
+    /// goes to the source at once.
+    pub fn write(
+        &self,
+        file: FileId,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let length = buffers.iter().fold(0_u64, |sum, buffer| sum.saturating_add(buffer.len() as u64));
+        let shared = self.shared.clone();
+        let mut state = shared.lock();
+        let span = match shared.span(&state, file, Operation::Write, offset, length, context) {
+            Ok(span) => span,
+            Err(error) => return ready(Err(error)),
+        };
+        let late = late(&*span.source, Operation::Write, offset, length);
+        if state.mode == Mode::ReadOnly {
+            return ready(Err(refused_read_only(&*span.source, Operation::Write).at(offset, length)));
+        }
+        if length == 0 {
+            return ready(Ok(buffers));
+        }
+        let is_inside = offset + length <= span.source.size_bytes();
+        let task = if state.mode == Mode::WriteBack && !flags.fua && is_inside {
+            if shared.write_now(&mut state, &span, &buffers, context.stream) {
+                return ready(Ok(buffers));
+            }
+            drop(state);
+            self.spawn(shared.write_back(span, buffers, context.stream))
+        } else {
+            drop(state);
+            self.spawn(shared.write_through(span, buffers, flags, context.stream))
+        };
+        within(context.deadline, late, ended(task))
+    }
+
+    /// Makes every write to a file that had ended before durable, as the source understands it: what is dirty is
+    /// written back first.
+    ///
+    /// *Errors*: the first write-back that fails, or that failed since the last flush, also where a later one went
+    /// well: the blocks of it stay dirty and readable until a write-back of them ends well.
+    pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
+        let shared = self.shared.clone();
+        let source = {
+            let state = shared.lock();
+            match shared.span(&state, file, Operation::Flush, 0, 0, context) {
+                Ok(span) => span.source,
+                Err(error) => return ready(Err(error)),
+            }
+        };
+        let late = late(&*source, Operation::Flush, 0, 0);
+        let task = self.spawn(shared.flush(file.0, source));
+        within(context.deadline, late, ended(task))
+    }
+
+    /// Tells the source that a range is not needed; it then reads as before or as zeroes.
+    pub fn discard(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.zero(file, Operation::Discard, offset, length, context)
+    }
+
+    /// Makes a range read as zeroes.
+    pub fn write_zeroes(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.zero(file, Operation::WriteZeroes, offset, length, context)
+    }
+
+    fn zero(&self, file: FileId, operation: Operation, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let shared = self.shared.clone();
+        let span = {
+            let state = shared.lock();
+            match shared.span(&state, file, operation, offset, length, context) {
+                Ok(span) if state.mode == Mode::ReadOnly => {
+                    return ready(Err(refused_read_only(&*span.source, operation).at(offset, length)));
+                }
+                Ok(span) => span,
+                Err(error) => return ready(Err(error)),
+            }
+        };
+        if length == 0 {
+            return ready(Ok(()));
+        }
+        let late = late(&*span.source, operation, offset, length);
+        let task = self.spawn(shared.zero(span, operation));
+        within(context.deadline, late, ended(task))
+    }
+
+    /// Writes back what is dirty in a range, without making it durable.
+    pub fn write_back(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let shared = self.shared.clone();
+        let span = match shared.span(&shared.lock(), file, Operation::Flush, offset, length, context) {
+            Ok(span) => span,
+            Err(error) => return ready(Err(error)),
+        };
+        let late = late(&*span.source, Operation::Flush, offset, length);
+        let task = self.spawn(async move { shared.write_back_range(span.ids()).await });
+        within(context.deadline, late, ended(task))
+    }
+
+    /// Tells every reference to `recorder` from here on, in the order in which the policy sees them. It is called under
+    /// the cache's mutex: it must not wait, nor call the cache.
+    pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
+        self.shared.lock().recorder = recorder;
+    }
+
+    /// Flushes all files.
+    ///
+    /// *Errors*: the first that a flush reports; all files are flushed all the same.
+    pub async fn close(&self) -> Result<(), Error> {
+        let mut files: Vec<u32> = self.shared.lock().files.keys().copied().collect();
+        files.sort_unstable();
+        let mut result = Ok(());
+        for file in files {
+            result = result.and(self.flush(FileId(file), Context::default()).await);
+        }
+        result
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> JoinHandle<Result<T, Error>> {
+        self.shared.tasks.spawn(operation)
+    }
+}
+
+/// Forgets blocks that are not dirty, or all.
+fn forget_clean(state: &mut State, ids: Range<u64>, is_all: bool) {
+    for id in state.present(&ids) {
+        let is_dirty = state.entries.get(&id).is_some_and(|entry| entry.dirty.is_some());
+        if is_all || !is_dirty {
+            state.forget(id);
+        }
+    }
+}
+
+pub(crate) fn refused_shared(source: &dyn Source) -> Error {
+    let detail = "others may write to it, so write-back would lose what they write; use writethrough or readonly";
+    Error::new(ErrorKind::Unsupported, &source.name(), Operation::Open, detail)
+}
+
+fn refused_read_only(source: &dyn Source, operation: Operation) -> Error {
+    Error::new(ErrorKind::Unsupported, &source.name(), operation, "the cache over it is read-only")
+}

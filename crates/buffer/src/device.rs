@@ -1,0 +1,319 @@
+//! `cache(A,memory=256M,policy=adaptive,block=8K,mode=writethrough)`: a device with a buffer cache before it.
+//!
+//! Owns: the SPEC, and the contract of a device over the cache's calls. A request's stream is the caller's; one that
+//! says none belongs to the stream of its region of 64 MiB. Promises: what the device below promises, but that in
+//! write-back mode a write that has ended survives nothing until it is flushed or was forced. Leaves to others:
+//! everything about blocks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{
+    Arguments, BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation,
+    Registry, Request, SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
+};
+
+use crate::cache::{BufferCache, FileId};
+use crate::frame::Pinned;
+use crate::options::{Mode, Options, READ_BLOCKS_MAX};
+use crate::source::{DeviceSource, Source};
+use crate::streams::region_stream;
+use crate::wait::ready;
+
+/// A device with a cache before it; see the file's head. Clones share both.
+#[derive(Clone)]
+pub struct CacheDevice {
+    cache: BufferCache,
+    file: FileId,
+    inner: SharedDevice,
+    is_shared: bool,
+}
+
+/// A device that others may write to, as its user says.
+struct SharedSource(DeviceSource);
+
+impl CacheDevice {
+    /// Puts a cache before a device; `is_shared` says that others may write to it, beside what it says itself.
+    ///
+    /// *Errors*: options that no cache has; write-back over a device that is shared.
+    pub fn new(inner: SharedDevice, options: Options, is_shared: bool) -> Result<CacheDevice, Error> {
+        let cache = BufferCache::new(options)?;
+        let source = DeviceSource::new(inner.clone());
+        let file = match is_shared {
+            true => cache.add(Arc::new(SharedSource(source)))?,
+            false => cache.add(Arc::new(source))?,
+        };
+        Ok(CacheDevice { cache, file, inner, is_shared })
+    }
+
+    /// The cache, to read its counters, or to change memory and mode while it runs.
+    pub fn cache(&self) -> &BufferCache {
+        &self.cache
+    }
+
+    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
+        Request::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
+    }
+
+    /// The request with the stream that it belongs to.
+    fn of_stream(context: Context, offset: u64) -> Context {
+        match context.stream {
+            Stream(0) => Context { stream: region_stream(offset), ..context },
+            _ => context,
+        }
+    }
+}
+
+/// Buffers that are being filled, one after another.
+struct Filling {
+    buffers: Vec<Buffer>,
+    index: usize,
+    position: usize,
+}
+
+impl Filling {
+    fn fill(&mut self, pieces: &[Pinned]) {
+        for piece in pieces {
+            let mut from: &[u8] = piece;
+            while let Some(buffer) = self.buffers.get_mut(self.index).filter(|_| !from.is_empty()) {
+                let count = (buffer.len() - self.position).min(from.len());
+                buffer[self.position..self.position + count].copy_from_slice(&from[..count]);
+                from = &from[count..];
+                self.position += count;
+                if self.position == buffer.len() {
+                    (self.index, self.position) = (self.index + 1, 0);
+                }
+            }
+        }
+    }
+}
+
+impl BlockDevice for CacheDevice {
+    fn spec(&self) -> String {
+        let (options, default) = (self.cache.options(), Options::default());
+        let mut text = format!(
+            "cache({},memory={},policy={},block={},mode={}",
+            self.inner.spec(),
+            exact_size(options.memory_bytes),
+            options.policy,
+            exact_size(options.block_bytes.into()),
+            options.mode
+        );
+        if options.dirty_share != default.dirty_share {
+            text += &format!(",dirty={}%", options.dirty_share * 100.0);
+        }
+        if options.dirty_age != default.dirty_age {
+            text += &format!(",age={}ms", options.dirty_age.as_millis());
+        }
+        if options.readahead_bytes != default.readahead_bytes {
+            text += &format!(",readahead={}", exact_size(options.readahead_bytes));
+        }
+        if self.is_shared {
+            text += ",shared=yes";
+        }
+        text + ")"
+    }
+
+    fn geometry(&self) -> Geometry {
+        let inner = self.inner.geometry();
+        match self.cache.mode() {
+            Mode::WriteBack => Geometry { write_survives: Survives::Nothing, ..inner },
+            Mode::WriteThrough | Mode::ReadOnly => inner,
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared || self.inner.is_shared()
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let request =
+            match Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry()) {
+                Ok(request) => request,
+                Err(error) => return ready(Err(error)),
+            };
+        let context = CacheDevice::of_stream(context, offset);
+        let mut filling = Filling { buffers, index: 0, position: 0 };
+        let window = READ_BLOCKS_MAX as u64 * self.cache.block_bytes() as u64;
+        let end = offset + request.length;
+        // A window ends where a block does.
+        let next = move |at: u64| ((at / window + 1) * window).min(end);
+        if next(offset) == end
+            && let Some(pieces) = self.cache.try_read(self.file, offset, request.length, context)
+        {
+            filling.fill(&pieces);
+            return ready(Ok(filling.buffers));
+        }
+        let (cache, file) = (self.cache.clone(), self.file);
+        let first = cache.read(file, offset, next(offset) - offset, context);
+        Box::pin(async move {
+            filling.fill(&first.await?);
+            let mut at = next(offset);
+            while at < end {
+                let pieces = cache.read(file, at, next(at) - at, context).await?;
+                filling.fill(&pieces);
+                at = next(at);
+            }
+            Ok(filling.buffers)
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        match Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry()) {
+            Ok(_) => self.cache.write(self.file, offset, buffers, flags, CacheDevice::of_stream(context, offset)),
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Flush, 0, 0, context) {
+            Ok(()) => self.cache.flush(self.file, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::Discard, offset, length, context) {
+            Ok(()) => self.cache.discard(self.file, offset, length, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::WriteZeroes, offset, length, context) {
+            Ok(()) => self.cache.write_zeroes(self.file, offset, length, context),
+            Err(error) => ready(Err(error)),
+        }
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        if let Err(error) = self.check(Operation::Allocation, offset, length, context) {
+            return ready(Err(error));
+        }
+        // What is only in memory is not mapped below.
+        let written = self.cache.write_back(self.file, offset, length, context);
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            written.await.map_err(|error| Error { operation: Operation::Allocation, ..error })?;
+            inner.allocation(offset, length, context).await
+        })
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        if self.cache.mode() == Mode::ReadOnly {
+            let detail = "the cache over it is read-only";
+            return ready(Err(Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Grow, detail)));
+        }
+        self.inner.grow(size_bytes)
+    }
+
+    fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
+        let cache = self.cache.clone();
+        let invalid = |detail| ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Open, detail)));
+        match name {
+            "memory" => match parse_size(value) {
+                Ok(memory_bytes) => Box::pin(async move { cache.set_memory(memory_bytes).await }),
+                Err(detail) => invalid(detail),
+            },
+            "mode" => match value.parse() {
+                Ok(mode) => Box::pin(async move { cache.set_mode(mode).await }),
+                Err(detail) => invalid(detail),
+            },
+            _ => self.inner.set_option(name, value),
+        }
+    }
+
+    fn figures(&self) -> Vec<Figures> {
+        let own = Figures { device: "cache", values: self.cache.stats().values() };
+        std::iter::once(own).chain(self.inner.figures()).collect()
+    }
+}
+
+impl Source for SharedSource {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        self.0.read_at(offset, buffers, context)
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        self.0.write_at(offset, buffers, flags, context)
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        self.0.flush(context)
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.0.discard(offset, length, context)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.0.write_zeroes(offset, length, context)
+    }
+}
+
+/// Adds `cache(SPEC,…)` to the names that a SPEC can use.
+pub fn register(registry: &mut Registry) {
+    registry.register("cache", open);
+}
+
+async fn open(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+    let default = Options::default();
+    let options = Options {
+        memory_bytes: arguments.option("memory", parse_size)?.unwrap_or(default.memory_bytes),
+        policy: arguments.option("policy", |text| Ok(text.to_owned()))?.unwrap_or(default.policy),
+        block_bytes: arguments.option("block", parse_block)?.unwrap_or(default.block_bytes),
+        mode: arguments.option("mode", str::parse)?.unwrap_or(default.mode),
+        dirty_share: arguments.option("dirty", parse_share)?.unwrap_or(default.dirty_share),
+        dirty_age: arguments.option("age", parse_age)?.unwrap_or(default.dirty_age),
+        readahead_bytes: arguments.option("readahead", parse_size)?.unwrap_or(default.readahead_bytes),
+        #[cfg(feature = "planted")]
+        frames: None,
+    };
+    let is_shared = arguments.option("shared", parse_yes)?.unwrap_or(false);
+    options.check().map_err(|error| arguments.invalid(error.detail))?;
+    let inner = arguments.device().await?;
+    arguments.finish()?;
+    Ok(Arc::new(CacheDevice::new(inner, options, is_shared)?))
+}
+
+fn parse_block(text: &str) -> Result<u32, String> {
+    u32::try_from(parse_size(text)?).map_err(|_| format!("\"{text}\" is no block size; write 4K to 64K"))
+}
+
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let age = parse_duration(text)?;
+    let is_good = (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&age);
+    if is_good { Ok(age) } else { Err(format!("\"{text}\" is no age; write one from 1ms to 1h")) }
+}
+
+fn parse_yes(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither yes nor no")),
+    }
+}

@@ -1,0 +1,68 @@
+//! A block in memory, and the hold that a reader has on it.
+//!
+//! Owns: the bytes of one version of a block, and the frame of the budget that they take. A version does not change
+//! while somebody else holds it: a write then makes a new one. Leaves to others: which version is the newest (`state`).
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// One version of a block.
+pub(crate) struct Frame {
+    pub bytes: Box<[u8]>,
+    /// Its place in the budget; none where memory that was there anyway is copied for a write.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Frame {
+    /// A block that begins with `bytes`, and is filled up with zeroes.
+    pub fn new(bytes: &[u8], block_bytes: usize, place: Option<OwnedSemaphorePermit>) -> Frame {
+        let mut copy = Vec::with_capacity(block_bytes);
+        copy.extend_from_slice(bytes);
+        copy.resize(block_bytes, 0);
+        Frame { bytes: copy.into_boxed_slice(), _place: place }
+    }
+}
+
+/// A part of a block that stays as it is while this lives, whatever happens to the block.
+///
+/// It takes memory of the cache's budget: hold it for as long as it takes to use it, and do not wait for the cache
+/// meanwhile.
+/// *Cost*: no copy.
+#[derive(Clone)]
+pub struct Pinned {
+    frame: Arc<Frame>,
+    range: Range<usize>,
+}
+
+impl Pinned {
+    pub(crate) fn new(frame: Arc<Frame>, range: Range<usize>) -> Pinned {
+        Pinned { frame, range }
+    }
+
+    /// The same as shared bytes. *Cost*: one small allocation, no copy.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Deref for Pinned {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.frame.bytes[self.range.clone()]
+    }
+}
+
+impl AsRef<[u8]> for Pinned {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pinned({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,61 @@
+//! The live buffer cache: blocks of files and devices in memory, replaced by the policies of `nectary-cache`.
+//!
+//! Owns: which blocks are in memory, one read for concurrent misses, write-back and its order, readahead, what the
+//! cache did for each stream, and the device `cache(SPEC,…)`. Promises: what is in `docs/cache.md` and
+//! `docs/semantics.md`. Leaves to others: which block leaves (`nectary-cache`), the files and devices below
+//! ([`Source`]), mounts (`nectary-attach`).
+//!
+//! # Reading order
+//! `source` (what is cached), `options` (how memory is divided), `cache` (the calls), `state` (what is in memory),
+//! `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the ways through), `streams` (what was done for
+//! whom), `device` (the SPEC).
+//!
+//! # Invariants
+//! 1. A block has at most one entry; a resident block of the policy always has one.
+//! 2. All I/O on a block is done under its range lock, so at most one read, write, write-back, discard or zeroing of a
+//!    block is under way. A hit and a write into memory take no lock: they happen at one moment, under the state's
+//!    mutex.
+//! 3. A dirty block is in memory until a write of its newest version has ended well.
+//! 4. Nobody waits for memory while it holds a pin, a lock or memory; so waiting for memory always ends.
+//!
+//! # Examples
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use std::sync::Arc;
+//! use nectary_block::{Context, MemoryDevice};
+//! use nectary_buffer::{BufferCache, DeviceSource, Options};
+//! let cache = BufferCache::new(Options { memory_bytes: 16 << 20, ..Options::default() })?;
+//! let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(1 << 20)))))?;
+//! let pieces = cache.read(file, 8000, 1000, Context::default()).await?;
+//! assert_eq!(pieces.iter().map(|piece| piece.len()).collect::<Vec<_>>(), [192, 808]);
+//! assert_eq!((cache.stats().hits, cache.stats().misses), (0, 2));
+//! # Ok::<(), nectary_block::Error>(()) }).unwrap();
+//! ```
+#![forbid(unsafe_code)]
+
+mod cache;
+mod change;
+mod device;
+mod frame;
+mod locks;
+mod options;
+pub mod planted;
+mod read;
+mod readahead;
+mod shared;
+mod source;
+mod state;
+mod stats;
+mod streams;
+mod wait;
+mod write;
+mod writeback;
+mod zero;
+
+pub use cache::{BufferCache, FileId, Reference};
+pub use device::{CacheDevice, register};
+pub use frame::Pinned;
+pub use options::{BLOCK_BYTES, MEMORY_BLOCKS_MIN, Mode, Options, READ_BLOCKS_MAX};
+pub use source::{DeviceSource, Source};
+pub use stats::Stats;
+pub use streams::{STREAMS_MAX, StreamStats, region_stream, stream_of};

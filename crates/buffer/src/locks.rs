@@ -1,0 +1,97 @@
+//! Range locks: whose I/O on a block comes first.
+//!
+//! Owns: the queue. A ticket is granted when no earlier one that is still there shares a block with it; so tickets of a
+//! block are granted in the order in which they were drawn, and nobody starves. Promises: who holds one ticket at a
+//! time never waits in a circle.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tokio::sync::oneshot;
+
+/// The tickets that are there, by number.
+#[derive(Default)]
+pub(crate) struct RangeLocks {
+    next: u64,
+    tickets: BTreeMap<u64, Waiting>,
+}
+
+struct Waiting {
+    /// Block ids: the file is part of them.
+    blocks: Range<u64>,
+    /// `None` once it is granted.
+    grant: Option<oneshot::Sender<()>>,
+}
+
+impl RangeLocks {
+    /// Draws a ticket for a range; what is received says that it is granted.
+    pub fn draw(&mut self, blocks: Range<u64>) -> (u64, oneshot::Receiver<()>) {
+        let (grant, granted) = oneshot::channel();
+        let number = self.next;
+        self.next += 1;
+        let mut grant = Some(grant);
+        if self.is_free(number, &blocks) {
+            let _ = grant.take().map(|grant| grant.send(()));
+        }
+        self.tickets.insert(number, Waiting { blocks, grant });
+        (number, granted)
+    }
+
+    /// Gives a ticket back, granted or not, and grants what waited for it.
+    pub fn release(&mut self, number: u64) {
+        let Some(released) = self.tickets.remove(&number) else { return };
+        let later = self.tickets.range(number..);
+        let freed: Vec<u64> = later
+            .filter(|(_, waiting)| waiting.grant.is_some() && overlaps(&waiting.blocks, &released.blocks))
+            .filter(|(number, waiting)| self.is_free(**number, &waiting.blocks))
+            .map(|(&number, _)| number)
+            .collect();
+        for number in freed {
+            let grant = self.tickets.get_mut(&number).and_then(|waiting| waiting.grant.take());
+            // Whoever drew it is gone where this fails, and gives it back.
+            let _ = grant.map(|grant| grant.send(()));
+        }
+    }
+
+    fn is_free(&self, number: u64, blocks: &Range<u64>) -> bool {
+        !self.tickets.range(..number).any(|(_, earlier)| overlaps(&earlier.blocks, blocks))
+    }
+}
+
+fn overlaps(left: &Range<u64>, right: &Range<u64>) -> bool {
+    left.start < right.end && right.start < left.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_of_a_block_are_granted_in_their_order_and_others_at_once() {
+        let mut locks = RangeLocks::default();
+        let (first, mut first_granted) = locks.draw(0..10);
+        let (second, mut second_granted) = locks.draw(5..20);
+        let (third, mut third_granted) = locks.draw(15..16);
+        let (_, mut apart_granted) = locks.draw(30..31);
+        assert!(first_granted.try_recv().is_ok() && apart_granted.try_recv().is_ok());
+        assert!(second_granted.try_recv().is_err() && third_granted.try_recv().is_err());
+        locks.release(first);
+        assert!(second_granted.try_recv().is_ok() && third_granted.try_recv().is_err(), "the third waits its turn");
+        locks.release(second);
+        assert!(third_granted.try_recv().is_ok());
+        locks.release(third);
+    }
+
+    #[test]
+    fn ticket_that_is_given_up_lets_the_next_one_pass() {
+        let mut locks = RangeLocks::default();
+        let (first, _granted) = locks.draw(0..1);
+        let (second, second_granted) = locks.draw(0..1);
+        let (_, mut third_granted) = locks.draw(0..1);
+        drop(second_granted);
+        locks.release(second);
+        assert!(third_granted.try_recv().is_err());
+        locks.release(first);
+        assert!(third_granted.try_recv().is_ok());
+    }
+}

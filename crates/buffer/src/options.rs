@@ -1,0 +1,249 @@
+//! How a cache is made, and how its memory is divided.
+//!
+//! Owns: [`Options`], their limits, and the budget. Memory is counted in frames, one a block, with what each costs in
+//! tables. The policy gets most of them: its *capacity*. The rest is the buffer's own budget: blocks that are read or
+//! written, read ahead or pinned, and what the policy evicted before it was written back. So the policy is never
+//! refused a victim, and decides live what it decides in a simulation.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use nectary_block::{Error, ErrorKind, Operation, format_size};
+
+/// The block size unless another is given, in bytes.
+pub const BLOCK_BYTES: u32 = 8192;
+/// The smallest and the largest block, in bytes.
+const BLOCK_BYTES_RANGE: (u32, u32) = (4096, 64 << 10);
+/// The most blocks that one call of `read` gives, and that one write brings into the cache.
+pub const READ_BLOCKS_MAX: usize = 64;
+/// The fewest blocks that a cache has memory for.
+pub const MEMORY_BLOCKS_MIN: u64 = 512;
+/// Write-backs under way at most.
+pub(crate) const WRITE_BACKS_MAX: usize = 4;
+/// The largest write-back, in bytes.
+const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
+/// What a block costs in the buffer's own tables and in the shadow LRU, in bytes.
+const TABLE_BYTES: u64 = 512;
+
+/// What happens to writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// A write ends when the source has it.
+    WriteThrough,
+    /// A write ends when memory has it; the source gets it later, at the latest at a flush.
+    WriteBack,
+    /// Writes are refused.
+    ReadOnly,
+}
+
+impl Mode {
+    /// The mode's name in a SPEC.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::WriteThrough => "writethrough",
+            Mode::WriteBack => "writeback",
+            Mode::ReadOnly => "readonly",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mode, String> {
+        let all = [Mode::WriteThrough, Mode::WriteBack, Mode::ReadOnly];
+        let found = all.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| format!("\"{text}\" is no mode; write writethrough, writeback or readonly"))
+    }
+}
+
+/// How a cache is made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Memory for blocks and for the tables about them. *Units*: bytes.
+    pub memory_bytes: u64,
+    /// The policy, by the name that `nectary_cache::NAMES` lists.
+    pub policy: String,
+    /// The unit of caching: a power of two from 4 KiB to 64 KiB. *Units*: bytes.
+    pub block_bytes: u32,
+    /// What happens to writes.
+    pub mode: Mode,
+    /// The share of memory that may be dirty, from 0.01 to 0.5; writers wait at it.
+    pub dirty_share: f64,
+    /// How long a block may be dirty before it is written back.
+    pub dirty_age: Duration,
+    /// How far a sequential stream is read ahead; 0 turns that off. *Units*: bytes.
+    pub readahead_bytes: u64,
+    /// So many frames in place of `memory_bytes`: caches so small that simulations meet every limit.
+    #[cfg(feature = "planted")]
+    pub frames: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            memory_bytes: 256 << 20,
+            policy: "adaptive".to_owned(),
+            block_bytes: BLOCK_BYTES,
+            mode: Mode::WriteThrough,
+            dirty_share: 0.2,
+            dirty_age: Duration::from_secs(5),
+            readahead_bytes: 128 << 10,
+            #[cfg(feature = "planted")]
+            frames: None,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what no cache has.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] with what is wrong and what to write.
+    pub fn check(&self) -> Result<(), Error> {
+        let invalid = |detail: String| Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
+        let (least, most) = BLOCK_BYTES_RANGE;
+        if !self.block_bytes.is_power_of_two() || !(least..=most).contains(&self.block_bytes) {
+            return invalid(format!("a block of {} bytes; write a power of two from 4K to 64K", self.block_bytes));
+        }
+        if !nectary_cache::NAMES.contains(&self.policy.as_str()) {
+            let known = nectary_cache::NAMES.join(", ");
+            return invalid(format!("no policy is called \"{}\"; known are {known}", self.policy));
+        }
+        if self.small_frames().is_none() && self.all_frames() < MEMORY_BLOCKS_MIN {
+            // Of little memory, a quarter is left for what a policy takes at any size.
+            let quarters = if policy_fixed_bytes(&self.policy) > 0 { 4 } else { 3 };
+            let least = MEMORY_BLOCKS_MIN * self.frame_bytes() * quarters / 3;
+            let memory_bytes = (least + 1).next_multiple_of(1 << 20);
+            let (given, least) = (format_size(self.memory_bytes), format_size(memory_bytes));
+            return invalid(format!("{given} of memory are too little for blocks of this size; give at least {least}"));
+        }
+        if !(0.01..=0.5).contains(&self.dirty_share) {
+            return invalid(format!("a dirty share of {}; write one from 1% to 50%", self.dirty_share));
+        }
+        Ok(())
+    }
+
+    /// What a block costs in all, in bytes.
+    fn frame_bytes(&self) -> u64 {
+        u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
+    }
+
+    /// How many frames memory is enough for.
+    fn all_frames(&self) -> u64 {
+        let fixed = policy_fixed_bytes(&self.policy).min(self.memory_bytes / 4);
+        (self.memory_bytes - fixed) / self.frame_bytes()
+    }
+
+    #[cfg(feature = "planted")]
+    fn small_frames(&self) -> Option<u64> {
+        self.frames
+    }
+
+    #[cfg(not(feature = "planted"))]
+    fn small_frames(&self) -> Option<u64> {
+        None
+    }
+
+    pub(crate) fn budget(&self) -> Budget {
+        if let Some(frames) = self.small_frames() {
+            let dirty = if self.mode == Mode::WriteBack { frames / 4 } else { 0 };
+            let (capacity, ahead) = (frames - dirty - frames / 2, self.readahead_bytes / u64::from(self.block_bytes));
+            return Budget { frames, capacity, dirty_max: dirty, ahead_max: 2, run_max: 3, ahead };
+        }
+        let all = self.all_frames();
+        let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
+        // What is being written back is copied first.
+        let is_back = self.mode == Mode::WriteBack;
+        let frames = if is_back { all - run * WRITE_BACKS_MAX as u64 } else { all };
+        let dirty = if is_back { (frames as f64 * self.dirty_share) as u64 } else { 0 };
+        let dirty = if is_back { dirty.max(READ_BLOCKS_MAX as u64) } else { 0 };
+        let flight = (frames / 16).max(2 * READ_BLOCKS_MAX as u64);
+        Budget {
+            frames,
+            capacity: frames - dirty - flight,
+            dirty_max: dirty,
+            ahead_max: flight / 2 - 2,
+            run_max: run,
+            ahead: self.readahead_bytes / u64::from(self.block_bytes),
+        }
+    }
+}
+
+/// What a policy's tables cost a block, in bytes.
+fn policy_bytes(policy: &str) -> u64 {
+    match policy {
+        "adaptive" => 2048,
+        "dear" => 768,
+        _ => 256,
+    }
+}
+
+/// What a policy takes at any size, in bytes: what it knows of streams, and of what it evicted.
+fn policy_fixed_bytes(policy: &str) -> u64 {
+    match policy {
+        "adaptive" => 16 << 20,
+        "dear" => 8 << 20,
+        _ => 0,
+    }
+}
+
+/// How memory is divided. *Units*: blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// All frames.
+    pub frames: u64,
+    /// The policy's.
+    pub capacity: u64,
+    /// How many may be dirty.
+    pub dirty_max: u64,
+    /// How many may have been read ahead and not been referenced.
+    pub ahead_max: u64,
+    /// The longest write-back.
+    pub run_max: u64,
+    /// How far streams are read ahead.
+    pub ahead: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_divided_at_the_least_and_at_any_size() {
+        for mode in [Mode::WriteThrough, Mode::WriteBack, Mode::ReadOnly] {
+            for memory_bytes in [5 << 20, 6 << 20, 64 << 20, 1 << 40] {
+                let policy = "lru".to_owned();
+                let options = Options { memory_bytes, mode, policy, ..Options::default() };
+                options.check().unwrap();
+                let budget = options.budget();
+                assert!(budget.capacity > 128, "{budget:?}");
+                let rest = budget.frames - budget.capacity - budget.dirty_max;
+                assert!(rest >= 2 * READ_BLOCKS_MAX as u64 && budget.ahead_max <= rest / 2, "{budget:?}");
+                assert!(mode != Mode::WriteBack || budget.dirty_max >= READ_BLOCKS_MAX as u64, "{budget:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_cache_has_is_refused_in_words() {
+        let good = Options::default();
+        for (options, words) in [
+            (Options { block_bytes: 5000, ..good.clone() }, "power of two"),
+            (Options { block_bytes: 128 << 10, ..good.clone() }, "4K to 64K"),
+            (Options { policy: "best".to_owned(), ..good.clone() }, "known are"),
+            (Options { memory_bytes: 1 << 20, ..good.clone() }, "at least 8M"),
+            (Options { dirty_share: 0.9, ..good.clone() }, "1% to 50%"),
+        ] {
+            let error = options.check().unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && error.detail.contains(words), "{error}");
+        }
+        assert_eq!("writeback".parse(), Ok(Mode::WriteBack));
+        assert!("wb".parse::<Mode>().unwrap_err().contains("writethrough"));
+    }
+}

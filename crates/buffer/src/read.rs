@@ -1,0 +1,247 @@
+//! Reads: hits from memory, and one read of the source for all who miss a block.
+//!
+//! Promises: a hit copies nothing and takes no lock but the state's mutex; a failed read fails those who wait for that
+//! block, and nothing is kept of it. Blocks that are missing side by side are read together; where that read fails,
+//! each is read alone.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nectary_block::{Buffer, Context, Error, ErrorKind, Operation, Stream};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::frame::{Frame, Pinned};
+use crate::planted::{Bug, planted};
+use crate::shared::{Shared, Span, Ticket};
+use crate::source::Source;
+use crate::state::{Content, Entry, Load, State, id_of};
+
+/// Where a block comes from.
+pub(crate) enum Slot {
+    Ready(Arc<Frame>),
+    Wait(Arc<Load>),
+}
+
+/// Blocks side by side that are being read; those of a task that ends early fail.
+pub(crate) struct Loading {
+    shared: Arc<Shared>,
+    source: Arc<dyn Source>,
+    first: u64,
+    first_id: u64,
+    loads: Vec<Arc<Load>>,
+    places: OwnedSemaphorePermit,
+}
+
+impl Shared {
+    /// All blocks of a range where all are in memory.
+    pub(crate) fn hit(&self, state: &mut State, span: &Span, stream: Stream) -> Option<Vec<Pinned>> {
+        let frame = |state: &State, block| state.entries.get(&id_of(span.file, block))?.frame().cloned();
+        if span.blocks.end - span.blocks.start == 1 {
+            let frame = frame(state, span.blocks.start)?;
+            self.refer_ready(state, id_of(span.file, span.blocks.start), &frame, stream);
+            return Some(vec![Pinned::new(frame, span.part(span.blocks.start, self.block_bytes))]);
+        }
+        let frames: Option<Vec<_>> = span.blocks.clone().map(|block| frame(state, block)).collect();
+        let pins = frames?.into_iter().zip(span.blocks.clone()).map(|(frame, block)| {
+            self.refer_ready(state, id_of(span.file, block), &frame, stream);
+            Pinned::new(frame, span.part(block, self.block_bytes))
+        });
+        Some(pins.collect())
+    }
+
+    /// Refers to a block that is in memory; a reference before it may have evicted it since.
+    fn refer_ready(&self, state: &mut State, id: u64, frame: &Arc<Frame>, stream: Stream) {
+        let referred = state.refer(id, stream, false);
+        if !referred.is_resident {
+            state.settle(id);
+        } else if !state.entries.contains_key(&id) {
+            state.put(id, frame.clone(), true);
+        }
+    }
+
+    /// Refers to all blocks of a range, and begins to read those that are missing, with memory that was acquired for
+    /// it.
+    pub(crate) fn begin_read(
+        self: &Arc<Shared>,
+        state: &mut State,
+        span: &Span,
+        stream: Stream,
+        places: OwnedSemaphorePermit,
+    ) -> Vec<Slot> {
+        let mut missing = Vec::new();
+        let mut slots = Vec::with_capacity((span.blocks.end - span.blocks.start) as usize);
+        for block in span.blocks.clone() {
+            let id = id_of(span.file, block);
+            let slot = match state.entries.get(&id).map(|entry| &entry.content) {
+                Some(Content::Ready(frame)) => {
+                    let frame = frame.clone();
+                    self.refer_ready(state, id, &frame, stream);
+                    Slot::Ready(frame)
+                }
+                Some(Content::Loading(load)) => {
+                    let load = load.clone();
+                    state.counts.joined += 1;
+                    state.refer(id, stream, false);
+                    Slot::Wait(load)
+                }
+                None => {
+                    let load = Arc::new(Load::default());
+                    state.entries.insert(id, Entry::new(Content::Loading(load.clone()), false));
+                    state.refer(id, stream, false);
+                    missing.push((block, load.clone()));
+                    Slot::Wait(load)
+                }
+            };
+            slots.push(slot);
+        }
+        self.begin_loads(state, span, missing, places);
+        slots
+    }
+
+    /// Begins to read blocks for which there are entries that say so, in ascending order.
+    pub(crate) fn begin_loads(
+        self: &Arc<Shared>,
+        state: &mut State,
+        span: &Span,
+        missing: Vec<(u64, Arc<Load>)>,
+        mut places: OwnedSemaphorePermit,
+    ) {
+        let mut missing = missing.into_iter().peekable();
+        while let Some((first, load)) = missing.next() {
+            let mut loads = vec![load];
+            while let Some((_, load)) = missing.next_if(|(block, _)| *block == first + loads.len() as u64) {
+                loads.push(load);
+            }
+            let count = loads.len();
+            // Who calls acquired one for each block.
+            let Some(places) = places.split(count) else { return };
+            let first_id = id_of(span.file, first);
+            let is_ordered = !planted(Bug::ReadKeptOverWrite);
+            let ticket = is_ordered.then(|| Ticket::draw(self, state, first_id..first_id + count as u64));
+            state.counts.source_reads += 1;
+            state.counts.source_read_blocks += count as u64;
+            let (shared, source) = (self.clone(), span.source.clone());
+            let loading = Loading { shared, source, first, first_id, loads, places };
+            self.tasks.spawn(async move {
+                let mut ticket = ticket;
+                if let Some(ticket) = &mut ticket {
+                    ticket.granted().await;
+                }
+                loading.run().await;
+            });
+        }
+    }
+
+    /// Reads ahead what a stream will want; never waits.
+    pub(crate) fn begin_ahead(self: &Arc<Shared>, state: &mut State, span: &Span, stream: Stream) {
+        let blocks = span.source.size_bytes().div_ceil(self.block_bytes as u64);
+        let ids = state.read_ahead(span.file, span.blocks.clone(), stream, blocks);
+        let mut missing = Vec::new();
+        let mut places: Option<OwnedSemaphorePermit> = None;
+        for id in ids.filter(|id| *id >> crate::state::BLOCK_BITS == u64::from(span.file)) {
+            if state.entries.contains_key(&id) {
+                continue;
+            }
+            let Ok(place) = self.memory.clone().try_acquire_owned() else { break };
+            let Some(number) = state.ahead_place() else { break };
+            match &mut places {
+                Some(places) => places.merge(place),
+                None => places = Some(place),
+            }
+            let load = Arc::new(Load::default());
+            let entry = Entry { ahead: Some(number), ..Entry::new(Content::Loading(load.clone()), false) };
+            state.entries.insert(id, entry);
+            state.ahead_taken(number, id);
+            state.counts.ahead_blocks += 1;
+            missing.push((crate::state::block_of(id), load));
+        }
+        if let Some(places) = places {
+            self.begin_loads(state, span, missing, places);
+        }
+    }
+}
+
+/// Waits until all blocks are there.
+pub(crate) async fn collect(slots: Vec<Slot>, span: Span, block_bytes: usize) -> Result<Vec<Pinned>, Error> {
+    let mut pins = Vec::with_capacity(slots.len());
+    for (slot, block) in slots.into_iter().zip(span.blocks.clone()) {
+        let frame = match slot {
+            Slot::Ready(frame) => frame,
+            Slot::Wait(load) => load.wait().await?,
+        };
+        pins.push(Pinned::new(frame, span.part(block, block_bytes)));
+    }
+    Ok(pins)
+}
+
+impl Loading {
+    async fn run(mut self) {
+        let count = self.loads.len();
+        match self.read(0..count).await {
+            Ok(buffer) => self.end(0..count, Ok(&buffer)),
+            Err(error) if count == 1 => self.end(0..1, Err(error)),
+            // Only those whose own block cannot be read are to fail.
+            Err(_) => {
+                for index in 0..count {
+                    match self.read(index..index + 1).await {
+                        Ok(buffer) => self.end(index..index + 1, Ok(&buffer)),
+                        Err(error) => self.end(index..index + 1, Err(error)),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read(&self, part: Range<usize>) -> Result<Buffer, Error> {
+        let block = self.shared.block_bytes as u64;
+        let offset = (self.first + part.start as u64) * block;
+        let wanted = part.len() as u64 * block;
+        let length = wanted.min(self.source.size_bytes().saturating_sub(offset));
+        if length == 0 {
+            return Ok(Buffer::zeroed(0));
+        }
+        let buffers = vec![Buffer::recycled(length as usize)];
+        let buffers = self.source.read_at(offset, buffers, Context::default()).await?;
+        let lost = || Error::new(ErrorKind::Io, &self.source.name(), Operation::Read, "it gave no buffer back");
+        buffers.into_iter().next().ok_or_else(lost)
+    }
+
+    /// Ends the reads of some of the blocks.
+    fn end(&mut self, part: Range<usize>, read: Result<&Buffer, Error>) {
+        let block_bytes = self.shared.block_bytes;
+        let results: Vec<Result<Arc<Frame>, Error>> = part
+            .clone()
+            .map(|index| {
+                let buffer = read.as_ref().map_err(|error| (*error).clone())?;
+                let start = ((index - part.start) * block_bytes).min(buffer.len());
+                let end = (start + block_bytes).min(buffer.len());
+                Ok(Arc::new(Frame::new(&buffer[start..end], block_bytes, self.places.split(1))))
+            })
+            .collect();
+        let mut state = self.shared.lock();
+        for (index, result) in part.clone().zip(&results) {
+            state.counts.read_errors += u64::from(result.is_err());
+            state.loaded(self.first_id + index as u64, &self.loads[index], result);
+        }
+        drop(state);
+        for (index, result) in part.zip(results) {
+            self.loads[index].end(result);
+        }
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        if self.loads.iter().all(|load| load.is_ended()) {
+            return;
+        }
+        let error =
+            Error::new(ErrorKind::Io, &self.source.name(), Operation::Read, "the runtime that read it has ended");
+        let mut state = self.shared.lock();
+        for (index, load) in self.loads.iter().enumerate().filter(|(_, load)| !load.is_ended()) {
+            state.loaded(self.first_id + index as u64, load, &Err(error.clone()));
+        }
+        drop(state);
+        self.loads.iter().for_each(|load| load.end(Err(error.clone())));
+    }
+}

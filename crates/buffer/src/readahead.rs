@@ -1,0 +1,107 @@
+//! Readahead: what a sequential stream will want is read before it does, and waits outside the policy.
+//!
+//! Owns: when a stream is sequential, how far it is read ahead, and the bound on what waits. Promises: the policy does
+//! not hear of a block before it is referenced, so its decisions are those of a simulation; a stream never waits for
+//! its own readahead to start; what waits is bounded by the buffer's own budget, also with thousands of streams. Leaves
+//! to others: reading (`read`).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use nectary_block::Stream;
+
+use crate::state::{State, id_of};
+
+/// So many blocks one after another are a sequential stream.
+const RUN_MIN: u32 = 4;
+/// What waits may be dropped for others after so many times the bound were read ahead since.
+const STALE_AFTER: u64 = 4;
+
+/// What was read ahead and not referenced yet.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// Number of the readahead and id, the oldest first; some are referenced already.
+    order: VecDeque<(u64, u64)>,
+    waiting: u64,
+    number: u64,
+}
+
+impl Ahead {
+    /// One of them was referenced, or is gone.
+    pub fn referenced(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+}
+
+impl State {
+    /// Notes that a stream read some blocks of a file of `blocks` blocks, and says what is to be read ahead now.
+    pub fn read_ahead(&mut self, file: u32, read: Range<u64>, stream: Stream, blocks: u64) -> Range<u64> {
+        let window = self.budget.ahead;
+        let run = self.streams.run(stream);
+        let (start, end) = (id_of(file, read.start), id_of(file, read.end));
+        if start == run.next {
+            run.length = run.length.saturating_add((end - start) as u32);
+        } else if end != run.next {
+            // A part of the last block again is no new start.
+            (run.length, run.ahead) = ((end - start) as u32, 0);
+        }
+        run.next = end;
+        if window == 0 || run.length < RUN_MIN {
+            return 0..0;
+        }
+        let has = run.ahead.max(end);
+        if has - end > window / 2 {
+            return 0..0;
+        }
+        let last = id_of(file, blocks);
+        let until = (end + window).min(last);
+        if has >= until {
+            return 0..0;
+        }
+        run.ahead = until;
+        has..until
+    }
+
+    /// Takes a place for a block that is to be read ahead; `None` where too many wait.
+    pub fn ahead_place(&mut self) -> Option<u64> {
+        let most = self.budget.ahead_max;
+        while self.ahead.waiting >= most {
+            let &(number, id) = self.ahead.order.front()?;
+            let is_there = self.entries.get(&id).is_some_and(|entry| entry.ahead == Some(number));
+            if is_there && number + STALE_AFTER * most > self.ahead.number {
+                return None;
+            }
+            self.ahead.order.pop_front();
+            if is_there && let Some(entry) = self.entries.get_mut(&id) {
+                entry.ahead = None;
+                self.ahead.waiting -= 1;
+                self.settle(id);
+            }
+        }
+        self.ahead.number += 1;
+        self.ahead.waiting += 1;
+        Some(self.ahead.number)
+    }
+
+    /// Drops what waits above the bound, the oldest first, after the bound was lowered.
+    pub fn trim_ahead(&mut self) {
+        while self.ahead.waiting > self.budget.ahead_max {
+            let Some((number, id)) = self.ahead.order.pop_front() else { return };
+            if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.ahead == Some(number)) {
+                entry.ahead = None;
+                self.ahead.waiting -= 1;
+                self.settle(id);
+            }
+        }
+    }
+
+    /// Notes which block took a place.
+    pub fn ahead_taken(&mut self, number: u64, id: u64) {
+        self.ahead.order.push_back((number, id));
+        let most = 4 * self.budget.ahead_max as usize + 1024;
+        if self.ahead.order.len() > most {
+            let entries = &self.entries;
+            self.ahead.order.retain(|(number, id)| entries.get(id).is_some_and(|entry| entry.ahead == Some(*number)));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What handles and tasks share, and the checks of a request.
+//!
+//! Owns: the mutex over the state, memory that is waited for, ranges of files, and places in the queue for I/O on
+//! blocks. Leaves to others: the calls (`cache`), and what they do.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nectary_block::{Context, Error, ErrorKind, Operation};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cache::FileId;
+use crate::options::{Options, WRITE_BACKS_MAX};
+use crate::source::Source;
+use crate::state::{BLOCK_BITS, State, id_of};
+
+/// Writes to the source, discards and zeroings under way at most; more wait their turn.
+const OPERATIONS_MAX: usize = 1024;
+
+/// What handles and tasks share.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    options: Mutex<Options>,
+    pub block_bytes: usize,
+    /// Frames that are free.
+    pub memory: Arc<Semaphore>,
+    pub operations: Arc<Semaphore>,
+    pub write_backs: Arc<Semaphore>,
+    /// Something was written back or failed to be, or the mode has changed.
+    pub changed: Notify,
+    /// The background is to look again.
+    pub nudge: Notify,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+}
+
+/// A checked range of a file.
+#[derive(Clone)]
+pub(crate) struct Span {
+    pub file: u32,
+    pub source: Arc<dyn Source>,
+    pub offset: u64,
+    pub length: u64,
+    /// The blocks that it touches.
+    pub blocks: Range<u64>,
+}
+
+impl Span {
+    /// The part of a block that lies in the range.
+    pub fn part(&self, block: u64, block_bytes: usize) -> Range<usize> {
+        let base = block * block_bytes as u64;
+        let start = self.offset.max(base) - base;
+        let end = (self.offset + self.length - base).min(block_bytes as u64);
+        start as usize..end as usize
+    }
+
+    /// The ids of its blocks.
+    pub fn ids(&self) -> Range<u64> {
+        id_of(self.file, self.blocks.start)..id_of(self.file, self.blocks.start) + (self.blocks.end - self.blocks.start)
+    }
+
+    /// Whether a part is all that a block of the source has.
+    pub fn is_whole(&self, block: u64, part: &Range<usize>, block_bytes: usize) -> bool {
+        let base = block * block_bytes as u64;
+        part.start == 0 && (part.end == block_bytes || base + part.end as u64 >= self.source.size_bytes())
+    }
+}
+
+/// A place in the queue for the I/O of some blocks; dropping it lets the next one pass. Not to be dropped under the
+/// mutex.
+pub(crate) struct Ticket {
+    shared: Arc<Shared>,
+    number: u64,
+    grant: oneshot::Receiver<()>,
+}
+
+impl Ticket {
+    pub fn draw(shared: &Arc<Shared>, state: &mut State, ids: Range<u64>) -> Ticket {
+        let (number, grant) = state.locks.draw(ids);
+        Ticket { shared: shared.clone(), number, grant }
+    }
+
+    /// Waits for its turn.
+    pub async fn granted(&mut self) {
+        let _ = (&mut self.grant).await;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.shared.lock().locks.release(self.number);
+    }
+}
+
+impl Shared {
+    /// Of a cache that begins with a state.
+    pub fn new(state: State, options: Options, stop: CancellationToken) -> Shared {
+        Shared {
+            block_bytes: options.block_bytes as usize,
+            memory: Arc::new(Semaphore::new(state.budget.frames as usize)),
+            state: Mutex::new(state),
+            options: Mutex::new(options),
+            operations: Arc::new(Semaphore::new(OPERATIONS_MAX)),
+            write_backs: Arc::new(Semaphore::new(WRITE_BACKS_MAX)),
+            changed: Notify::new(),
+            nudge: Notify::new(),
+            tasks: TaskTracker::new(),
+            stop,
+        }
+    }
+
+    /// Locks the state, also after another thread panicked: every transition leaves it whole.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn options(&self) -> MutexGuard<'_, Options> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for frames; whoever calls holds no pin, no ticket and no frames.
+    pub async fn places(self: &Arc<Shared>, count: usize) -> OwnedSemaphorePermit {
+        match self.memory.clone().acquire_many_owned(count as u32).await {
+            Ok(places) => places,
+            Err(_) => unreachable!("the semaphore of frames is never closed"),
+        }
+    }
+
+    /// Checks a request.
+    pub fn span(
+        &self,
+        state: &State,
+        file: FileId,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+        context: Context,
+    ) -> Result<Span, Error> {
+        let invalid = |name: &str, detail: String| {
+            Err(Error::new(ErrorKind::Invalid, name, operation, detail).at(offset, length))
+        };
+        let Some(found) = state.files.get(&file.0) else {
+            return invalid("cache", format!("file {} is not in the cache", file.0));
+        };
+        let source = found.source.clone();
+        let block = self.block_bytes as u64;
+        let end = offset.checked_add(length).filter(|end| end.div_ceil(block) < 1 << BLOCK_BITS);
+        let Some(end) = end else {
+            return invalid(&source.name(), format!("a file may have 2^{BLOCK_BITS} blocks of {block} bytes"));
+        };
+        if operation != Operation::Write && end > source.size_bytes() {
+            return invalid(&source.name(), format!("it leaves the file, which has {} bytes", source.size_bytes()));
+        }
+        if context.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            let error = Error::new(ErrorKind::TimedOut, &source.name(), operation, "the deadline had passed");
+            return Err(error.at(offset, length));
+        }
+        let blocks = offset / block..if length == 0 { offset / block } else { end.div_ceil(block) };
+        Ok(Span { file: file.0, source, offset, length, blocks })
+    }
+}

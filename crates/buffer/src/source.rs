@@ -1,0 +1,90 @@
+//! What is cached: an open file, or a device.
+//!
+//! Owns: the [`Source`] trait, and the adapter that makes a device one.
+
+use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
+
+/// Something of a size with bytes in it that can be read and written at any place.
+///
+/// Operations are called inside a tokio runtime, and each owns its buffers until it ends. The cache asks for ranges
+/// that begin at a multiple of its block and end at one or at the end of the source; a write may also begin and end
+/// where the cache's caller does. It never has two operations under way on the same block, but for flushes.
+pub trait Source: Send + Sync + 'static {
+    /// What messages call it.
+    fn name(&self) -> String;
+
+    /// Its size now; it may change. *Units*: bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Whether others may write to it while it is cached: write-back is refused then.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Fills `buffers`, one after another, from `offset` on, and gives them back. What is behind the end reads as
+    /// zeroes.
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
+
+    /// Writes `buffers`, one after another, from `offset` on, and gives them back.
+    fn write_at(&self, offset: u64, buffers: Vec<Buffer>, flags: WriteFlags, context: Context)
+    -> IoFuture<Vec<Buffer>>;
+
+    /// Makes every write that had ended before durable, as the source understands it.
+    fn flush(&self, context: Context) -> IoFuture<()>;
+
+    /// Tells that a range is not needed; it then reads as before or as zeroes.
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+
+    /// Makes a range read as zeroes.
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+}
+
+/// A device as a source.
+pub struct DeviceSource(SharedDevice);
+
+impl DeviceSource {
+    /// Makes a device a source. Offsets and lengths of writes, discards and zeroings must be multiples of its block.
+    pub fn new(device: SharedDevice) -> DeviceSource {
+        DeviceSource(device)
+    }
+}
+
+impl Source for DeviceSource {
+    fn name(&self) -> String {
+        self.0.spec()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.geometry().size_bytes
+    }
+
+    fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        self.0.read_at(offset, buffers, context)
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        self.0.write_at(offset, buffers, flags, context)
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        self.0.flush(context)
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.0.discard(offset, length, context)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.0.write_zeroes(offset, length, context)
+    }
+}

@@ -1,0 +1,163 @@
+//! What the cache did, in numbers.
+//!
+//! Owns: the counts, their names, and their reading. Leaves to others: what was done for whom (`streams`).
+
+use std::time::Duration;
+
+use crate::cache::BufferCache;
+use crate::streams::StreamStats;
+
+/// What is counted under the mutex.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub hits: u64,
+    pub misses: u64,
+    pub saved: u64,
+    pub lost: u64,
+    pub source_reads: u64,
+    pub source_read_blocks: u64,
+    pub read_errors: u64,
+    pub joined: u64,
+    pub ahead_blocks: u64,
+    pub ahead_used: u64,
+    pub written_through: u64,
+    pub written_back: u64,
+    pub write_back_errors: u64,
+}
+
+impl Counts {
+    pub fn refer(&mut self, is_hit: bool, is_lru_hit: bool) {
+        self.hits += u64::from(is_hit);
+        self.misses += u64::from(!is_hit);
+        self.saved += u64::from(is_hit && !is_lru_hit);
+        self.lost += u64::from(!is_hit && is_lru_hit);
+    }
+}
+
+/// The numbers of a cache at one moment.
+///
+/// A reference is one block of one read or write; a hit or miss is what the policy found, as in a simulation of the
+/// same references. A miss need not read: the block may have been read ahead, or wait to be written back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// References that the policy hit.
+    pub hits: u64,
+    /// References that it missed.
+    pub misses: u64,
+    /// Hits that an LRU of the same capacity would have missed.
+    pub saved: u64,
+    /// Misses that it would have hit.
+    pub lost: u64,
+    /// Reads of the source.
+    pub source_reads: u64,
+    /// Blocks in them.
+    pub source_read_blocks: u64,
+    /// Blocks whose read failed.
+    pub read_errors: u64,
+    /// References that waited for a read that was under way.
+    pub joined: u64,
+    /// Blocks read ahead.
+    pub ahead_blocks: u64,
+    /// Of these, how many were then referenced.
+    pub ahead_used: u64,
+    /// Blocks of writes that went to the source at once.
+    pub written_through: u64,
+    /// Blocks written back.
+    pub written_back: u64,
+    /// Write-backs that failed.
+    pub write_back_errors: u64,
+    /// Blocks that the policy can hold.
+    pub capacity_blocks: u64,
+    /// Blocks that it holds.
+    pub resident_blocks: u64,
+    /// The budget in all. *Units*: bytes, without tables.
+    pub memory_bytes: u64,
+    /// What of it is taken. *Units*: bytes, without tables.
+    pub used_bytes: u64,
+    /// What the source does not have yet. *Units*: bytes.
+    pub dirty_bytes: u64,
+    /// Of these, what a failed write-back did not write. *Units*: bytes.
+    pub unwritten_bytes: u64,
+    /// How long the oldest of it has been dirty.
+    pub dirty_age: Duration,
+}
+
+impl Stats {
+    /// Name and value, the unit last in the name; names are stable.
+    pub fn values(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("hits", self.hits),
+            ("misses", self.misses),
+            ("reads_saved", self.saved),
+            ("reads_lost", self.lost),
+            ("source_reads", self.source_reads),
+            ("source_read_blocks", self.source_read_blocks),
+            ("read_errors", self.read_errors),
+            ("reads_joined", self.joined),
+            ("ahead_blocks", self.ahead_blocks),
+            ("ahead_used_blocks", self.ahead_used),
+            ("written_through_blocks", self.written_through),
+            ("written_back_blocks", self.written_back),
+            ("write_back_errors", self.write_back_errors),
+            ("capacity_blocks", self.capacity_blocks),
+            ("resident_blocks", self.resident_blocks),
+            ("memory_bytes", self.memory_bytes),
+            ("used_bytes", self.used_bytes),
+            ("dirty_bytes", self.dirty_bytes),
+            ("unwritten_bytes", self.unwritten_bytes),
+            ("dirty_age_ms", u64::try_from(self.dirty_age.as_millis()).unwrap_or(u64::MAX)),
+        ]
+    }
+}
+
+impl BufferCache {
+    /// What the cache did, and what it holds now.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.lock();
+        let block = self.shared.block_bytes as u64;
+        let free = self.shared.memory.available_permits() as u64;
+        let dirty = |id: &u64| state.entries.get(id).and_then(|entry| entry.dirty);
+        let unwritten = state.dirty.iter().filter(|id| dirty(id).is_some_and(|dirty| dirty.failed.is_some())).count();
+        let oldest = state.dirty_by_age.values().next().and_then(dirty);
+        let counts = &state.counts;
+        Stats {
+            hits: counts.hits,
+            misses: counts.misses,
+            saved: counts.saved,
+            lost: counts.lost,
+            source_reads: counts.source_reads,
+            source_read_blocks: counts.source_read_blocks,
+            read_errors: counts.read_errors,
+            joined: counts.joined,
+            ahead_blocks: counts.ahead_blocks,
+            ahead_used: counts.ahead_used,
+            written_through: counts.written_through,
+            written_back: counts.written_back,
+            write_back_errors: counts.write_back_errors,
+            capacity_blocks: state.policy.capacity(),
+            resident_blocks: state.policy.len() as u64,
+            memory_bytes: state.budget.frames * block,
+            used_bytes: state.budget.frames.saturating_sub(free) * block,
+            dirty_bytes: state.dirty.len() as u64 * block,
+            unwritten_bytes: unwritten as u64 * block,
+            dirty_age: oldest.map(|dirty| dirty.since.elapsed()).unwrap_or_default(),
+        }
+    }
+
+    /// What it did for each stream that has a row, by stream, and last for all others.
+    pub fn streams(&self) -> Vec<StreamStats> {
+        let state = self.shared.lock();
+        let block = self.shared.block_bytes as u64;
+        let mut all = state.streams.stats();
+        let mut places = hashbrown::HashMap::new();
+        for (place, stats) in all.iter().enumerate() {
+            places.insert(stats.stream, place);
+        }
+        let others = all.len() - 1;
+        for dirty in state.dirty.iter().filter_map(|id| state.entries.get(id)?.dirty) {
+            let place = places.get(&Some(dirty.stream)).copied().unwrap_or(others);
+            all[place].dirty_bytes += block;
+        }
+        all
+    }
+}

@@ -1,0 +1,215 @@
+//! What was done for whom: a bounded table of streams.
+//!
+//! Owns: how streams are named, one row a stream with its hits, misses, ledger, last verdict and where it will read
+//! next. At most [`STREAMS_MAX`] have a row; the row of one that has not referred for longest goes to the next, and its
+//! counts to the row of all others, so that sums stay exact.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hashbrown::HashMap;
+use nectary_block::Stream;
+use nectary_cache::detect::{PeriodSink, Verdict};
+
+/// How many streams have a row.
+pub const STREAMS_MAX: usize = 1024;
+/// The size of a region where a device's requests say no stream, in bytes.
+const REGION_BYTES: u64 = 64 << 20;
+
+/// The stream of a part of a device, for requests that say none.
+pub fn region_stream(offset: u64) -> Stream {
+    Stream(1 << 31 | (offset / REGION_BYTES) as u32 & 0x7fff_ffff)
+}
+
+/// The stream of a process and file, a connection, or anything else that two numbers name; never 0.
+pub fn stream_of(owner: u64, part: u64) -> Stream {
+    // A fixed mixing: the same in every process, so that records of different runs can be compared.
+    let mut mixed = owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part.wrapping_add(0x6a09_e667_f3bc_c908);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    Stream(((mixed ^ mixed >> 31) as u32 & 0x7fff_ffff).max(1))
+}
+
+/// What a detecting policy found, on its way to the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Judged {
+    stream: Stream,
+    verdict: Verdict,
+    period: u64,
+    replacement: &'static str,
+}
+
+/// Takes verdicts from within the policy.
+#[derive(Clone, Default)]
+pub(crate) struct Verdicts(Arc<(AtomicBool, Mutex<Vec<Judged>>)>);
+
+impl Verdicts {
+    /// What a policy is to be given.
+    pub fn sink(&self) -> PeriodSink {
+        let to = self.0.clone();
+        Box::new(move |event| {
+            let stream = Stream(event.stream.0);
+            let (verdict, period) = (event.report.verdict, event.report.number);
+            let judged = Judged { stream, verdict, period, replacement: event.replacement };
+            to.1.lock().unwrap_or_else(PoisonError::into_inner).push(judged);
+            to.0.store(true, Ordering::Relaxed);
+        })
+    }
+
+    /// What has come since; `None` where nothing has.
+    pub fn take(&self) -> Option<Vec<Judged>> {
+        let has_some = self.0.0.load(Ordering::Relaxed) && self.0.0.swap(false, Ordering::Relaxed);
+        has_some.then(|| std::mem::take(&mut *self.0.1.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// What the cache did for a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamStats {
+    /// Which stream; `None` for all that have no row.
+    pub stream: Option<Stream>,
+    /// References that the policy hit.
+    pub hits: u64,
+    /// References that it missed.
+    pub misses: u64,
+    /// Hits that an LRU of the same capacity over all streams would have missed.
+    pub saved: u64,
+    /// Misses that it would have hit.
+    pub lost: u64,
+    /// What the stream wrote that the source does not have yet. *Units*: bytes.
+    pub dirty_bytes: u64,
+    /// The last verdict, where the policy detects patterns and a period has ended.
+    pub verdict: Option<Verdict>,
+    /// The period of that verdict, from 1; 0 without one.
+    pub period: u64,
+    /// The replacement that is used for the stream from there on; empty without a verdict.
+    pub replacement: &'static str,
+}
+
+impl StreamStats {
+    fn count(&mut self, is_hit: bool, is_lru_hit: bool) {
+        self.hits += u64::from(is_hit);
+        self.misses += u64::from(!is_hit);
+        self.saved += u64::from(is_hit && !is_lru_hit);
+        self.lost += u64::from(!is_hit && is_lru_hit);
+    }
+}
+
+struct Row {
+    stream: Stream,
+    stats: StreamStats,
+    /// Whether it has referred since the hand passed.
+    is_recent: bool,
+    run: Run,
+}
+
+/// Where a stream reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Run {
+    /// The block after the last one.
+    pub next: u64,
+    /// How many blocks have come one after another.
+    pub length: u32,
+    /// Up to which block it has been read ahead.
+    pub ahead: u64,
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Streams {
+    places: HashMap<u32, u32>,
+    rows: Vec<Row>,
+    /// The row of the last reference, which is often the next one's.
+    last: usize,
+    hand: usize,
+    others: StreamStats,
+}
+
+impl Streams {
+    pub fn count(&mut self, stream: Stream, is_hit: bool, is_lru_hit: bool) {
+        let row = self.row(stream);
+        row.is_recent = true;
+        row.stats.count(is_hit, is_lru_hit);
+    }
+
+    /// Takes a verdict; that of a stream without a row is left out.
+    pub fn judge(&mut self, judged: Judged) {
+        let Some(&place) = self.places.get(&judged.stream.0) else { return };
+        let stats = &mut self.rows[place as usize].stats;
+        (stats.verdict, stats.period) = (Some(judged.verdict), judged.period);
+        stats.replacement = judged.replacement;
+    }
+
+    /// Where a stream reads.
+    pub fn run(&mut self, stream: Stream) -> &mut Run {
+        &mut self.row(stream).run
+    }
+
+    /// All rows, by stream, then that of all others.
+    pub fn stats(&self) -> Vec<StreamStats> {
+        let mut all: Vec<StreamStats> = self.rows.iter().map(|row| row.stats).collect();
+        all.sort_unstable_by_key(|stats| stats.stream.map(|stream| stream.0));
+        all.push(self.others);
+        all
+    }
+
+    fn row(&mut self, stream: Stream) -> &mut Row {
+        if self.rows.get(self.last).is_none_or(|row| row.stream != stream) {
+            self.last = match self.places.get(&stream.0) {
+                Some(&place) => place as usize,
+                None => self.admit(stream),
+            };
+        }
+        &mut self.rows[self.last]
+    }
+
+    fn admit(&mut self, stream: Stream) -> usize {
+        let stats = StreamStats { stream: Some(stream), ..StreamStats::default() };
+        let row = Row { stream, stats, is_recent: true, run: Run::default() };
+        let place = if self.rows.len() < STREAMS_MAX {
+            self.rows.push(row);
+            self.rows.len() - 1
+        } else {
+            while std::mem::take(&mut self.rows[self.hand].is_recent) {
+                self.hand = (self.hand + 1) % STREAMS_MAX;
+            }
+            let place = self.hand;
+            self.hand = (self.hand + 1) % STREAMS_MAX;
+            let gone = std::mem::replace(&mut self.rows[place], row);
+            self.places.remove(&gone.stream.0);
+            self.others.hits += gone.stats.hits;
+            self.others.misses += gone.stats.misses;
+            self.others.saved += gone.stats.saved;
+            self.others.lost += gone.stats.lost;
+            place
+        };
+        self.places.insert(stream.0, place as u32);
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_bounded_and_its_sums_are_exact() {
+        let mut streams = Streams::default();
+        for reference in 0..100_000_u32 {
+            streams.count(Stream(reference % 10_000), reference % 3 == 0, reference % 2 == 0);
+        }
+        let stats = streams.stats();
+        assert_eq!(stats.len(), STREAMS_MAX + 1);
+        assert_eq!(stats.iter().map(|stats| stats.hits + stats.misses).sum::<u64>(), 100_000);
+        assert!(stats.iter().any(|stats| stats.stream == Some(Stream(9_999))), "the last has a row");
+        assert_eq!(stats.last().unwrap().stream, None);
+    }
+
+    #[test]
+    fn streams_of_names_are_never_none_and_regions_differ() {
+        assert!((0..10_000).all(|number| stream_of(number, 7) != Stream(0)));
+        assert_eq!(stream_of(3, 4), stream_of(3, 4));
+        assert_ne!(stream_of(3, 4), stream_of(4, 3));
+        assert_ne!(region_stream(0), region_stream(REGION_BYTES));
+    }
+}

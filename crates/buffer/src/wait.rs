@@ -1,0 +1,55 @@
+//! How callers wait: for a task that goes on without them, and until a deadline at most.
+
+use std::time::Instant;
+
+use nectary_block::{Error, ErrorKind, IoFuture, Operation};
+use tokio::task::JoinHandle;
+
+use crate::source::Source;
+
+/// A future that is ready.
+pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> {
+    Box::pin(std::future::ready(result))
+}
+
+/// What a deadline that passes says of an operation.
+pub(crate) fn late(
+    source: &dyn Source,
+    operation: Operation,
+    offset: u64,
+    length: u64,
+) -> impl FnOnce() -> Error + Send + use<> {
+    let name = source.name();
+    move || {
+        let detail = "the deadline passed before it ended; it may still happen";
+        Error::new(ErrorKind::TimedOut, &name, operation, detail).at(offset, length)
+    }
+}
+
+/// Waits until a deadline.
+pub(crate) fn within<T: Send + 'static>(
+    deadline: Option<Instant>,
+    late: impl FnOnce() -> Error + Send + 'static,
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> IoFuture<T> {
+    match deadline {
+        None => Box::pin(work),
+        Some(deadline) => Box::pin(async move {
+            match tokio::time::timeout_at(deadline.into(), work).await {
+                Ok(result) => result,
+                Err(_) => Err(late()),
+            }
+        }),
+    }
+}
+
+/// Waits for a task.
+pub(crate) async fn ended<T>(task: JoinHandle<Result<T, Error>>) -> Result<T, Error> {
+    match task.await {
+        Ok(result) => result,
+        Err(error) => {
+            let detail = format!("the task that did it ended early: {error}");
+            Err(Error::new(ErrorKind::Io, "cache", Operation::Open, detail))
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Writes: into memory, or through to the source.
+//!
+//! Promises, for each block: a write into memory happens at one moment, under the mutex. A write through happens when
+//! it ends: until then readers see what was before, and then what it wrote is in memory too. One that fails leaves
+//! nothing in memory that the source may not have, but for what was dirty.
+//!
+//! A block of which only a part is written into memory is read first; a write through that misses such a block goes
+//! around memory.
+//!
+//! | a write through meets | it |
+//! |---|---|
+//! | a read, write-back, zeroing of a block under way | waits for it, by the range lock |
+//! | a write into memory, during its own I/O | comes after it: both were under way, and the source has it last |
+//! | a dirty block that it covers | leaves it clean: the source has all of it |
+//! | a dirty block that it covers in part | leaves it dirty, with what it wrote in it |
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nectary_block::{Buffer, Context, Error, Stream, WriteFlags};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::frame::Frame;
+use crate::options::{Mode, READ_BLOCKS_MAX};
+use crate::planted::{Bug, planted};
+use crate::shared::{Shared, Span, Ticket};
+use crate::state::{Content, Entry, Load, State, id_of};
+
+/// So many blocks of a write have only a part of them written, at most: the first and the last.
+const PARTS_MAX: usize = 2;
+
+/// The bytes of several buffers, one after another.
+#[derive(Clone, Copy)]
+struct Gathered<'a>(&'a [Buffer]);
+
+impl Gathered<'_> {
+    /// Copies what begins at `position`.
+    fn copy(self, position: u64, mut into: &mut [u8]) {
+        let mut skipped = position as usize;
+        for buffer in self.0 {
+            let from = &buffer[skipped.min(buffer.len())..];
+            skipped = skipped.saturating_sub(buffer.len());
+            let count = from.len().min(into.len());
+            into[..count].copy_from_slice(&from[..count]);
+            into = &mut into[count..];
+        }
+    }
+}
+
+/// Room for blocks that may become dirty, until it is dropped. Not to be dropped under the mutex.
+struct Room(Arc<Shared>, u64);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.lock().dirty_reserved -= self.1;
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl State {
+    /// Whether so many more blocks may become dirty.
+    fn has_room(&self, count: u64) -> bool {
+        self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
+    }
+
+    /// Changes a part of a block in memory, or makes the block; a version that somebody holds stays as it is.
+    pub(crate) fn change(
+        &mut self,
+        id: u64,
+        part: Range<usize>,
+        block_bytes: usize,
+        place: impl FnOnce() -> Option<OwnedSemaphorePermit>,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let ready = match self.entries.get_mut(&id).map(|entry| &mut entry.content) {
+            Some(Content::Ready(frame)) => Some(frame),
+            _ => None,
+        };
+        if let Some(frame) = ready {
+            if let Some(frame) = Arc::get_mut(frame) {
+                return fill(&mut frame.bytes[part]);
+            }
+            let mut changed = Frame::new(&frame.bytes, block_bytes, place());
+            fill(&mut changed.bytes[part]);
+            *frame = Arc::new(changed);
+            return;
+        }
+        let mut made = Frame::new(&[], block_bytes, place());
+        fill(&mut made.bytes[part]);
+        self.put(id, Arc::new(made), false);
+    }
+}
+
+impl Shared {
+    /// Writes into memory at once, where nothing has to be waited for; `false` where nothing was done.
+    pub(crate) fn write_now(
+        self: &Arc<Shared>,
+        state: &mut State,
+        span: &Span,
+        buffers: &[Buffer],
+        stream: Stream,
+    ) -> bool {
+        let count = (span.blocks.end - span.blocks.start) as usize;
+        if count > READ_BLOCKS_MAX || !state.has_room(count as u64) || !self.parts_are_there(state, span) {
+            return false;
+        }
+        let Ok(mut places) = self.memory.clone().try_acquire_many_owned(count as u32) else { return false };
+        self.apply(state, span, Gathered(buffers), 0, stream, &mut places);
+        true
+    }
+
+    /// Writes into memory, in pieces.
+    pub(crate) async fn write_back(
+        self: Arc<Shared>,
+        span: Span,
+        buffers: Vec<Buffer>,
+        stream: Stream,
+    ) -> Result<Vec<Buffer>, Error> {
+        let block = self.block_bytes as u64;
+        let mut first = span.blocks.start;
+        while first < span.blocks.end {
+            let last = (first + (READ_BLOCKS_MAX - PARTS_MAX) as u64).min(span.blocks.end);
+            let start = span.offset.max(first * block);
+            let end = (span.offset + span.length).min(last * block);
+            let piece = Span { offset: start, length: end - start, blocks: first..last, ..span.clone() };
+            let position = start - span.offset;
+            let Some(_room) = self.room(last - first).await? else {
+                // The mode has changed: the rest goes to the source.
+                let mut rest = Buffer::zeroed((span.length - position) as usize);
+                Gathered(&buffers).copy(position, &mut rest);
+                let (length, blocks) = (span.length - position, first..span.blocks.end);
+                let piece = Span { offset: start, length, blocks, ..span };
+                self.write_through(piece, vec![rest], WriteFlags::default(), stream).await?;
+                return Ok(buffers);
+            };
+            self.write_piece(&piece, Gathered(&buffers), position, stream).await?;
+            first = last;
+        }
+        Ok(buffers)
+    }
+
+    /// Waits until so many blocks may become dirty; `None` where writes do not stay in memory any more.
+    async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.lock();
+                if state.mode != Mode::WriteBack {
+                    return Ok(None);
+                }
+                if state.has_room(count) {
+                    state.dirty_reserved += count;
+                    return Ok(Some(Room(self.clone(), count)));
+                }
+                if let Some(error) = &state.write_error {
+                    let detail = format!("memory is full of what cannot be written back: {}", error.detail);
+                    return Err(Error { detail, ..error.clone() });
+                }
+                self.ensure_writer(&mut state);
+            }
+            self.nudge.notify_one();
+            changed.await;
+        }
+    }
+
+    async fn write_piece(
+        self: &Arc<Shared>,
+        piece: &Span,
+        data: Gathered<'_>,
+        position: u64,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        loop {
+            // For the blocks themselves, and for reading those of which a part is written: nothing is waited for in
+            // between.
+            let count = (piece.blocks.end - piece.blocks.start) as usize;
+            let mut places = self.places(count + PARTS_MAX).await;
+            let (loads, held) = {
+                let mut state = self.lock();
+                if self.parts_are_there(&state, piece) {
+                    self.apply(&mut state, piece, data, position, stream, &mut places);
+                    return Ok(());
+                }
+                self.hold_parts(&mut state, piece, &mut places)
+            };
+            let mut read = Ok(());
+            for load in loads {
+                read = read.and(load.wait().await.map(drop));
+            }
+            let mut state = self.lock();
+            let is_there = read.is_ok() && self.parts_are_there(&state, piece);
+            if is_there {
+                self.apply(&mut state, piece, data, position, stream, &mut places);
+            }
+            for id in held {
+                if let Some(entry) = state.entries.get_mut(&id) {
+                    entry.holds = entry.holds.saturating_sub(1);
+                }
+                state.settle(id);
+            }
+            read?;
+            if is_there {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The blocks of which a part is written, each once.
+    fn parts(&self, span: &Span) -> impl Iterator<Item = u64> + use<> {
+        let (first, last) = (span.blocks.start, span.blocks.end.saturating_sub(1));
+        let is_part = |block| !span.is_whole(block, &span.part(block, self.block_bytes), self.block_bytes);
+        let file = span.file;
+        let first_is = is_part(first).then_some(id_of(file, first));
+        let last_is = (last != first && is_part(last)).then_some(id_of(file, last));
+        first_is.into_iter().chain(last_is)
+    }
+
+    fn parts_are_there(&self, state: &State, span: &Span) -> bool {
+        self.parts(span).all(|id| state.entries.get(&id).is_some_and(|entry| entry.frame().is_some()))
+    }
+
+    /// Keeps the blocks of which a part is written in memory, and begins to read those that are not there.
+    fn hold_parts(
+        self: &Arc<Shared>,
+        state: &mut State,
+        span: &Span,
+        places: &mut OwnedSemaphorePermit,
+    ) -> (Vec<Arc<Load>>, Vec<u64>) {
+        let held: Vec<u64> = self.parts(span).collect();
+        let (mut loads, mut missing) = (Vec::new(), Vec::new());
+        for &id in &held {
+            let entry = state.entries.entry(id).or_insert_with(|| {
+                let load = Arc::new(Load::default());
+                missing.push((crate::state::block_of(id), load.clone()));
+                Entry::new(Content::Loading(load), false)
+            });
+            entry.holds += 1;
+            if let Content::Loading(load) = &entry.content {
+                loads.push(load.clone());
+            }
+        }
+        if let Some(places) = places.split(missing.len()) {
+            self.begin_loads(state, span, missing, places);
+        }
+        (loads, held)
+    }
+
+    /// Puts a write into memory, at one moment.
+    fn apply(
+        self: &Arc<Shared>,
+        state: &mut State,
+        span: &Span,
+        data: Gathered<'_>,
+        position: u64,
+        stream: Stream,
+        places: &mut OwnedSemaphorePermit,
+    ) {
+        let now = Instant::now();
+        // A reference to one block may evict another.
+        let parts: Vec<u64> = self.parts(span).collect();
+        let hold = |state: &mut State, by: i32| {
+            for &id in &parts {
+                if let Some(entry) = state.entries.get_mut(&id) {
+                    entry.holds = entry.holds.saturating_add_signed(by);
+                }
+            }
+        };
+        hold(state, 1);
+        for block in span.blocks.clone() {
+            let (id, part) = (id_of(span.file, block), span.part(block, self.block_bytes));
+            let from = position + block * self.block_bytes as u64 + part.start as u64 - span.offset;
+            state.change(id, part, self.block_bytes, || places.split(1), |into| data.copy(from, into));
+            state.soil(id, stream, now);
+            state.refer(id, stream, true);
+        }
+        hold(state, -1);
+        self.ensure_writer(state);
+        if 2 * (state.dirty.len() as u64 + state.dirty_reserved) > state.budget.dirty_max {
+            self.nudge.notify_one();
+        }
+    }
+
+    /// Writes to the source, and then into memory what belongs there.
+    pub(crate) async fn write_through(
+        self: Arc<Shared>,
+        span: Span,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        stream: Stream,
+    ) -> Result<Vec<Buffer>, Error> {
+        let _operation = self.operations.acquire().await;
+        let count = (span.blocks.end - span.blocks.start).min(READ_BLOCKS_MAX as u64);
+        let mut places = self.places(count as usize).await;
+        let is_ordered = !(flags.fua && planted(Bug::ForcedWriteOvertaken));
+        let mut ticket = is_ordered.then(|| Ticket::draw(&self, &mut self.lock(), span.ids()));
+        if let Some(ticket) = &mut ticket {
+            ticket.granted().await;
+        }
+        let context = Context { stream, deadline: None };
+        let written = span.source.write_at(span.offset, buffers, flags, context).await;
+        let mut state = self.lock();
+        match &written {
+            Ok(buffers) => self.apply_written(&mut state, &span, Gathered(buffers), stream, &mut places),
+            Err(_) => {
+                for id in state.present(&span.ids()) {
+                    if state.entries.get(&id).is_some_and(|entry| entry.dirty.is_none() && entry.frame().is_some()) {
+                        state.forget(id);
+                    }
+                }
+            }
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        written
+    }
+
+    /// Brings memory up to what the source has now.
+    fn apply_written(
+        &self,
+        state: &mut State,
+        span: &Span,
+        data: Gathered<'_>,
+        stream: Stream,
+        places: &mut OwnedSemaphorePermit,
+    ) {
+        let ids = span.ids();
+        state.counts.written_through += ids.end - ids.start;
+        let near = ids.start..ids.end.min(ids.start + READ_BLOCKS_MAX as u64);
+        let far = state.present(&(near.end..ids.end));
+        for id in near.clone().chain(far) {
+            let block = span.blocks.start + (id - ids.start);
+            let part = span.part(block, self.block_bytes);
+            let is_whole = span.is_whole(block, &part, self.block_bytes);
+            let is_there = match state.entries.get(&id).map(|entry| &entry.content) {
+                // It is read after this.
+                Some(Content::Loading(_)) => continue,
+                Some(Content::Ready(_)) => true,
+                None => false,
+            };
+            if !is_there && (!is_whole || !near.contains(&id)) {
+                continue;
+            }
+            let from = block * self.block_bytes as u64 + part.start as u64 - span.offset;
+            state.change(id, part, self.block_bytes, || places.split(1), |into| data.copy(from, into));
+            if is_whole {
+                state.clean(id);
+            }
+            state.refer(id, stream, true);
+            state.settle(id);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Write-back: what is dirty goes to the source, by age, by share, and at a flush.
+//!
+//! Promises: two write-backs of a block never overlap, so an older version never ends over a newer; a block is clean
+//! when a write of its newest version has ended well, and not before; what could not be written stays dirty, readable
+//! and counted, and the next flush says so. Dirty neighbours are written together, in ascending order. The background
+//! runs while there is something dirty.
+//!
+//! A flush writes back everything that was dirty when it was called, waits for write-backs of it that are under way
+//! (they hold the range lock), and then flushes the source.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{Buffer, Context, Error, ErrorKind, Operation, WriteFlags};
+use tokio::time::Instant;
+
+use crate::frame::Frame;
+use crate::planted::{Bug, planted};
+use crate::shared::{Shared, Ticket};
+use crate::source::Source;
+use crate::state::{BLOCK_BITS, State, block_of, file_of, id_of};
+
+/// What failed is tried again by the background after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Versions of blocks side by side that are to be written.
+struct Segment {
+    first: u64,
+    blocks: Vec<(u64, Arc<Frame>)>,
+}
+
+/// What the background is to do.
+struct Due {
+    ids: Vec<u64>,
+    wake: Option<Instant>,
+}
+
+/// Notes that the background has ended, also where its runtime ended it.
+struct Alive(Arc<Shared>, bool);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.lock().has_writer = false;
+        }
+    }
+}
+
+impl State {
+    /// What is to be written back now: the oldest above the share, what is too old; not what failed just now.
+    fn due(&self, now: Instant, age: Duration) -> Due {
+        let most = self.budget.dirty_max;
+        let dirty = self.dirty.len() as u64;
+        let is_over = 2 * (dirty + self.dirty_reserved) > most;
+        let mut excess = if is_over { dirty.saturating_sub(most / 4) } else { 0 };
+        let mut due = Due { ids: Vec::new(), wake: None };
+        let mut wake = |at: Instant| due.wake = Some(due.wake.map_or(at, |wake| wake.min(at)));
+        for id in self.dirty_by_age.values() {
+            let Some(dirty) = self.entries.get(id).and_then(|entry| entry.dirty) else { continue };
+            if dirty.is_writing {
+                excess = excess.saturating_sub(1);
+                continue;
+            }
+            if let Some(retry) = dirty.failed.map(|failed| failed + RETRY_AFTER).filter(|retry| *retry > now) {
+                wake(retry);
+                continue;
+            }
+            if excess > 0 || dirty.since + age <= now {
+                excess = excess.saturating_sub(1);
+                due.ids.push(*id);
+            } else {
+                wake(dirty.since + age);
+                break;
+            }
+        }
+        due
+    }
+
+    /// Ranges of dirty blocks side by side that have the given ones, each of at most `most` blocks.
+    fn runs(&self, ids: &[u64], most: u64) -> Vec<Range<u64>> {
+        let mut left: BTreeSet<u64> = ids.iter().copied().collect();
+        let mut runs = Vec::new();
+        while let Some(first) = left.pop_first() {
+            let mut end = first + 1;
+            while end - first < most && file_of(end) == file_of(first) && self.dirty.contains(&end) {
+                left.remove(&end);
+                end += 1;
+            }
+            runs.push(first..end);
+        }
+        runs
+    }
+}
+
+impl Shared {
+    /// Starts the background where there is something to do and it does not run.
+    pub(crate) fn ensure_writer(self: &Arc<Shared>, state: &mut State) {
+        if !state.has_writer && !state.dirty.is_empty() {
+            state.has_writer = true;
+            self.tasks.spawn(self.clone().write_in_background());
+        }
+    }
+
+    async fn write_in_background(self: Arc<Shared>) {
+        let mut alive = Alive(self.clone(), true);
+        loop {
+            let age = self.options().dirty_age;
+            let due = {
+                let mut state = self.lock();
+                if state.dirty.is_empty() {
+                    (state.has_writer, alive.1) = (false, false);
+                    return;
+                }
+                state.due(Instant::now(), age)
+            };
+            if self.stop.is_cancelled() {
+                // The last handle is gone: one more try, and what cannot be written is lost with the cache.
+                let _ = self.write_back_range(0..u64::MAX).await;
+                return;
+            }
+            if !due.ids.is_empty() {
+                let _ = self.write_back_ids(&due.ids).await;
+                continue;
+            }
+            let wake = due.wake.unwrap_or_else(|| Instant::now() + age.max(RETRY_AFTER));
+            tokio::select! {
+                () = tokio::time::sleep_until(wake) => {}
+                () = self.nudge.notified() => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Writes back what is dirty in a range of ids.
+    pub(crate) async fn write_back_range(self: &Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
+        let ids: Vec<u64> = {
+            let state = self.lock();
+            let is_missed = |id: &&u64| {
+                let is_writing =
+                    state.entries.get(*id).and_then(|entry| entry.dirty).is_some_and(|dirty| dirty.is_writing);
+                is_writing && planted(Bug::FlushMissesWriteBack)
+            };
+            state.dirty.range(ids).filter(|id| !is_missed(id)).copied().collect()
+        };
+        self.write_back_ids(&ids).await
+    }
+
+    async fn write_back_ids(self: &Arc<Shared>, ids: &[u64]) -> Result<(), Error> {
+        let runs = {
+            let state = self.lock();
+            state.runs(ids, state.budget.run_max)
+        };
+        let tasks: Vec<_> = runs.into_iter().map(|run| self.tasks.spawn(self.clone().write_back_run(run))).collect();
+        let mut result = Ok(());
+        for task in tasks {
+            let ended = task.await.unwrap_or_else(|error| {
+                let detail = format!("the task that wrote back ended early: {error}");
+                Err(Error::new(ErrorKind::Io, "cache", Operation::Write, detail))
+            });
+            result = result.and(ended);
+        }
+        result
+    }
+
+    /// Writes back what is still dirty in a range, once it has its turn there.
+    async fn write_back_run(self: Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
+        let _slot = self.write_backs.acquire().await;
+        let is_ordered = !planted(Bug::WriteBackUnordered);
+        let mut ticket = is_ordered.then(|| Ticket::draw(&self, &mut self.lock(), ids.clone()));
+        if let Some(ticket) = &mut ticket {
+            ticket.granted().await;
+        }
+        let (segments, source) = {
+            let mut state = self.lock();
+            let Some(source) = state.files.get(&file_of(ids.start)).map(|file| file.source.clone()) else {
+                return Ok(());
+            };
+            (state.begin_segments(ids), source)
+        };
+        let mut result = Ok(());
+        for segment in segments {
+            let written = self.write_segment(&*source, &segment).await;
+            let mut state = self.lock();
+            state.end_segment(&segment, &written);
+            drop(state);
+            self.changed.notify_waiters();
+            result = result.and(written);
+        }
+        result
+    }
+
+    async fn write_segment(&self, source: &dyn Source, segment: &Segment) -> Result<(), Error> {
+        let block = self.block_bytes as u64;
+        let offset = block_of(segment.first) * block;
+        let whole = segment.blocks.len() as u64 * block;
+        let length = whole.min(source.size_bytes().saturating_sub(offset)) as usize;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut buffer = Buffer::recycled(length);
+        for (index, (_, frame)) in segment.blocks.iter().enumerate() {
+            let start = index * self.block_bytes;
+            let end = (start + self.block_bytes).min(length);
+            if start < end {
+                buffer[start..end].copy_from_slice(&frame.bytes[..end - start]);
+            }
+        }
+        let written = source.write_at(offset, vec![buffer], WriteFlags::default(), Context::default()).await;
+        written.map(drop)
+    }
+
+    /// Writes back what is dirty of a file, and flushes its source.
+    pub(crate) async fn flush(self: Arc<Shared>, file: u32, source: Arc<dyn Source>) -> Result<(), Error> {
+        let ids = id_of(file, 0)..id_of(file, 0) + (1 << BLOCK_BITS);
+        let written = self.write_back_range(ids).await;
+        let failed = self.lock().files.get_mut(&file).and_then(|file| file.failed.take());
+        let as_flush = |error: Error| {
+            let detail = format!(
+                "not written back: {} of {} bytes at {}: {}",
+                error.operation.as_str(),
+                error.length,
+                error.offset,
+                error.detail
+            );
+            Err(Error { operation: Operation::Flush, offset: 0, length: 0, detail, ..error })
+        };
+        match (written, failed) {
+            (Err(error), _) | (Ok(()), Some(error)) => as_flush(error),
+            (Ok(()), None) => source.flush(Context::default()).await,
+        }
+    }
+}
+
+impl State {
+    /// Takes the newest versions of what is dirty in a range.
+    fn begin_segments(&mut self, ids: Range<u64>) -> Vec<Segment> {
+        let mut segments: Vec<Segment> = Vec::new();
+        let dirty: Vec<u64> = self.dirty.range(ids).copied().collect();
+        for id in dirty {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let Some(frame) = entry.frame().cloned() else { continue };
+            let Some(dirty) = &mut entry.dirty else { continue };
+            dirty.is_writing = true;
+            let version = dirty.version;
+            match segments.last_mut() {
+                Some(last) if last.first + last.blocks.len() as u64 == id => last.blocks.push((version, frame)),
+                _ => segments.push(Segment { first: id, blocks: vec![(version, frame)] }),
+            }
+            if planted(Bug::CleanTooEarly) {
+                self.clean(id);
+                self.settle(id);
+            }
+        }
+        segments
+    }
+
+    /// Notes how the write of some versions ended.
+    fn end_segment(&mut self, segment: &Segment, written: &Result<(), Error>) {
+        let now = Instant::now();
+        for (id, (version, _)) in (segment.first..).zip(&segment.blocks) {
+            let Some(dirty) = self.entries.get_mut(&id).and_then(|entry| entry.dirty.as_mut()) else { continue };
+            dirty.is_writing = false;
+            match written {
+                Ok(()) => dirty.failed = None,
+                Err(_) => dirty.failed = Some(now),
+            }
+            let is_clean = dirty.version == *version && (written.is_ok() || planted(Bug::FailureForgotten));
+            if is_clean {
+                self.clean(id);
+                self.settle(id);
+            }
+        }
+        match written {
+            Ok(()) => {
+                self.counts.written_back += segment.blocks.len() as u64;
+                self.write_error = None;
+            }
+            Err(error) => {
+                self.counts.write_back_errors += 1;
+                self.write_error = Some(error.clone());
+                if let Some(file) = self.files.get_mut(&file_of(segment.first)) {
+                    file.failed.get_or_insert_with(|| error.clone());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Discards and zeroings, in order with reads, writes and write-backs of their blocks.
+//!
+//! Promises: a zeroing happens when it ends: every version in memory of what it covers goes, as it came before. A
+//! discard leaves what is dirty as it is, also what was written while it was under way: a block then has what it had,
+//! as the source might have kept it.
+
+use std::sync::Arc;
+
+use nectary_block::{Context, Error, Operation};
+
+use crate::planted::{Bug, planted};
+use crate::shared::{Shared, Span, Ticket};
+use crate::state::{State, block_of};
+
+impl Shared {
+    /// Discards or zeroes a range of the source, and then of memory.
+    pub(crate) async fn zero(self: Arc<Shared>, span: Span, operation: Operation) -> Result<(), Error> {
+        let _operation = self.operations.acquire().await;
+        let mut ticket = Ticket::draw(&self, &mut self.lock(), span.ids());
+        ticket.granted().await;
+        let context = Context::default();
+        let result = match operation {
+            Operation::Discard => span.source.discard(span.offset, span.length, context).await,
+            _ => span.source.write_zeroes(span.offset, span.length, context).await,
+        };
+        let mut state = self.lock();
+        for id in state.present(&span.ids()) {
+            self.zeroed(&mut state, &span, id, operation, result.is_ok());
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        result
+    }
+
+    fn zeroed(&self, state: &mut State, span: &Span, id: u64, operation: Operation, is_good: bool) {
+        let Some(entry) = state.entries.get(&id) else { return };
+        if entry.frame().is_none() {
+            // It is read after this.
+            return;
+        }
+        if !is_good || operation == Operation::Discard {
+            if entry.dirty.is_none() || (is_good && planted(Bug::DiscardDropsWrite)) {
+                state.forget(id);
+            }
+            return;
+        }
+        let block = block_of(id);
+        let part = span.part(block, self.block_bytes);
+        if span.is_whole(block, &part, self.block_bytes) {
+            state.forget(id);
+        } else {
+            state.change(id, part, self.block_bytes, || None, |into| into.fill(0));
+        }
+    }
+}

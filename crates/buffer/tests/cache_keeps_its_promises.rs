@@ -1,0 +1,259 @@
+//! Promises of the cache's calls, one at a time: what is read once, what fails whom, what a failed write leaves, what
+//! waits where.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nectary_block::{
+    Buffer, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice, Stream,
+    WriteFlags, write,
+};
+use nectary_buffer::{BufferCache, DeviceSource, FileId, Mode, Options, STREAMS_MAX, region_stream};
+
+/// A device whose operations wait for a gate, can be made to fail by block, and are counted.
+struct Gate {
+    inner: SharedDevice,
+    is_open: tokio::sync::watch::Sender<bool>,
+    fails: Arc<Mutex<Vec<(Operation, u64)>>>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Gate {
+    fn new(bytes: u64) -> Arc<Gate> {
+        Arc::new(Gate {
+            inner: Arc::new(MemoryDevice::new(bytes)),
+            is_open: tokio::sync::watch::channel(true).0,
+            fails: Arc::default(),
+            reads: Arc::default(),
+        })
+    }
+
+    fn open(&self, is_open: bool) {
+        self.is_open.send_replace(is_open);
+    }
+}
+
+impl Filter for Gate {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        self.reads.fetch_add(u64::from(request.operation == Operation::Read), Ordering::SeqCst);
+        let (inner, mut gate, fails) = (self.inner.clone(), self.is_open.subscribe(), self.fails.clone());
+        Box::pin(async move {
+            let _ = gate.wait_for(|is_open| *is_open).await;
+            let range = request.offset..request.offset + request.length.max(1);
+            let is_bad = |&(operation, at): &(Operation, u64)| operation == request.operation && range.contains(&at);
+            if fails.lock().unwrap().iter().any(is_bad) {
+                let error = Error::new(ErrorKind::Io, &inner.spec(), request.operation, "a bad sector");
+                return Err(error.at(request.offset, request.length));
+            }
+            operation(&inner).await
+        })
+    }
+}
+
+fn options(mode: Mode) -> Options {
+    Options { memory_bytes: 8 << 20, policy: "lru".to_owned(), mode, readahead_bytes: 0, ..Options::default() }
+}
+
+fn cache(gate: &Arc<Gate>, options: Options) -> (BufferCache, FileId) {
+    let cache = BufferCache::new(options).unwrap();
+    let file = cache.add(Arc::new(DeviceSource::new(gate.clone()))).unwrap();
+    (cache, file)
+}
+
+async fn put(cache: &BufferCache, file: FileId, block: u64, value: u8) -> Result<(), Error> {
+    let buffers = vec![Buffer::copy_of(&[value; 8192])];
+    cache.write(file, block * 8192, buffers, WriteFlags::default(), Context::default()).await.map(drop)
+}
+
+async fn get(cache: &BufferCache, file: FileId, block: u64) -> Result<u8, Error> {
+    Ok(cache.read(file, block * 8192, 8192, Context::default()).await?[0][0])
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_misses_on_a_block_make_one_read() {
+    let gate = Gate::new(1 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteThrough));
+    gate.open(false);
+    let reads: Vec<_> = (0..20).map(|_| cache.read(file, 8192, 8192, Context::default())).collect();
+    // A reader that goes away takes nothing from the others.
+    let mut reads = reads.into_iter();
+    drop(reads.next());
+    gate.open(true);
+    for read in reads {
+        assert_eq!(read.await.unwrap()[0].len(), 8192);
+    }
+    assert_eq!((gate.reads.load(Ordering::SeqCst), cache.stats().joined), (1, 19));
+}
+
+#[tokio::test]
+async fn failed_read_fails_the_readers_of_its_block_alone_and_caches_nothing() {
+    let gate = Gate::new(1 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteThrough));
+    gate.fails.lock().unwrap().push((Operation::Read, 3 * 8192));
+    // One read of eight blocks for the source; each of its readers wants one.
+    let all = cache.read(file, 0, 8 * 8192, Context::default());
+    let bad = cache.read(file, 3 * 8192, 8192, Context::default());
+    let good = cache.read(file, 4 * 8192, 8192, Context::default());
+    assert!(all.await.is_err() && bad.await.is_err());
+    assert_eq!(good.await.unwrap()[0].len(), 8192);
+    gate.fails.lock().unwrap().clear();
+    let before = gate.reads.load(Ordering::SeqCst);
+    assert_eq!(get(&cache, file, 3).await.unwrap(), 0);
+    assert_eq!(get(&cache, file, 4).await.unwrap(), 0);
+    assert_eq!(gate.reads.load(Ordering::SeqCst) - before, 1, "only the block that failed is read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_the_next_flush_says_so() {
+    let gate = Gate::new(1 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+    gate.fails.lock().unwrap().push((Operation::Write, 2 * 8192));
+    for block in 0..5 {
+        put(&cache, file, block, 10 + block as u8).await.unwrap();
+    }
+    // Old enough for the background.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let stats = cache.stats();
+    assert!(stats.write_back_errors > 0 && stats.unwritten_bytes >= 8192, "{stats:?}");
+    for block in 0..5 {
+        assert_eq!(get(&cache, file, block).await.unwrap(), 10 + block as u8);
+    }
+    let error = cache.flush(file, Context::default()).await.unwrap_err();
+    assert!(error.operation == Operation::Flush && error.detail.contains("a bad sector"), "{error}");
+    assert!(cache.stats().dirty_bytes >= 8192);
+    // It fails once more, and then the background writes it.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    gate.fails.lock().unwrap().clear();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(cache.stats().dirty_bytes, 0);
+    assert!(cache.flush(file, Context::default()).await.is_err(), "what failed since the last flush is said once");
+    cache.flush(file, Context::default()).await.unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.dirty_bytes, stats.unwritten_bytes), (0, 0));
+    for block in 0..5 {
+        let found = nectary_block::read(&*gate, block * 8192, 8192).await.unwrap();
+        assert!(found.iter().all(|&byte| byte == 10 + block as u8));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_wait_at_the_dirty_share_and_fail_where_nothing_can_be_written_back() {
+    let gate = Gate::new(16 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+    gate.open(false);
+    let is_done = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (cache, is_done) = (cache.clone(), is_done.clone());
+        tokio::spawn(async move {
+            for block in 0..1500 {
+                put(&cache, file, block, 1).await?;
+            }
+            is_done.store(true, Ordering::SeqCst);
+            Ok::<(), Error>(())
+        })
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let share = (cache.stats().memory_bytes as f64 * 0.2) as u64;
+    let stats = cache.stats();
+    assert!(!is_done.load(Ordering::SeqCst) && stats.dirty_bytes <= share.max(64 * 8192), "{stats:?}");
+    assert!(stats.dirty_age >= Duration::from_secs(50) && stats.used_bytes <= stats.memory_bytes, "{stats:?}");
+    gate.open(true);
+    writer.await.unwrap().unwrap();
+    cache.flush(file, Context::default()).await.unwrap();
+    gate.fails.lock().unwrap().extend((0..2048).map(|block| (Operation::Write, block * 8192)));
+    let mut failed = None;
+    for block in 0..1500 {
+        failed = failed.or(put(&cache, file, block, 2).await.err());
+    }
+    assert!(failed.unwrap().detail.contains("cannot be written back"));
+    assert_eq!(get(&cache, file, 0).await.unwrap(), 2, "what was taken is readable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sequential_stream_is_read_ahead_outside_the_policy() {
+    let gate = Gate::new(16 << 20);
+    let ahead = Options { readahead_bytes: 128 << 10, ..options(Mode::WriteThrough) };
+    let (cache, file) = cache(&gate, ahead);
+    let references = Arc::new(Mutex::new(0_u64));
+    let count = references.clone();
+    cache.record(Some(Box::new(move |_| *count.lock().unwrap() += 1)));
+    for block in 0..512 {
+        get(&cache, file, block).await.unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.misses, *references.lock().unwrap()), (512, 512), "the policy sees what was referenced, no more");
+    assert!(stats.ahead_used > 480 && stats.source_reads < 120, "{stats:?}");
+    assert!(stats.resident_blocks <= stats.capacity_blocks);
+}
+
+#[tokio::test]
+async fn pinned_bytes_stay_as_they_were_and_cost_no_copy() {
+    let gate = Gate::new(64 << 20);
+    for mode in [Mode::WriteThrough, Mode::WriteBack] {
+        let (cache, file) = cache(&gate, options(mode));
+        put(&cache, file, 0, 1).await.unwrap();
+        let pinned = cache.read(file, 0, 8192, Context::default()).await.unwrap();
+        let again = cache.try_read(file, 0, 8192, Context::default()).unwrap();
+        assert_eq!(pinned[0].as_ptr(), again[0].as_ptr());
+        drop(again);
+        put(&cache, file, 0, 2).await.unwrap();
+        for block in 1..2000 {
+            get(&cache, file, block).await.unwrap();
+        }
+        assert!(pinned[0].iter().all(|&byte| byte == 1));
+        assert_eq!(get(&cache, file, 0).await.unwrap(), 2);
+        assert!(cache.stats().used_bytes <= cache.stats().memory_bytes);
+        cache.remove(file).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn source_that_grows_or_ends_inside_a_block_is_cached_to_its_end() {
+    let memory = Arc::new(MemoryDevice::new(12 << 10));
+    let cache = BufferCache::new(options(Mode::WriteBack)).unwrap();
+    let file = cache.add(Arc::new(DeviceSource::new(memory.clone()))).unwrap();
+    let last = cache.read(file, 8192, 4096, Context::default()).await.unwrap();
+    assert_eq!(last[0].len(), 4096);
+    assert_eq!(cache.read(file, 8192, 8192, Context::default()).await.unwrap_err().kind, ErrorKind::Invalid);
+    drop(last);
+    let part = vec![Buffer::copy_of(&[5; 4096])];
+    cache.write(file, 8192, part, WriteFlags::default(), Context::default()).await.unwrap();
+    nectary_block::BlockDevice::grow(&*memory, 20 << 10).await.unwrap();
+    let grown = cache.read(file, 8192, 8192, Context::default()).await.unwrap();
+    assert!(grown[0][..4096].iter().all(|&byte| byte == 5) && grown[0][4096..].iter().all(|&byte| byte == 0));
+    cache.flush(file, Context::default()).await.unwrap();
+    assert_eq!(get(&cache, file, 0).await.unwrap(), 0);
+    write(&*memory, 0, Buffer::copy_of(&[9; 8192])).await.unwrap();
+    assert_eq!(get(&cache, file, 0).await.unwrap(), 0, "nothing tells the cache");
+    cache.invalidate(file, 0, 8192);
+    assert_eq!(get(&cache, file, 0).await.unwrap(), 9);
+}
+
+#[tokio::test]
+async fn counters_by_stream_add_up_and_their_table_is_bounded() {
+    let gate = Gate::new(16 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+    for reference in 0..6000_u64 {
+        let context = Context { stream: Stream(1 + (reference % 3000) as u32), deadline: None };
+        cache.read(file, reference % 1500 * 8192, 8192, context).await.unwrap();
+    }
+    put(&cache, file, 0, 1).await.unwrap();
+    let (stats, streams) = (cache.stats(), cache.streams());
+    assert_eq!(streams.len(), STREAMS_MAX + 1);
+    let sum = |of: fn(&nectary_buffer::StreamStats) -> u64| streams.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|stream| stream.hits), sum(|stream| stream.misses)), (stats.hits, stats.misses));
+    assert_eq!((sum(|stream| stream.saved), sum(|stream| stream.lost)), (0, 0), "LRU saves nothing against LRU");
+    assert_eq!(sum(|stream| stream.dirty_bytes), 8192);
+    assert_ne!(region_stream(0), Stream(0));
+}

@@ -1,0 +1,55 @@
+//! Ten thousand sequential streams: what the process takes stays inside the budget, and the last stream gets its own
+//! verdict. Alone in its process, as it measures that.
+
+use std::sync::Arc;
+
+use nectary_block::{Context, MemoryDevice, Stream};
+use nectary_buffer::{BufferCache, DeviceSource, Options};
+use nectary_cache::detect::Verdict;
+
+const MEMORY_BYTES: u64 = 64 << 20;
+const STREAMS: u64 = 10_000;
+/// Blocks that each stream reads, but for the last.
+const BLOCKS: u64 = 20;
+/// Blocks that the last one reads: enough for two periods.
+const BLOCKS_LAST: u64 = 1200;
+
+/// What the process has in memory now, in bytes.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[tokio::test]
+async fn ten_thousand_sequential_streams_stay_inside_the_budget_and_the_last_gets_its_verdict() {
+    let before = resident_bytes();
+    let options = Options { memory_bytes: MEMORY_BYTES, policy: "dear".to_owned(), ..Options::default() };
+    let cache = BufferCache::new(options).unwrap();
+    let device = Arc::new(MemoryDevice::new(STREAMS * BLOCKS_LAST * 8192));
+    let file = cache.add(Arc::new(DeviceSource::new(device))).unwrap();
+    let read = async |stream: u64, block: u64| {
+        let context = Context { stream: Stream(stream as u32), deadline: None };
+        cache.read(file, (stream * BLOCKS_LAST + block) * 8192, 8192, context).await.unwrap();
+    };
+    let mut most = 0;
+    for block in 0..BLOCKS {
+        for stream in 0..STREAMS {
+            read(stream, block).await;
+        }
+        most = most.max(resident_bytes());
+    }
+    for block in BLOCKS..BLOCKS_LAST {
+        read(STREAMS - 1, block).await;
+    }
+    most = most.max(resident_bytes());
+    let taken = most - before;
+    println!("{} MiB of {} MiB, {:?}", taken >> 20, MEMORY_BYTES >> 20, cache.stats());
+    assert!(taken <= MEMORY_BYTES, "{taken} bytes are taken");
+    assert!(taken >= MEMORY_BYTES / 2, "{taken} bytes are taken: it proves nothing");
+    let streams = cache.streams();
+    let last = streams.iter().find(|stats| stats.stream == Some(Stream(STREAMS as u32 - 1))).unwrap();
+    assert_eq!(last.verdict, Some(Verdict::Sequential));
+    // Rows go round while there are more streams than rows.
+    assert!(last.hits + last.misses >= BLOCKS_LAST - BLOCKS, "{last:?}");
+}
