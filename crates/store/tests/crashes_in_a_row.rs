@@ -138,3 +138,83 @@ async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() 
     assert_eq!((stat.entries, stat.counts.device_reads), (1, 0));
     assert_eq!(length(&store, "key").await, Some(20));
 }
+
+/// Puts a version of 20 bytes of "key" beside others, in an append of one block that begins a segment.
+async fn put_in_a_segment_of_its_own(store: &Store) {
+    let epoch = store.stat().head_epoch;
+    for number in 0..6 {
+        store.put(key(&format!("beside {number}")), "m".into(), body(2, 300)).await.expect("room");
+    }
+    store.put(key("key"), "m".into(), body(2, 20)).await.expect("room");
+    store.sync().await.expect("it syncs");
+    assert_eq!((store.stat().head_epoch, store.stat().counts.appends), (epoch + 1, 1));
+}
+
+/// Puts an object and waits until it is written; nothing is flushed.
+async fn put_unflushed(store: &Store, name: &str) {
+    let before = store.sequences().written;
+    store.put(key(name), "m".into(), body(1, 3000)).await.expect("room");
+    let written = async {
+        while store.sequences().written == before {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written soon");
+}
+
+/// A store whose "key" has 10 bytes, and whose segment is full.
+async fn with_a_full_segment() -> (Arc<MemoryDevice>, u64) {
+    let (device, store) = fresh().await;
+    put(&store, "key", 10).await;
+    let epoch = store.stat().head_epoch;
+    for number in 1..SEGMENT_BYTES / BLOCK_BYTES {
+        put(&store, &format!("other {number}"), 3000).await;
+    }
+    assert_eq!((store.stat().head_epoch, appends(&device.image(), epoch).len()), (epoch, SEGMENT_BYTES / BLOCK_BYTES));
+    (device, epoch + 1)
+}
+
+#[tokio::test]
+async fn a_version_in_a_torn_first_append_does_not_come_back_when_the_next_open_loses_its_own_first_append() {
+    let (device, epoch) = with_a_full_segment().await;
+    let store = without_rewriting(device.clone()).await;
+    put_in_a_segment_of_its_own(&store).await;
+    drop(store);
+    // Its first sector, with the header, never came to the disk.
+    let mut torn = device.image();
+    let start = appends(&torn, epoch)[0];
+    torn[start..start + 512].fill(0);
+    let device = Arc::new(MemoryDevice::from_image(torn.clone()));
+
+    let store = without_rewriting(device.clone()).await;
+    assert_eq!(length(&store, "key").await, Some(10), "nothing leads to a segment without a whole append");
+    put_unflushed(&store, "first").await;
+    put_unflushed(&store, "second").await;
+    drop(store);
+    // Of two appends that were not flushed, power took the first.
+    let mut image = device.image();
+    assert_eq!(appends(&image, epoch), [start, start + BLOCK_BYTES]);
+    image[start..start + BLOCK_BYTES].copy_from_slice(&torn[start..start + BLOCK_BYTES]);
+    for image in [image.clone(), without_checkpoints(image)] {
+        let store = without_rewriting(Arc::new(MemoryDevice::from_image(image))).await;
+        assert_eq!(length(&store, "key").await, Some(10), "what was lost stays lost");
+        assert_eq!((length(&store, "first").await, length(&store, "second").await), (None, Some(3000)));
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_an_open_had_recovered_is_found_alone_where_damage_takes_the_header_later() {
+    let (device, epoch) = with_a_full_segment().await;
+    let store = without_rewriting(device.clone()).await;
+    put_in_a_segment_of_its_own(&store).await;
+    drop(store);
+    let store = without_rewriting(device.clone()).await;
+    assert_eq!(length(&store, "key").await, Some(20));
+    put_unflushed(&store, "later").await;
+    drop(store);
+    let mut image = device.image();
+    let start = appends(&image, epoch)[0];
+    image[start..start + 512].fill(0);
+    let store = without_rewriting(Arc::new(MemoryDevice::from_image(image))).await;
+    assert_eq!((length(&store, "key").await, length(&store, "later").await), (Some(20), Some(3000)));
+}

@@ -1,5 +1,6 @@
 //! The device of a span: the ring of segments, and reading it.
 
+mod alone;
 pub mod pace;
 pub mod segment;
 pub mod span;

@@ -2,11 +2,12 @@
 //!
 //! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
 //! sequences before it; so what an earlier open of the store wrote and lost is never mistaken for today's, and a record
-//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a
-//! record.
+//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one
+//! fits (`alone`), and what follows from a record.
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
+use crate::disk::alone::{Alone, NextAppend};
 use crate::format::layout::Layout;
 use crate::format::{
     self, Append, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES,
@@ -187,8 +188,9 @@ impl<'a> SegmentReader<'a> {
             }
             self.window_bytes = self.window_bytes_max;
             let next = self.next_append(position, scanned.last_sequence).await;
-            let (stop, sequence_end) = next.unwrap_or((self.end, u64::MAX));
-            let found = self.salvage(position..stop, scanned.last_sequence..sequence_end, &mut visit).await;
+            let stop = next.map_or(self.end, |next| next.offset);
+            let alone = Alone { last_sequence: scanned.last_sequence, next, begins_segment: position == 0 };
+            let found = self.salvage(position..stop, alone, &mut visit).await;
             if next.is_some() || found.count > 0 {
                 scanned.holes.push(scanned.last_sequence);
             }
@@ -204,7 +206,7 @@ impl<'a> SegmentReader<'a> {
                 }
             }
             match next {
-                Some((offset, _)) => position = offset,
+                Some(next) => position = next.offset,
                 None => break,
             }
         }
@@ -295,11 +297,13 @@ impl<'a> SegmentReader<'a> {
         in_order.then_some(append)
     }
 
-    async fn next_append(&mut self, position: u64, last_sequence: u64) -> Option<(u64, u64)> {
+    async fn next_append(&mut self, position: u64, last_sequence: u64) -> Option<NextAppend> {
         let mut next = position + BLOCK_BYTES;
         while next + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(next, last_sequence).await {
-                return Some((next, append.fields.first_sequence.get()));
+                let (first_sequence, flushed_sequence) =
+                    (append.fields.first_sequence.get(), append.fields.flushed_sequence.get());
+                return Some(NextAppend { offset: next, first_sequence, flushed_sequence });
             }
             next += BLOCK_BYTES;
         }
@@ -355,7 +359,7 @@ impl<'a> SegmentReader<'a> {
     async fn salvage(
         &mut self,
         range: std::ops::Range<u64>,
-        sequences: std::ops::Range<u64>,
+        alone: Alone,
         visit: &mut impl FnMut(LoggedRecord),
     ) -> Salvaged {
         let hash_seed = self.layout.hash_seed;
@@ -387,10 +391,7 @@ impl<'a> SegmentReader<'a> {
                 _ => None,
             };
             match record {
-                Some((record, primary_hash))
-                    if record.fields.sequence.get() > sequences.start
-                        && record.fields.sequence.get() < sequences.end =>
-                {
+                Some((record, primary_hash)) if alone.counts(record.fields.sequence.get()) => {
                     let granule = (self.start + position - self.layout.segments_offset) / GRANULE_BYTES;
                     found.push(LoggedRecord {
                         hash: KeyHash(record.fields.key_hash.get()),
