@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nectary_attach::{Attachment, Options, holders, is_loop_path, leave_terminal, redirect_output, release_stale};
-use nectary_block::{Figures, OpenOptions, Registry, format_size};
+use nectary_block::{Figures, OpenOptions, format_size};
 use nectary_host::control::{Part, parts, request};
 use nectary_host::log::{self, Level};
 use nectary_host::{
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arguments::{AttachArguments, DetachArguments};
-use crate::device::engine;
+use crate::device::{engine, registry};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::{output, runtime};
 
@@ -75,7 +75,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     };
     let options = Options { read_only: arguments.read_only, open };
     // Nothing else runs on this thread yet that could be kept waiting.
-    let attachment = Arc::new(Attachment::start(Registry::with_builtins(), &arguments.device.spec, options)?);
+    let attachment = Arc::new(Attachment::start(registry(), &arguments.device.spec, options)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
         log::write(Level::Warning, "attach", message);
@@ -173,6 +173,20 @@ fn start_control(
             let gone = || Fault::new(FaultKind::Failed, "it is being detached already", "wait a moment");
             asked.send(Request { reply, taken }).await.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
+        }
+    });
+    let of_options = attachment.clone();
+    methods.register("set", "changes an option while it runs: memory or mode of a cache", move |parameters| {
+        let attachment = of_options.clone();
+        async move {
+            let text = |name: &str| parameters[name].as_str().unwrap_or_default().to_owned();
+            let failed = |error: nectary_block::Error| {
+                let remedy =
+                    "memory=SIZE and mode=writethrough, writeback or readonly can be set, where there is a cache";
+                Fault::new(FaultKind::Failed, error.to_string(), remedy)
+            };
+            attachment.set_option(&text("option"), &text("value")).await.map_err(failed)?;
+            Ok(json!({ "spec": attachment.device_spec() }))
         }
     });
     let part = format!("attach-{}", name.trim_start_matches("/dev/"));

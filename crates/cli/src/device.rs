@@ -1,10 +1,10 @@
 //! From a SPEC on the command line to an open store.
 //!
-//! Owns: the order of steps (open the device, see what is on it, make a store where that is wanted). Leaves to others:
+//! Owns: the names that a SPEC can use, and the order of steps (open the device, see what is on it, make a store where that is wanted). Leaves to others:
 //! every step.
 
 use anyhow::Context;
-use nectary_block::{self as block, Engine, SharedDevice, format_size};
+use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
 use nectary_store::{
     CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
 };
@@ -15,6 +15,13 @@ use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 /// Memory for a command that uses a store once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
+/// The names that a SPEC can use in this program: the devices and filters of every floor.
+pub fn registry() -> Registry {
+    let mut registry = Registry::with_builtins();
+    nectary_buffer::register(&mut registry);
+    registry
+}
+
 /// Opens the device that `spec` names; a file that is absent is made where `create_bytes` says how large.
 pub async fn open_device(
     spec: &str,
@@ -22,7 +29,7 @@ pub async fn open_device(
     create_bytes: Option<u64>,
 ) -> Result<SharedDevice, Failure> {
     let options = block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
-    Ok(block::open(spec, &options).await?)
+    Ok(registry().open(spec, &options).await?)
 }
 
 /// The engine that `--io` names.
@@ -45,7 +52,7 @@ pub async fn span_devices(
     for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
         let options =
             block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
-        let device = block::open(spec, &options).await.map_err(Error::from);
+        let device = registry().open(spec, &options).await.map_err(Error::from);
         // A device that was there before is used as far as it goes.
         let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
             0 => create_bytes.unwrap_or(0),
@@ -114,7 +121,7 @@ async fn check_size(
     }
     for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
         let options = block::OpenOptions { create_bytes: None, engine: self::engine(engine), ..Default::default() };
-        let is_to_be_made = match block::open(spec, &options).await {
+        let is_to_be_made = match registry().open(spec, &options).await {
             Ok(device) => matches!(Store::probe(&device).await, Ok(false)),
             Err(error) => error.kind == block::ErrorKind::Absent,
         };
