@@ -1,7 +1,7 @@
 //! How long the tests of each crate may take on two cores, in seconds.
 //!
 //! Owns: the table. A crate over its budget is named, and one that takes a multiple of it is killed; together they must stay
-//! inside the sum, ten minutes at most after the build (`report`). Longer runs belong into `make soak`.
+//! inside the sum, fifteen minutes at most after the build (`report`). Longer runs belong into `make soak`.
 
 /// What a crate that is not in the table gets. *Units*: seconds.
 const DEFAULT_SECONDS: u64 = 10;
@@ -16,12 +16,14 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-block", 30),
     ("nectary-host", 5),
     ("nectary-cache", 30),
-    ("nectary-sim", 140),
     ("nectary-buffer", 10),
+    ("nectary-nbd", 5),
+    ("nectary-sim", 135),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
     ("nectary-trace", 20),
-    ("nectary-attach", 10),
+    ("nectary-attach", 20),
+    ("nectary-fuse", 5),
     ("nectary-proxy", 30),
     ("nectary-bench", 10),
     ("nectary-foyer", 20),
@@ -42,10 +44,10 @@ mod tests {
     use super::*;
 
     /// The sum of all budgets may not pass this. *Units*: seconds.
-    const TOTAL_SECONDS_MAX: u64 = 600;
+    const TOTAL_SECONDS_MAX: u64 = 900;
 
     #[test]
-    fn the_budgets_stay_within_ten_minutes() {
+    fn the_budgets_stay_within_fifteen_minutes() {
         let sum: u64 = SECONDS.iter().map(|entry| entry.1).sum();
         assert!(sum <= TOTAL_SECONDS_MAX, "{sum} s");
     }

@@ -1,4 +1,4 @@
-//! The checks that run no code of ours: formatting, lints, dependency direction, licences, files and documents.
+//! The checks that run no code of ours: formatting, lints, dependency direction, rooms, licences, files and documents.
 //!
 //! Owns: their order and how they are counted, one test each.
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
-use crate::{floors, house, licences, process};
+use crate::{circles, floors, house, licences, process, rooms};
 
 /// Lints compile everything; longer than this they hang.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -26,7 +26,9 @@ pub fn command() -> Result<bool> {
 /// Runs the checks and counts them in `report`.
 pub fn run(workspace: &Workspace, report: &mut Report) {
     listed(report, "dependency direction", &floors::problems(&workspace.members()));
+    listed(report, "rooms", &rooms::problems(&workspace.root));
     listed(report, "licences", &licences::problems(&workspace.packages));
+    listed(report, "circles of files", &circles::problems(&workspace.root));
     listed(report, "files and documents", &house::problems(&workspace.root));
     executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));
     let mut lints = cargo();

@@ -27,7 +27,7 @@ pub fn problems(root: &Path) -> Vec<String> {
         }
     }
     let mut documents = files(root, DOCUMENTS, "md");
-    documents.extend(["README.md", "CHANGELOG.md"].map(|name| root.join(name)));
+    documents.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
     for path in documents {
         match fs::read_to_string(&path) {
             Ok(text) => {

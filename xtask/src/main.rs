@@ -9,6 +9,7 @@ mod bench;
 mod binaries;
 mod budgets;
 mod checks;
+mod circles;
 mod floors;
 mod house;
 mod libtest;
@@ -16,6 +17,7 @@ mod licences;
 mod metadata;
 mod process;
 mod report;
+mod rooms;
 mod soak;
 mod tests;
 
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 const USAGE: &str = "\
-cargo xtask check                 formatting, lints, floors, licences, files and documents
+cargo xtask check                 formatting, lints, floors, rooms, licences, files and documents
 cargo xtask test [CRATE]...       the checks, then every test, crate by crate, within its time budget
 cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--sample] [--log FILE]
                                   long campaigns, or samples of them; a round that FILE already has is not run again

@@ -1,10 +1,11 @@
 //! Child processes: their output is shown as it comes and kept, and they are killed when they hang.
 //!
 //! Owns: starting, reading and ending them. A child stays in the process group of this program, so that Ctrl-C and
-//! `timeout` reach it; one that hangs is killed with all its descendants.
+//! `timeout` reach it; one that hangs is killed with all its descendants. One that the kernel does not let go, as it waits
+//! for a device that never answers, is left behind and counts as killed: nothing here waits without a limit.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,10 @@ use anyhow::{Context, Result, bail};
 const FAMILY_MAX: usize = 1000;
 /// How long the rest of the output is waited for after a child was killed.
 const REST: Duration = Duration::from_secs(5);
+/// How long the end of a child is waited for once its output has ended.
+const END: Duration = Duration::from_secs(20);
+/// How often is looked whether a child has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The exit code of a program that cannot run here, as other test runners have it too.
 const NOT_RUN: i32 = 77;
@@ -47,6 +52,11 @@ pub struct Ended {
 
 /// Runs `command` for `limit` at most; lines of its standard output are shown as they come where `is_told` says so.
 pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
+    run_to_end(command, limit, END, is_told)
+}
+
+/// As [`run`]; once the output has ended, the child gets `end` to end, too.
+fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -80,10 +90,33 @@ pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) ->
             }
         }
     }
-    let status = child.wait().context("cannot wait for a child")?;
-    let how = if killed { format!("killed after {} s", limit.as_secs()) } else { status.to_string() };
-    let not_run = status.code() == Some(NOT_RUN);
-    Ok(Ended { success: status.success() && !killed, killed, not_run, how, output, taken: started.elapsed() })
+    let status = match end_of(&mut child, Instant::now() + end)? {
+        Some(status) => Some(status),
+        None => {
+            kill_tree(&mut child);
+            killed = true;
+            end_of(&mut child, Instant::now() + REST)?
+        }
+    };
+    let how = match status {
+        Some(status) if !killed => status.to_string(),
+        Some(_) => format!("killed after {} s", started.elapsed().as_secs()),
+        None => format!("process {} does not end, although it was killed: a device may not answer it", child.id()),
+    };
+    let not_run = status.and_then(|status| status.code()) == Some(NOT_RUN);
+    let success = status.is_some_and(|status| status.success()) && !killed;
+    Ok(Ended { success, killed, not_run, how, output, taken: started.elapsed() })
+}
+
+/// The status of a child once it has ended; `None` if it has not by `deadline`.
+fn end_of(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
+    loop {
+        let status = child.try_wait().context("cannot wait for a child")?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Runs a command whose output is the result.
@@ -125,6 +158,16 @@ mod tests {
         assert_eq!(ended.output, "before\n");
         // The grandchild has the pipe too: had it lived on, the rest of the output would have been waited for.
         assert!(ended.taken < Duration::from_secs(1) + REST, "something lives on");
+    }
+
+    #[test]
+    fn a_child_that_closes_its_output_and_does_not_end_is_killed() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo before; exec >&-; sleep 1000"]);
+        let ended = run_to_end(&mut command, Duration::from_secs(1000), Duration::from_millis(100), silent);
+        let ended = ended.expect("starts");
+        assert!(ended.killed && !ended.success, "{}", ended.how);
+        assert!(ended.taken < REST, "{:?}", ended.taken);
     }
 
     #[test]

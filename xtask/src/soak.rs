@@ -119,6 +119,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{load}", "300", "20")],
     },
     Campaign {
+        name: "package-clients",
+        program: Program::Binary("package-clients"),
+        arguments: &[],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
         name: "fuzz",
         program: Program::Fuzz,
         arguments: &["--seed", "{seed}", "--seconds", "{seconds}"],

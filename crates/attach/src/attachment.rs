@@ -12,11 +12,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, Context, Engine, Geometry, OpenOptions, Registry, SharedDevice};
+use nectary_fuse::{Channel, Mount};
 use tokio::sync::watch;
 
 use crate::counters::{Counters, Figures};
 use crate::error::Error;
-use crate::fuse::{Mount, Server, open_channel};
+use crate::fuse::{Server, mount, open};
 use crate::loop_device::LoopDevice;
 use crate::process;
 use crate::stale::own_name;
@@ -79,7 +80,7 @@ impl Attachment {
     /// *Errors*: what is missing on this machine, or what the device reports.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
         // What is missing is said before a file is made or a disk is taken.
-        let channel = open_channel()?;
+        let channel = Channel::open(false)?;
         LoopDevice::check()?;
         process::keep_heap();
         let process::Prepared { is_flusher, refused } = process::prepare();
@@ -216,7 +217,7 @@ impl Attachment {
 fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
     let name = own_name();
     let path = name.replace(' ', "-");
-    let file = mount.open(&path, read_only).map_err(|error| Error::os("opening the FUSE file", error))?;
+    let file = open(mount, &path, read_only).map_err(|error| Error::os("opening the FUSE file", error))?;
     LoopDevice::new(&file, device.geometry().block_bytes, read_only, &name)
 }
 
@@ -240,7 +241,7 @@ async fn start_threads() {
 
 /// Opens the device and serves it until the kernel ends the connection, then flushes it.
 fn serve(
-    channel: std::fs::File,
+    channel: Channel,
     registry: &Registry,
     spec: &str,
     options: &Options,
@@ -254,7 +255,7 @@ fn serve(
         start_threads().await;
         let started = async {
             let device = registry.open(spec, &options.open).await?;
-            let mount = Mount::new(&channel)?;
+            let mount = mount(&channel)?;
             let server = Server::new(channel, device.clone(), options.read_only, counters);
             let server = server.map_err(|error| Error::os("watching /dev/fuse", error))?;
             Ok((mount, device, server))
@@ -268,7 +269,7 @@ fn serve(
         };
         process::reserve_heap();
         let _ = ready.send(Ok((mount, device.clone())));
-        let served = Arc::new(server).run().await;
+        let served = server.run().await;
         let flushed = match options.read_only {
             true => Ok(()),
             false => device.flush(Context::default()).await,

@@ -5,6 +5,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use nectary_block::ErrorKind;
+use nectary_fuse::Errno;
+
 /// A failure to attach or to detach.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -73,6 +76,29 @@ impl Error {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { what, source },
             _ => Error::Os { what: what.to_owned(), source },
+        }
+    }
+}
+
+/// The number by which the kernel knows a kind of failure of a device.
+pub(crate) fn errno(kind: ErrorKind) -> Errno {
+    Errno::new(match kind {
+        ErrorKind::Absent => libc::ENXIO,
+        ErrorKind::Busy => libc::EBUSY,
+        ErrorKind::Invalid => libc::EINVAL,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        ErrorKind::Full => libc::ENOSPC,
+        ErrorKind::TimedOut => libc::ETIMEDOUT,
+        ErrorKind::Io | ErrorKind::Latched => libc::EIO,
+    })
+}
+
+impl From<nectary_fuse::Error> for Error {
+    fn from(error: nectary_fuse::Error) -> Error {
+        match error {
+            nectary_fuse::Error::NoFuse { source } => Error::NoFuse { source },
+            nectary_fuse::Error::NotPermitted { what, source } => Error::NotPermitted { what, source },
+            nectary_fuse::Error::Os { what, source } => Error::Os { what: what.to_owned(), source },
         }
     }
 }

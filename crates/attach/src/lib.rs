@@ -16,6 +16,7 @@ mod fuse;
 mod loop_device;
 mod process;
 mod stale;
+mod tree;
 
 pub use attachment::{Attachment, Options};
 pub use counters::{Counters, Figures};
@@ -23,3 +24,4 @@ pub use error::Error;
 pub use loop_device::{LoopDevice, holders, is_loop_path};
 pub use process::{leave_terminal, redirect_output};
 pub use stale::release_stale;
+pub use tree::{Tree, TreeFigures, TreeOptions, is_tree, unmount_tree};

@@ -123,14 +123,6 @@ impl LoopDevice {
         Err(Error::os("configuring a loop device: others took each free one first", busy))
     }
 
-    /// Puts a loop device with direct I/O on a file of a file system, under a name by which [`release_stale`](crate::release_stale)
-    /// knows it once this process is gone.
-    ///
-    /// *Errors*: as [`LoopDevice::new`].
-    pub fn on_file(file: &File, block_bytes: u32) -> Result<LoopDevice, Error> {
-        LoopDevice::new(file, block_bytes, false, &crate::stale::own_name())
-    }
-
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -269,7 +261,7 @@ fn mounts_in(text: &str, number: &str, name: &str) -> Vec<String> {
 }
 
 /// Undoes the octal escapes of the kernel's lists.
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 

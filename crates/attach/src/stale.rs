@@ -7,13 +7,14 @@
 //! touched; everything done is told.
 
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::loop_device::{mounts, named, release_when_unused};
+use crate::error::Error;
+use crate::loop_device::{LoopDevice, mounts, named, release_when_unused};
 
 const PREFIX: &str = "nectary-attach";
 
@@ -22,6 +23,16 @@ pub(crate) fn own_name() -> String {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let (process, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
     format!("{PREFIX} {} {process} {} {serial}", namespace(), started(process).unwrap_or(0))
+}
+
+impl LoopDevice {
+    /// Puts a loop device with direct I/O on a file of a file system. Its name tells [`release_stale`] which process it
+    /// belongs to.
+    ///
+    /// *Errors*: as [`LoopDevice::new`].
+    pub fn on_file(file: &File, block_bytes: u32) -> Result<LoopDevice, Error> {
+        LoopDevice::new(file, block_bytes, false, &own_name())
+    }
 }
 
 /// Releases the loop devices that dead processes left, and says what it did, a line each.

@@ -1,9 +1,10 @@
 //! What admission by second request costs in hits and saves in writes, replaying the seeds' workload.
 //!
-//! `cargo run --release -p nectary-bench --example admission -- [SCALE [REINSERT]]` replays the workload of
-//! `bench store --seed table4` on a device in memory at several disk sizes, admitting everything and only what is asked for
-//! before. Nothing is timed; every length is compared. Hits are shares of the requests, in all and from memory; `byte hits` the
-//! share of the bytes; `written` is all that the device was written, headers, padding and checkpoints included.
+//! `cargo run --release -p nectary-bench --example admission -- [SCALE [REINSERT]]` replays the workload of `bench
+//! store --seed table4` on a device in memory at several disk sizes, admitting everything and only what is requested
+//! again. Nothing is timed; every length is compared. Hits are shares of the requests, in all and from memory; `byte
+//! hits` the share of the bytes; `written` is all that the device was written, headers, padding and checkpoints
+//! included.
 
 use std::sync::Arc;
 

@@ -2,15 +2,15 @@
 //!
 //! `cargo run --release -p nectary-bench --example hints -- [SCALE [EMBEDDED [WAY]]]` replays the workload of
 //! `bench store --seed table4` at its 4 GB row, once for each way of packing and reading, on a device in memory. Nothing is
-//! timed: what a disk would have taken is told by the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999). Every
-//! byte is compared.
+//! timed: the time of a disk is computed from the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999).
+//! Every byte is compared.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nectary_bench::workload::{Generator, Laws, Request, content};
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, PackEnd, Stat, Store};
+use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -54,10 +54,7 @@ fn ways(memory_bytes: u64) -> Vec<Way> {
         way("hints, auto, 256 KiB", true, ClusterRead::Auto, 256),
         way("hints, clusters", true, ClusterRead::Cluster, 64),
     ];
-    let mut hot = way("hints, auto, from the hot end", true, ClusterRead::Auto, 64);
-    hot.options.pack_end = PackEnd::Hot;
-    ways.push(hot);
-    let mut apart = way("hints, auto, nothing anew", true, ClusterRead::Auto, 64);
+    let mut apart = way("hints, auto, nothing rewritten", true, ClusterRead::Auto, 64);
     apart.options.rewrite_percent = 0;
     ways.push(apart);
     ways
@@ -130,7 +127,18 @@ fn main() -> Result<(), Failure> {
     );
     println!(
         "{:<30} {:>6} {:>6} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8}",
-        "", "hits", "memory", "reads/rq", "I/Os/rq", "KiB/read", "taken", "hit", "tied", "strays", "anew", "ms/rq"
+        "",
+        "hits",
+        "memory",
+        "reads/rq",
+        "I/Os/rq",
+        "KiB/read",
+        "taken",
+        "hit",
+        "tied",
+        "misplaced",
+        "rewritten",
+        "ms/rq"
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for way in ways(memory_bytes).iter().filter(|way| only.as_ref().is_none_or(|only| way.name == only)) {
@@ -147,7 +155,7 @@ fn main() -> Result<(), Failure> {
             counts.neighbours_taken,
             counts.neighbours_hit,
             counts.objects_tied,
-            counts.strays,
+            counts.misplaced,
             counts.regrouped + counts.kept,
             disk_ms(&stat) / count,
         );

@@ -7,7 +7,7 @@ use std::fmt::Display;
 /// What kind of failure it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The experiment was asked for what it cannot do.
+    /// The experiment cannot do what was requested.
     Usage,
     /// Something that it needs is not there: a program, a right, a part of the kernel.
     Missing,

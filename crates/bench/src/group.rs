@@ -1,6 +1,7 @@
 //! Memory groups: what a contender may use, its pages of files included.
 //!
-//! Owns: one control group of the kernel a contender, in version 1 or 2 of the interface, whichever has the memory controller.
+//! Owns: one control group of the kernel for each contender, by version 1 or 2 of the interface, whichever has the
+//! memory controller.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! The end of a run in every outcome: a small process that outlives it and takes away what it made.
 //!
-//! Owns: the list of what a run made outside of its processes, and its removal. How: the guardian has a session of its own, so no
-//! Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends, however the run did
-//! (done, failed, Ctrl-C, SIGKILL), the workers are gone or going, and with them their mounts, which nobody else ever saw;
-//! the guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises: it touches
-//! only what it was told, and loop devices whose process is dead.
+//! Owns: the list of what a run made outside of its processes, and its removal. How: the guardian has its own session,
+//! so no Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends (the run is
+//! done, failed, or was ended by Ctrl-C or SIGKILL), the workers end too, and with them their private mounts. The
+//! guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises: it
+//! touches only what it was told, and loop devices whose process is dead.
 
 use std::fs;
 use std::io::{BufRead, Write};
@@ -114,7 +114,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("nectary-bench-guardian-{}", std::process::id()));
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/file"), "x").unwrap();
-        // This process lives: its disks are its own.
+        // This process is alive, so its disks must stay.
         let list = format!("run {}\npath {}\nnonsense\n", std::process::id(), folder.display());
         std::thread::spawn(move || serve(list.as_bytes())).join().unwrap();
         assert!(!folder.exists());

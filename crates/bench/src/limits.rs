@@ -1,12 +1,13 @@
-//! `bench limits`: how much of what a device can do the store leaves to its users, beside fio on the same device.
+//! `bench limits`: which share of a device's rates the store reaches, beside fio on the same device.
 //!
 //! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two threads, against
 //! fio's random reads of the same size, 32 at once from one thread or from two, whichever is more. Filling: objects put one after another, until they are flushed, against fio's sequential
 //! writes of 1 MiB of as many bytes, until they are flushed; and against a loop that copies the same bodies into buffers, sums them, writes
-//! those two at a time and does nothing else, which is what filling costs anybody who is given bodies. Both have a file of their own, of the same size, written once before, in
-//! the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the store gives back is
-//! compared with one that was made before. Beside the reads stands what the store gets with more gets at once, against the same reads of
-//! fio: what is missing at 32 and there at 128 is waiting, what is missing at 128 too is the processor. Leaves to others: what users wait for (`store`).
+//! those two at a time and does nothing else, which is what filling costs any store. Both have a file of their own, of
+//! the same size, written once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A
+//! …). Every byte that the store gives back is compared with one that was made before. Beside the reads stands what the
+//! store gets with more gets at once, against the same reads of fio: what is missing at 32 and there at 128 is waiting,
+//! what is missing at 128 too is the processor. Leaves to others: what users wait for (`store`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ const DEPTH: usize = 32;
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
 /// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it (`FIO_JOBS`).
 const THREADS: usize = 2;
-/// fio reads from one thread, or from as many as the store: what is more counts, as that is what the device can do.
+/// fio reads from one thread, or from as many as the store; the higher rate counts, as the device can do it.
 const FIO_JOBS: [usize; 2] = [1, THREADS];
 /// What the store may use: far less than what is read, so that hardly anything is in memory.
 const MEMORY_BYTES: u64 = 32 << 20;
@@ -42,10 +43,10 @@ const MEMORY_BYTES: u64 = 32 << 20;
 const TARGET: f64 = 0.9;
 /// Writes of fio that are under way at once.
 const FIO_WRITES: usize = 4;
-/// The size of a write of whoever only copies, in bytes: that of a store's append, if an object is not longer.
+/// The size of a write of the copying loop, in bytes: that of a store's append, if an object is not longer.
 const COPIED_BYTES: usize = 2 << 20;
 /// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an object
-/// which comes back for another one is found out. A prime, as what is confused lies at rounder distances.
+/// which comes back for another one is found out. A prime, since confused data tend to be at round distances.
 const BODIES: u32 = 1021;
 /// Bytes that the smallest run needs.
 const BYTES_MIN: u64 = 256 << 20;
@@ -70,7 +71,7 @@ pub struct LimitsOptions {
 pub struct LimitsReport {
     /// `limits`.
     pub experiment: String,
-    /// How it was asked for and where it ran.
+    /// How it was called and where it ran.
     pub setting: Value,
     /// Ratios and rates.
     pub figures: Vec<Figure>,
@@ -275,7 +276,7 @@ impl Filled {
     }
 }
 
-/// Whoever does for a body what nobody can leave out: a sum, a copy, a write.
+/// Does for a body only what no store can leave out: a sum, a copy, a write.
 struct Copier {
     device: SharedDevice,
     bodies: Arc<Vec<Bytes>>,

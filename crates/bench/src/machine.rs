@@ -16,7 +16,7 @@ pub fn describe() -> String {
     format!("{count} x {model}, Linux {}, load {}", kernel.trim(), load.join(" "))
 }
 
-/// Memory that can be had without taking it from anybody, in bytes.
+/// Memory that is available without swapping, in bytes.
 pub fn free_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();

@@ -2,22 +2,22 @@
 //!
 //! Promises the same values for the same seed on every machine. Not for secrets.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 /// A generator of 64-bit values (SplitMix64).
 #[derive(Clone, Debug)]
-pub struct Random {
-    state: u64,
-}
+pub struct Random(SplitMix64);
 
 impl Random {
     /// Starts the stream that belongs to a seed.
     pub fn new(seed: u64) -> Random {
-        Random { state: seed }
+        Random(SplitMix64::seed_from_u64(seed))
     }
 
     /// Draws 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.state)
+        self.0.next_u64()
     }
 
     /// Draws a value in `0..bound`; 0 for an empty range.

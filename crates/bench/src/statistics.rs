@@ -84,7 +84,7 @@ pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
 }
 
-/// The order of the contenders in a round: forwards and backwards in turn, so that a drift favours nobody.
+/// The order of the contenders in a round: forwards and backwards in turn, so that a drift favours no contender.
 pub fn order(count: usize, round: usize) -> Vec<usize> {
     match round % 2 {
         0 => (0..count).collect(),

@@ -21,10 +21,10 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
     if result == 0 { Ok(()) } else { Err(Error::os(what)) }
 }
 
-/// Gives this process mounts of its own, which end with it.
+/// Gives this process its own mounts, which end with it.
 ///
-/// Copies of mounts that stand on loop devices are let go, but for what `kept` lies on: they belong to others, whose devices
-/// they would keep busy. Must be called before the process has other threads.
+/// Copies of mounts on loop devices are unmounted, except the one that holds `kept`: they belong to other programs, and
+/// would keep their devices busy. Must be called before the process has other threads.
 pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
@@ -142,13 +142,13 @@ fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
     checked(unsafe { libc::kill(child as libc::pid_t, number) }, format!("signal {number} to process {child}"))
 }
 
-/// Makes this process the leader of a session of its own: no terminal's signal reaches it.
+/// Makes this process the leader of a new session: no terminal's signal reaches it.
 pub(crate) fn leave_terminal() {
     // SAFETY: the call takes nothing; it fails only where that is so already.
     unsafe { libc::setsid() };
 }
 
-/// Gives the memory that the process has freed back to the kernel, so that nobody uses it uncharged.
+/// Gives the memory that the process has freed back to the kernel, so that no contender uses it uncharged.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes a number and leaves what is in use alone.

@@ -2,7 +2,7 @@
 
 use crate::device::Extent;
 
-/// The most extents that one answer lists; what lies beyond is reported as one mapped extent.
+/// The most extents that one answer lists; the rest is reported as one mapped extent.
 pub const EXTENTS_MAX: usize = 65536;
 
 /// Collects mapped ranges in ascending order and fills the gaps between them.
@@ -24,7 +24,7 @@ impl ExtentList {
         self.push(offset + length, true);
     }
 
-    /// Whether no more than the closing extent fits.
+    /// Whether only the closing extent still fits.
     pub fn is_full(&self) -> bool {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
@@ -46,7 +46,7 @@ impl ExtentList {
         match self.extents.last_mut() {
             Some(last) if last.mapped == mapped => last.length += length,
             Some(last) if full => {
-                // A mapped answer is always safe: whoever skips unmapped ranges reads this one.
+                // A mapped answer is always safe: a caller that skips unmapped ranges reads this one.
                 last.length += length;
                 last.mapped = true;
             }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 /// The alignment of every [`Buffer`], in bytes: enough for `O_DIRECT` on every device of today.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// A huge page, and the length from which on buffers lie on them, in bytes.
+/// The size of a huge page, and the least length of buffers on huge pages, in bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The longest buffer that is kept for another read, in bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -36,7 +36,8 @@ pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
     unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
 }
 
-/// Gives pages that lie wholly in `memory` back to the kernel; what they hold afterwards is of no use, and may be zeros.
+/// Gives pages that are wholly in `memory` back to the kernel; their contents are undefined afterwards, and may be
+/// zeros.
 pub fn release_pages(memory: &mut [u8]) {
     let start = memory.as_ptr().addr().next_multiple_of(BUFFER_ALIGNMENT);
     let end = memory.as_ptr_range().end.addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
@@ -238,7 +239,7 @@ mod tests {
         drop(many);
         drop(Buffer::recycled(SPARE_BUFFER_BYTES_MAX + 1));
         SPARE.with_borrow(|spare| assert_eq!(spare.bytes, SPARE_BYTES_MAX));
-        // A thread that ends frees what it keeps; what comes to it from another is its own.
+        // A thread that ends frees the memory it keeps; memory that comes from another thread belongs to it.
         std::thread::spawn(move || drop(second)).join().unwrap();
     }
 }

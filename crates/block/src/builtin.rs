@@ -19,8 +19,17 @@ use crate::registry::{Arguments, Registry};
 use crate::size::{parse_duration, parse_share, parse_size};
 use crate::stripe::{STRIPE_UNIT_BYTES, StripeDevice};
 
+impl Registry {
+    /// The devices and filters of this crate.
+    pub fn with_builtins() -> Registry {
+        let mut registry = Registry::empty();
+        register(&mut registry);
+        registry
+    }
+}
+
 /// Registers every device and filter of floor 0.
-pub(crate) fn register(registry: &mut Registry) {
+fn register(registry: &mut Registry) {
     registry.register("memory", memory);
     registry.register("file", file);
     registry.register("disk", disk);

@@ -36,13 +36,13 @@ use crate::figures::Figures;
 /// What an operation returns: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
 
-/// A device shared by whoever uses it.
+/// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
 /// What data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
-    /// Not even the end of this process.
+    /// Nothing, not even the end of this process.
     Nothing,
     /// The end of this process, however it ends.
     Process,

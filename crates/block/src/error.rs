@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// What kind of failure it was; each kind has a remedy of its own.
+/// What kind of failure it was; each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The device, file or host named is not there.

@@ -241,7 +241,7 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Pages> {
     shard.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What an `Arc` of this device is to the rest of the house.
+/// This device as other crates use it.
 impl From<MemoryDevice> for Arc<dyn BlockDevice> {
     fn from(device: MemoryDevice) -> Arc<dyn BlockDevice> {
         Arc::new(device)

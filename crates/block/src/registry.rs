@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::builtin;
 use crate::device::SharedDevice;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::spec::{Argument, Form, Spec, SpecError, is_name};
@@ -67,11 +66,9 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The devices and filters of this crate.
-    pub fn with_builtins() -> Registry {
-        let mut registry = Registry { constructors: BTreeMap::new() };
-        builtin::register(&mut registry);
-        registry
+    /// No name at all; [`Registry::with_builtins`] begins with this crate's devices and filters.
+    pub fn empty() -> Registry {
+        Registry { constructors: BTreeMap::new() }
     }
 
     /// Adds a name, or replaces what it meant.
@@ -191,7 +188,7 @@ impl Arguments {
         Ok(devices)
     }
 
-    /// The value of `key=value` as `read` takes it, where it is there.
+    /// The value of `key=value`, parsed by `read`, if the key is given.
     pub fn option<T>(
         &mut self,
         key: &'static str,

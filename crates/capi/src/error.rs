@@ -1,4 +1,4 @@
-//! What a C program is told of failures: a code, and a text for each thread.
+//! How a C program learns of failures: a code, and a text for each thread.
 //!
 //! Owns: the codes, the text of the thread's last failed call, and the wall that no panic passes.
 

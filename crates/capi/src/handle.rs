@@ -1,8 +1,8 @@
 //! Open stores by handle, and the bodies that a C program holds pointers into.
 //!
-//! Owns: the table of handles and, for each store, of the pointers that were given out. A handle is a number that is given
-//! once and never followed: one that is stale or made up is refused. Promises: a body that was given out stays until it
-//! has been given back as often as it was taken; a store is not closed before.
+//! Owns: the table of handles and, for each store, of the pointers that were given out. A handle is a number that is
+//! given only once and never used as a pointer, so a stale or invented one is refused. Promises: a body that was given
+//! out stays until it has been given back as often as it was taken; a store is not closed before.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +19,14 @@ const READS_MAX: usize = 1 << 16;
 /// How many stores may be open.
 const STORES_MAX: usize = 1024;
 
-/// What a body of no bytes is in C: a pointer of its own that is not null.
+/// What a body of no bytes is in C: a fixed pointer that is not null.
 static EMPTY: [u8; 1] = [0];
 
 static STORES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
 
 /// An open store.
 pub struct Open {
-    /// Dropped before the worker, which waits for nobody but itself.
+    /// Dropped before the worker, which waits only for itself.
     store: Store,
     span_bytes: u64,
     reads: Mutex<Reads>,
@@ -85,7 +85,7 @@ pub fn close(handle: usize) -> Result<(), Failure> {
         reads.is_closed = true;
     }
     let closed = open.worker.ask(Ask::Close);
-    // Where another call is under way this one is not the last to let go of the store; its device goes with that one.
+    // If another call is under way, that call drops the store and its device, not this one.
     STORES.write().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|stores| stores.remove(&handle));
     closed.map(drop)
 }
@@ -134,7 +134,7 @@ impl Open {
         let last = if held.count == 0 { reads.held.remove(&address) } else { None };
         reads.count -= 1;
         drop(reads);
-        // Freeing takes its time; nobody waits for it.
+        // Freeing takes time; no caller waits for it.
         drop(last);
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! The thread that a store lives in: a runtime of its own, to which the calls of all threads are handed over.
+//! The thread that a store lives in: it has its own runtime, to which the calls of all threads are handed over.
 //!
 //! Owns: the thread, the queue of requests, opening and closing. Leaves to others: what C programs see. Promises: requests
-//! are served side by side, at most [`REQUESTS_MAX`] at a time; whoever asks gets an answer, also when the thread ends.
+//! are served side by side, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, also when the thread ends.
 
 use std::sync::mpsc as answers;
 use std::thread::JoinHandle;
@@ -20,7 +20,7 @@ const REQUESTS_MAX: usize = 1024;
 /// The answer to a request: the body that was read, or nothing.
 type Answer = Result<Bytes, Failure>;
 
-/// What a store is asked for.
+/// A request to a store.
 pub enum Ask {
     /// Store a body under a name.
     Write(Vec<u8>, Bytes),
@@ -54,7 +54,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Opens a store in a thread of its own; also gives the store, for what needs no runtime.
+    /// Opens a store in its own thread; also gives the store, for calls that need no runtime.
     pub fn start(opening: Opening) -> Result<(Worker, Store), Failure> {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let (ready, is_ready) = answers::sync_channel(1);
@@ -102,7 +102,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It ends when nobody can ask it for anything.
+        // It ends when no caller is left.
         self.requests = mpsc::channel(1).0;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -135,7 +135,7 @@ async fn serve(store: Store, mut requests: mpsc::Receiver<Request>) {
     let mut under_way = JoinSet::new();
     while let Some(Request { ask, reply }) = requests.recv().await {
         if let Ask::Close = ask {
-            // Nobody else asks any more: what was asked before is answered first.
+            // No more requests can come; earlier ones are answered first.
             while under_way.join_next().await.is_some() {}
             let closed = store.close().await;
             drop((store, requests));
@@ -168,7 +168,7 @@ async fn answer(store: &Store, ask: Ask) -> Answer {
     }
 }
 
-/// Reads a body: as the store has it where that is one piece, else put together.
+/// Reads a body: uncopied if the store has it in one piece, else assembled.
 async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let absent =
         || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));

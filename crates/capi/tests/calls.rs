@@ -18,7 +18,7 @@ fn last() -> String {
     unsafe { CStr::from_ptr(nectary_last_error()) }.to_string_lossy().into_owned()
 }
 
-/// A store in a file of its own.
+/// A store in a separate file.
 struct Disk {
     path: PathBuf,
     store: *mut nectary_store,
@@ -161,7 +161,7 @@ fn null_pointers_stale_handles_and_lengths_out_of_bounds_are_refused() {
     };
     assert_eq!(codes, [NECTARY_INVALID; 23]);
     assert!(store.is_null() && data.is_null());
-    // At the bounds it is taken.
+    // At the bounds it is accepted.
     let name = "n".repeat(NECTARY_NAME_BYTES_MAX);
     assert_eq!(disk.write(&name, &[]), OK, "{}", last());
     assert_eq!(disk.done(disk.read(&name).unwrap()), OK);

@@ -8,12 +8,15 @@ mod admission;
 mod attach;
 mod bench;
 mod cache;
+mod cache_mount;
+mod nbd;
 mod trace;
 mod trace_record;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -29,6 +32,8 @@ pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
 pub use cache::{CacheCommand, SimulateArguments};
+pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
+pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 
@@ -76,7 +81,7 @@ pub enum Command {
       --default-ttl 'mirror.example/debian/pool/=7d' --default-ttl 'mirror.example=5m'
   One store on two disks, which goes on when one of them fails:
     nectary proxy --listen 127.0.0.1:8080 --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
-  Write to a solid-state disk only what is asked for twice, and no more than 50 GiB a day:
+  Write to a solid-state disk only what is requested twice, and no more than 50 GiB a day:
     nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 100G --admit second-request --write-budget 50G/day
   Purge over HTTP, on an address that only this machine can reach: a URL with all its variants, and all that came with
   one of two tags in Surrogate-Key or Cache-Tag:
@@ -118,6 +123,19 @@ pub enum Command {
   nectary detach /dev/loop0
   nectary detach ./disk.img", after_help = exit::HELP)]
     Detach(DetachArguments),
+    /// Serve devices to NBD clients
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary export memory:4G --nbd unix:/run/disk.sock      (prints the URL)
+  nectary export ./disk.img --size 10G --nbd tcp:127.0.0.1:10809
+  nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1:10809 --read-only
+  Beyond this machine, with certificates on both sides:
+    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
+    Export(ExportArguments),
+    /// Ask NBD servers
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary nbd info nbd://localhost/disk
+  nectary nbd list nbd://localhost", after_help = exit::HELP)]
+    Nbd(NbdCommand),
     /// Measure the store beside file systems
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list
@@ -187,7 +205,7 @@ pub struct DeviceArguments {
 /// The other devices of a store of several spans.
 #[derive(Debug, Args)]
 pub struct SpanArguments {
-    /// Another span of the same store, on a device of its own; may be given again. Name all of them, in any order
+    /// Another span of the same store, on another device; may be given again. Name all of them, in any order
     #[arg(long = "span", value_name = "SPEC")]
     pub spans: Vec<String>,
 }
@@ -339,15 +357,17 @@ pub struct ProxyArguments {
     /// Memory for objects, index and buffers, as 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,
-    /// How much of a segment is written anew before it is overwritten, of what was asked for, in percent; 0 for none
+    /// How much of a segment is rewritten before it is overwritten, of requested objects, in percent; 0 for none
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
         default_value_t = OpenOptions::default().reinsert_percent)]
     pub reinsert: u32,
-    /// How much may be written anew from memory, in percent of what is stored: beside the page it is wanted with, or to be kept
+    /// How much may be rewritten from memory, in percent of the bytes stored: to place an object beside its page, or to
+    /// keep it
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REWRITE_PERCENT_MAX)),
         default_value_t = OpenOptions::default().rewrite_percent)]
     pub rewrite: u32,
-    /// What a read from the store's disk takes: the object, the cluster around it, or what has paid of late
+    /// What a read from the store's disk takes: the object, the cluster around it, or whichever has recently saved
+    /// reads
     #[arg(long, value_name = "WHAT", value_parser = ClusterRead::from_str, default_value = ClusterRead::Auto.name())]
     pub cluster_read: ClusterRead,
     /// Size of a cluster, in which what a page embeds is kept beside it: a power of two from 4K to 1M, or 0 for none
@@ -361,6 +381,10 @@ pub struct ProxyArguments {
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
     #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
     pub default_ttl: Vec<Rule>,
+    /// How long beyond its lifetime a response is served while its origin cannot be reached, unless the response says itself;
+    /// 0 for not at all
+    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "1d")]
+    pub stale_unreachable: Duration,
     /// Ignore no-cache, max-age and min-fresh of requests (and Pragma): package clients send them with every request
     #[arg(long)]
     pub ignore_request_cache_control: bool,

@@ -25,7 +25,7 @@ use crate::device::{engine, registry};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::{output, runtime};
 
-/// How long each part may take to say what it is.
+/// How long each part may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long writing back and detaching may take.
@@ -219,7 +219,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
 }
 
 /// The figures of one device of the stack.
-fn device_figures(figures: &Figures) -> Value {
+pub fn device_figures(figures: &Figures) -> Value {
     let values: serde_json::Map<String, Value> =
         figures.values.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
     json!({ "device": figures.device, "figures": values })
@@ -274,7 +274,7 @@ fn is_meant(status: &Status, target: &str) -> bool {
     status.name == target || ["given", "spec"].iter().any(|key| status.detail[*key] == target)
 }
 
-/// Releases what a killed process left of it; else says what there is.
+/// Releases what a killed process left of it; otherwise lists what is attached.
 fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
     let released = release_stale();
     released.iter().for_each(note);

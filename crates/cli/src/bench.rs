@@ -127,7 +127,7 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
     output::text(report.text())
 }
 
-/// The program that contends with foyer, where it lies beside this one.
+/// The program that contends with foyer, if it is beside this one.
 fn foyer_beside(program: &Path) -> Option<PathBuf> {
     Some(program.with_file_name("nectary-foyer")).filter(|path| path.is_file())
 }

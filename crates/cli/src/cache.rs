@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{CacheCommand, SimulateArguments};
 use crate::exit::{Failure, GOOD};
-use crate::{output, progress};
+use crate::{cache_mount, output, progress};
 
 /// How many streams an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;
@@ -22,6 +22,9 @@ const STREAMS_NAMED_MAX: usize = 64;
 pub fn run(command: &CacheCommand) -> Result<u8, Failure> {
     match command {
         CacheCommand::Simulate(arguments) => simulate(arguments),
+        CacheCommand::Mount(arguments) => cache_mount::mount(arguments),
+        CacheCommand::Umount(arguments) => cache_mount::umount(arguments),
+        CacheCommand::Stat(arguments) => cache_mount::stat(arguments),
     }
 }
 
@@ -60,7 +63,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The policies that are asked for, each once, in the order of tables.
+/// The requested policies, each once, in the order of tables.
 fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = policies::names();
     let mut names = Vec::new();
@@ -94,7 +97,7 @@ fn load(arguments: &SimulateArguments) -> Result<Vec<Workload>, Failure> {
     if arguments.mix {
         return Ok(vec![Workload::mix(&workloads.iter().collect::<Vec<_>>())?]);
     }
-    // Rows are told apart by the names of their traces.
+    // Rows are distinguished by the names of their traces.
     for index in 1..workloads.len() {
         let (before, rest) = workloads.split_at_mut(index);
         let same = before.iter().filter(|workload| workload.name() == rest[0].name()).count();

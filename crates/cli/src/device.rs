@@ -1,7 +1,7 @@
 //! From a SPEC on the command line to an open store.
 //!
-//! Owns: the names that a SPEC can use, and the order of steps (open the device, see what is on it, make a store where that is wanted). Leaves to others:
-//! every step.
+//! Owns: the names that a SPEC can use, and the order of steps (open the device, see what is on it, make a store where
+//! that is wanted). Leaves to others: every step.
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
@@ -15,10 +15,11 @@ use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 /// Memory for a command that uses a store once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
-/// The names that a SPEC can use in this program: the devices and filters of every floor.
+/// Every device that a SPEC can name in this program.
 pub fn registry() -> Registry {
     let mut registry = Registry::with_builtins();
     nectary_buffer::register(&mut registry);
+    nectary_nbd::register(&mut registry);
     registry
 }
 
@@ -53,7 +54,7 @@ pub async fn span_devices(
         let options =
             block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
         let device = registry().open(spec, &options).await.map_err(Error::from);
-        // A device that was there before is used as far as it goes.
+        // An existing device is used as it is.
         let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
             0 => create_bytes.unwrap_or(0),
             bytes => create_bytes.unwrap_or(0).min(bytes),

@@ -1,7 +1,7 @@
 //! Exit codes, and which failure means which.
 //!
-//! Owns: the table that `--help` and `docs/cli.md` show. Promises: a script can tell from the code alone whether to retry,
-//! to create or to call somebody.
+//! Owns: the table that `--help` and `docs/cli.md` show. Promises: the code alone tells a script whether to retry, to
+//! create or to alert.
 
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use nectary_attach as attach;
 use nectary_bench as bench;
 use nectary_block as block;
 use nectary_host as host;
+use nectary_nbd as nbd;
 use nectary_proxy as proxy;
 use nectary_store as store;
 use nectary_trace as trace;
@@ -42,7 +43,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a code of its own.
+    /// A failure with its own code.
     pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }
@@ -80,6 +81,7 @@ const REMEDY_CORRUPT: &str =
     "where it is no store, name another device; where what is there may go, `nectary store create SPEC --force`";
 const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
+const REMEDY_SERVER: &str = "see whether the server runs, and which exports it has: `nectary nbd list URL`";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
@@ -112,6 +114,14 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         Some(host::Error::Busy { .. }) => return Some((BUSY, Some(REMEDY_PART_BUSY))),
         Some(host::Error::Absent { .. }) => return Some((NOT_FOUND, None)),
         _ => {}
+    }
+    if let Some(error) = cause.downcast_ref::<nbd::Error>() {
+        return Some(match error.kind {
+            nbd::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_SERVER)),
+            nbd::ErrorKind::Busy => (BUSY, Some(REMEDY_PART_BUSY)),
+            nbd::ErrorKind::Invalid => (USAGE, None),
+            _ => (FAILED, None),
+        });
     }
     if let Some(error) = cause.downcast_ref::<bench::Error>() {
         return Some(match error.kind {

@@ -1,4 +1,4 @@
-//! What this machine has and who has it: its memory, and who listens on an address.
+//! Facts about this machine: its memory, and which program listens on an address.
 //!
 //! Owns: reading that from `/proc`. Where it cannot be read, nothing is known, and that is no error.
 
@@ -15,7 +15,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Who listens on an address, or on its port for every address, as `nginx (process 123)`, as far as this user may see it.
+/// The program that listens on an address, or on its port for every address, as `nginx (process 123)`, if this user may
+/// see it.
 pub fn who_listens(address: SocketAddr) -> Option<String> {
     let inodes: Vec<u64> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

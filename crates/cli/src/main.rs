@@ -1,4 +1,4 @@
-//! The `nectary` command: arguments, output, exit codes. No logic of its own.
+//! The `nectary` command: arguments, output, exit codes. No logic.
 //!
 //! Owns: what users type and see. Leaves to others: everything that is done; each command is a few calls of a crate below.
 #![forbid(unsafe_code)]
@@ -7,10 +7,13 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
+mod cache_mount;
 mod device;
 mod exit;
+mod export;
 mod health;
 mod machine;
+mod nbd;
 mod output;
 mod progress;
 mod proxy;
@@ -43,6 +46,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Trace(command) => trace::run(command),
         Command::Attach(arguments) => attach::run(arguments),
         Command::Detach(arguments) => attach::detach(arguments),
+        Command::Export(arguments) => runtime()?.block_on(export::run(arguments)),
+        Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
     }

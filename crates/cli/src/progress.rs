@@ -23,7 +23,7 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, length: Option<u64>) -> Progres
     bar
 }
 
-/// Progress over a number of entries that is told later.
+/// Progress over a number of entries that becomes known later.
 pub fn entries(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {wide_bar} {pos} of {len} entries, {eta} left") {
@@ -43,7 +43,7 @@ pub fn runs(count: u64) -> ProgressBar {
     bar
 }
 
-/// Progress over a number of steps that is told later.
+/// Progress over a number of steps that becomes known later.
 pub fn steps() -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {wide_bar} {pos} of {len}, {eta} left") {
@@ -52,7 +52,7 @@ pub fn steps() -> ProgressBar {
     bar
 }
 
-/// Progress over references of which nobody knows how many there are.
+/// Progress over an unknown number of references.
 pub fn references(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::no_length();
     if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {human_pos} references, {per_sec}") {

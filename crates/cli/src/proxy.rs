@@ -79,7 +79,7 @@ fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
     }
 }
 
-/// Takes the addresses; says who has one that is in use.
+/// Binds the addresses; names the program that has one in use.
 fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     Proxy::bind(options).map_err(|error| {
         let nectary_proxy::Error::Listen { address, source } = &error else { return error.into() };
@@ -130,6 +130,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         origin: arguments.origin.clone(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
+        stale_unreachable: arguments.stale_unreachable,
         access_log: arguments.access_log.clone(),
         clients: arguments.allow.clone(),
         connect_ports: arguments.connect_port.clone(),

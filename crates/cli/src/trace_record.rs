@@ -38,7 +38,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8, Failure> {
     let mut command = Command::new(program);
     command.args(rest);
 
-    // A terminal that the program writes to is left to it.
+    // No progress bar where the program writes to the terminal.
     let is_shown = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
     let bar = is_shown.then(|| progress::references("recording"));
     let mut is_told = false;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const STEP_MAX: Duration = Duration::from_secs(120);
 /// How long a run may take beyond what it was asked to, on the slowest machine.
 const RUN_MAX: Duration = Duration::from_secs(600);
-/// How long a device with requests under way may complete none before it is taken to hang.
+/// How long a device with requests under way may complete none before it counts as hanging.
 const STALL_MAX: Duration = Duration::from_secs(120);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The bytes of the device.
 const DEVICE_BYTES: &str = "512M";
-/// What the attaching process and whoever dirties pages may use together, in bytes.
+/// What the attaching process and the program that dirties pages may use together, in bytes.
 const GROUP_BYTES: u64 = 96 << 20;
 /// The bytes of the largest recorded file.
 const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -91,7 +91,7 @@ pub struct Outcome {
     pub synced: usize,
     /// Kills.
     pub kills: u32,
-    /// What re-attaching said that it released.
+    /// The devices that re-attaching reported as released.
     pub released: usize,
     /// How often the attaching process's memory group was at its limit; `None` without one.
     pub short_of_memory: Option<u64>,
@@ -255,7 +255,7 @@ impl Watched {
     }
 }
 
-/// Ends a FUSE connection that hangs: whoever waits for it in the kernel cannot even be killed otherwise.
+/// Ends a FUSE connection that hangs: otherwise a process that waits for it in the kernel cannot even be killed.
 struct Watchdog {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -263,8 +263,8 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Aborts the connection, as it is then, when its device completes nothing for `STALL_MAX` or this is not dropped before
-    /// the limit, and again as often.
+    /// Aborts the connection when its device completes nothing for `STALL_MAX`, or when this is not dropped before the
+    /// limit; repeats that if needed.
     fn new(watched: Arc<Mutex<Watched>>, place: PathBuf, limit: Duration) -> Watchdog {
         let (stop, stopped) = mpsc::channel();
         let aborted = Arc::new(AtomicBool::new(false));
@@ -318,7 +318,7 @@ fn abort(number: &str, place: &Path) -> Result<()> {
     written.map(drop).with_context(|| format!("{} cannot be written", place.join(number).join("abort").display()))
 }
 
-/// An attached device and what belongs to it.
+/// An attached device, its file system and the files on it.
 struct Disk {
     system: FileSystem,
     spec: String,
@@ -406,8 +406,9 @@ impl Disk {
         Ok(())
     }
 
-    /// Bounds the memory of the group, where there is one; -1 for no bound. The kernel refuses a bound below what the group has for as
-    /// long as it can take nothing back, as from pages that are being written to a device whose process was killed.
+    /// Bounds the memory of the group, where there is one; -1 for no bound. The kernel refuses a bound below what the
+    /// group uses while it can take nothing back, for example pages that are being written to a device whose process
+    /// was killed.
     fn limit(&self, bytes: i64) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         let file = group.join("memory.limit_in_bytes");
@@ -422,8 +423,8 @@ impl Disk {
         }
     }
 
-    /// Kills the process. Its group has no limit from then on: the calls that it was in first end in the kernel, and where one
-    /// needs memory of a group that is full of dirty pages, which no one writes any more, that takes up to minutes.
+    /// Kills the process. Its group has no limit from then on. Otherwise calls that it has in the kernel could take
+    /// minutes to end: they need memory of a group that is full of dirty pages, and no process writes those any more.
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal(libc::SIGKILL);
@@ -468,9 +469,9 @@ impl Disk {
 
     /// Gives the file all of its blocks, of which discards took some: a write then needs none.
     ///
-    /// For a block the host's file system may have to read its own maps, into memory of the group. Where that is full of dirty
-    /// pages, each such page takes up to minutes under cgroups v1, which do not throttle who dirties, and all writes wait for
-    /// it: the device is as slow as one that hangs.
+    /// For a block the host's file system may have to read its own maps, into memory of the group. If the group is full
+    /// of dirty pages, such a page takes up to minutes under cgroups v1, which do not throttle the process that dirties
+    /// them, and all writes wait: the device is as slow as one that hangs.
     fn allocate(&self) -> Result<()> {
         let path = self.scratch.join("disk.img");
         let file = File::options().write(true).open(&path)?;

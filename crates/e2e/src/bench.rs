@@ -1,9 +1,9 @@
 //! Requests a second from memory, one worker each, beside nginx and Varnish: paired rounds in alternating order.
 //!
 //! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one thread on
-//! another. All contestants are up and warm the whole time, and idle but for the one that is measured. In each round every
-//! contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a round, so
-//! that a drift of the machine cancels out. Nectary runs twice: the ratio of the two says what the noise is.
+//! another. All contestants are up and warm the whole time; only the measured one is busy. In each round every
+//! contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a round,
+//! so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two says what the noise is.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -29,14 +29,14 @@ const MIX_REQUESTS: usize = 200_000;
 /// Exponent of the mix's Zipf law.
 const MIX_EXPONENT: f64 = 0.9;
 
-/// What is asked for.
+/// The requests.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Name for the report.
     pub name: &'static str,
     /// Every target once.
     pub targets: Vec<String>,
-    /// Ranks of the targets in the order in which they are asked for.
+    /// Ranks of the targets in the order of requests.
     pub order: Vec<usize>,
 }
 

@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` in a process group of its own; standard output and error go to `log`.
+    /// Starts `command` in its own process group; standard output and error go to `log`.
     pub fn spawn(name: &str, mut command: Command, log: &Path, cpu: Option<usize>) -> Result<Self> {
         let out = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);

@@ -42,7 +42,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// One answer, whole unless it stands in [`Failure::Truncated`].
+/// One answer; it is whole unless it is inside [`Failure::Truncated`].
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     /// Status code.

@@ -1,18 +1,23 @@
 //! Whole-system tests: the `nectary` binary, run as users run it, with real programs around it.
 //!
-//! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `bench-memory` and `bench-pressure` programs share: a deterministic
-//! origin, an HTTP client that trusts nothing, process guards, models of what a cache may answer, and the peers. It links
-//! no other crate of the workspace, so nothing that it expects comes from the code that it judges.
+//! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `bench-memory`, `bench-pressure`,
+//! `cache-tests` and `package-clients` programs share: a deterministic
+//! origin, an HTTP client that trusts nothing, process guards, models of what a cache may answer, and the peers. It
+//! links no other crate of the workspace, so nothing that it expects comes from the code that it judges.
 //!
-//! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its parent.
+//! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its
+//! parent.
 
 pub mod access_log;
 pub mod attach;
 pub mod bench;
+pub mod cache_tests;
+pub mod clients;
 pub mod content;
 pub mod filled;
 pub mod guard;
 pub mod http;
+pub mod nbd;
 pub mod nectary;
 pub mod origin;
 pub mod peers;

@@ -160,7 +160,7 @@ pub struct Sequences {
 /// Where the store's ring is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPosition {
-    /// The segment incarnation that is being written.
+    /// The segment epoch that is being written.
     pub head: u64,
     /// How many segments there are.
     pub segment_count: u64,
@@ -174,7 +174,7 @@ impl RingPosition {
         self.head.saturating_sub(before.head) as f64 / self.segment_count.max(1) as f64
     }
 
-    /// The oldest incarnation from which a body of this length surely answers. The next segment is reclaimed before the head is
+    /// The oldest epoch from which a body of this length surely answers. The next segment is reclaimed before the head is
     /// there; fragments in the oldest quarter may count as gone, so that no body breaks off while it is read.
     pub fn tail(self, body_bytes: u64) -> u64 {
         let leaving = if body_bytes > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
@@ -193,7 +193,7 @@ pub struct Nectary {
 }
 
 impl Nectary {
-    /// Waits until it accepts connections; fails early, with what it printed, when it ends instead.
+    /// Waits until it accepts connections. If the process ends instead, fails at once with its output.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -301,7 +301,7 @@ impl Control {
         let sequence = |name: &str| found[name].as_u64().with_context(|| format!("no {name} in {found}"));
         let sequences =
             Sequences { last: sequence("last")?, written: sequence("written")?, flushed: sequence("flushed")? };
-        let (head, segment_count) = (number("head_incarnation")?, number("segment_count")?);
+        let (head, segment_count) = (number("head_epoch")?, number("segment_count")?);
         Ok((sequences, RingPosition { head, segment_count, whole_bytes_max: number("whole_bytes_max")? }))
     }
 

@@ -4,7 +4,7 @@
 //! time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be planted, which
 //! spoils it. Requests are counted by target, so that "one fetch" can be proven.
 //!
-//! Runs on one thread with a runtime of its own, which ends when the [`Origin`] is dropped. It is meant to be asked by a
+//! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant to be asked by a
 //! proxy and not by the world: it checks no more of a request than it needs to answer.
 
 mod connection;
@@ -63,7 +63,7 @@ pub enum Behaviour {
     Status(u16),
 }
 
-/// How often a target was asked for, and what was sent for it.
+/// How often a target was requested, and what was sent for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Requests.
@@ -165,7 +165,7 @@ impl Origin {
         self.shared.with(target, |found| found.behaviour = behaviour);
     }
 
-    /// How often this target was asked for.
+    /// How often this target was requested.
     pub fn count(&self, target: &str) -> Count {
         self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
     }

@@ -1,8 +1,8 @@
 //! The peers that Nectary is measured beside: nginx and Varnish, each configured to answer from memory with one worker.
 //!
 //! Promises configurations that favour the peer where there is a choice: no access log, no added headers, files in memory
-//! (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file cache. Whoever
-//! wants to check finds them here whole.
+//! (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file cache. They are
+//! here in full, to be checked.
 
 use crate::guard::{self, Process};
 use crate::http::wait_listening;
@@ -24,7 +24,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts nginx: one worker, `proxy_cache` on tmpfs; with its open file cache, which has to be asked for, where `tuned`.
+    /// Starts nginx: one worker, `proxy_cache` on tmpfs; with its open file cache, which is off by default, where
+    /// `tuned`.
     pub fn nginx(origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
         let scratch = Scratch::in_memory("nginx")?;

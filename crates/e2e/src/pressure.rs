@@ -5,8 +5,8 @@
 //! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on the
 //! same data: a simulation with half the segments, and a limit of memory that the process must have passed.
 //!
-//! The simulation knows a ring and nothing else, so the proxy keeps nothing when the ring comes by (`--rewrite 0`). Where the
-//! plan says otherwise it may hit more often than the simulation, and half a store shows nothing.
+//! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). Where the plan says otherwise it may
+//! hit more often than the simulation, and half a store shows nothing.
 
 use crate::access_log::{self, Line};
 use crate::content;
@@ -76,7 +76,7 @@ pub struct Outcome {
     pub memory_bytes: u64,
     /// Lines of the access log by cache result.
     pub results: Vec<(String, u64)>,
-    /// Requests in the access log that the store was asked for.
+    /// Requests in the access log that went to the store.
     pub references: usize,
     /// Share of hits in the access log.
     pub hit_rate: f64,
@@ -94,7 +94,7 @@ pub struct Outcome {
     pub errors: Vec<String>,
     /// The counters of the store at the end.
     pub counts: Value,
-    /// What the store says it has in memory at the end, by what for, and what the kernel says, in bytes.
+    /// Memory at the end, in bytes: by purpose, as the store reports it, and in total, as the kernel does.
     pub accounted: Vec<(&'static str, u64)>,
 }
 
@@ -131,7 +131,7 @@ impl Outcome {
         (least..=most).contains(&(self.hit_rate - simulated))
     }
 
-    /// What the planted bugs show: empty where both are caught.
+    /// Planted bugs that were not caught; empty if both were.
     pub fn uncaught(&self) -> Vec<String> {
         let mut uncaught = Vec::new();
         if !self.keeps && self.fits(self.simulated_half) {
@@ -185,7 +185,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;
     let half = Shape { segment_count: shape.segment_count / 2, ..shape };
-    // One fetch serves all who wait for it, which to the simulation are hits: it knows no duration of a fetch.
+    // One fetch serves all requests that wait for it. To the simulation they are hits, since its fetches take no time.
     let hits = lines.iter().filter(|line| line.is_hit() || line.result == "COLLAPSED").count();
     let counts = find(&status, "counts").cloned().unwrap_or_default();
     Ok(Outcome {

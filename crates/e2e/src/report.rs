@@ -62,7 +62,7 @@ pub fn write_json_line(path: &Path, value: &serde_json::Value) -> Result<()> {
     Ok(file.write_all(format!("{value}\n").as_bytes())?)
 }
 
-/// The seed to use: the one that was asked for, or a new one from the clock. Either way the caller prints it.
+/// The seed to use: the given one, or a new one from the clock. Either way the caller prints it.
 pub fn seed_or_new(asked: Option<u64>) -> u64 {
     asked.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,11 +1,12 @@
 //! What the store should hold, computed without the store: a ring of segments, first in, first out, with re-insertion.
 //!
-//! The simulation knows six things, none of them from the store's code: an object takes its body, its key, its metadata and
-//! a fixed overhead, rounded up to a unit; objects are appended to the open segment; an object that does not fit opens the
-//! next segment, whose former contents are dropped; what is dropped is gone from memory too. When a segment is opened, those
-//! of the segment dropped next but one (next, where there are fewer than eight) that were hit are appended anew: the smallest
-//! first, up to a share of the segment, no object of several fragments. A hit counts for all objects that begin in the same piece. An object of several fragments lives as
-//! long as its first. References are hits or misses; misses append.
+//! The simulation knows six things, none of them from the store's code: an object takes its body, its key, its metadata
+//! and a fixed overhead, rounded up to a unit; objects are appended to the open segment; an object that does not fit
+//! opens the next segment, whose former contents are dropped; what is dropped is gone from memory too. When a segment
+//! is opened, those of the segment dropped next but one (next, where there are fewer than eight) that were hit are
+//! appended again: the smallest first, up to a share of the segment, no object of several fragments. A hit counts for
+//! all objects that begin in the same piece. An object of several fragments lives as long as its first. References are
+//! hits or misses; misses append.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +25,7 @@ pub struct Shape {
     pub fragment_bytes: u64,
     /// Longer bodies are in fragments.
     pub whole_bytes_max: u64,
-    /// How much of a segment may be appended anew, in percent.
+    /// How much of a segment may be appended again, in percent.
     pub reinsert_percent: u64,
 }
 
@@ -115,7 +116,7 @@ impl Ring {
         self.open = (self.open + 1) % self.segments.len();
         self.used = 0;
         for held in self.segments[self.open].drain(..) {
-            // What was appended anew lives on elsewhere.
+            // Objects that were appended again stay, elsewhere.
             if self.live.get(&held.key) == Some(&(self.open, held.start)) {
                 self.live.remove(&held.key);
             }

@@ -2,22 +2,22 @@
 //!
 //! Promises the same values for the same seed on every machine. Not for secrets.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
+
 /// A generator of 64-bit values (SplitMix64): tiny, fast, good enough to choose workloads.
-#[derive(Clone, Debug, Default)]
-pub struct Rng {
-    state: u64,
-}
+#[derive(Clone, Debug)]
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// Starts the stream that belongs to a seed.
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self(SplitMix64::seed_from_u64(seed))
     }
 
     /// Draws 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GOLDEN);
-        mix(self.state)
+        self.0.next_u64()
     }
 
     /// Draws a value in `0..bound`; 0 for an empty range.
@@ -43,6 +43,12 @@ impl Rng {
     /// Splits off an independent stream, for a thread or a round.
     pub fn split(&mut self) -> Self {
         Self::new(self.next_u64())
+    }
+}
+
+impl Default for Rng {
+    fn default() -> Self {
+        Self::new(0)
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Load {
     pub clients: usize,
     /// The most keys that a client has.
     pub keys_max: usize,
-    /// Body bytes that a round may fetch from the origin, about: what is under way then still ends.
+    /// About how many body bytes a round may fetch from the origin: fetches under way at that point still finish.
     pub round_bytes_max: u64,
     /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; where there are any,
     /// everything is purged once in each round besides.
@@ -68,7 +68,7 @@ pub const LAPPING: Load = Load {
     wide_purges: 0.01,
     laps_min: 2.0,
     purges_min: [20.0, 5.0, 5.0, 1.0],
-    // A late purge of everything leaves few.
+    // After a late purge of everything few are left.
     demanded_min: 20,
 };
 
@@ -118,7 +118,7 @@ impl Plant {
             Plant::LostObject => total.missing == 1 && total.wrong == 0,
             // Where the newest version of a key is gone, an older one may answer, which is wrong.
             Plant::ZeroedStore => total.missing > total.wrong,
-            // A tag or a prefix may have but one key left.
+            // Only one key may be left with a tag or a prefix.
             Plant::TagNeverPurged | Plant::PrefixNeverPurged => total.wrong > 0 && total.missing == 0,
             Plant::AllNeverPurged => total.wrong == total.verified_hits && total.wrong > 1 && total.missing == 0,
         }
@@ -188,11 +188,11 @@ pub enum InTime {
     /// Each of them.
     #[default]
     Every,
-    /// The one in the middle: on a machine that does other work besides, some come late for no reason of ours.
+    /// The median: on a machine with other work, some come late through no fault of the proxy.
     Median,
 }
 
-/// What came out of all rounds.
+/// The results of all rounds.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// What clients did.
@@ -294,7 +294,7 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
     Ok(summary)
 }
 
-/// Plants every bug in a round of its own, and prints what came of it; true where each was reported as what it is.
+/// Plants every bug in a separate round, and prints the result; true where each was reported as what it is.
 pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
     let mut good = true;
     for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {

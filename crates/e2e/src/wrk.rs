@@ -57,7 +57,7 @@ pub struct Measured {
     pub bytes: u64,
     /// Connections, reads and writes that failed, timeouts, and answers of 400 and above.
     pub errors: u64,
-    /// The same, each kind for itself, in the order of [`ERROR_KINDS`].
+    /// The same for each kind, in the order of [`ERROR_KINDS`].
     pub errors_by_kind: [u64; 5],
     /// Half of the requests took no longer.
     pub p50_us: u64,
@@ -70,7 +70,7 @@ pub struct Measured {
 pub struct Load {
     /// Server to ask.
     pub address: SocketAddr,
-    /// File with one target a line, asked for in this order, again and again.
+    /// File with one target a line, requested in this order, again and again.
     pub targets: PathBuf,
     /// Threads.
     pub threads: usize,

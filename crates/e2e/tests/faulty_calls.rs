@@ -1,7 +1,7 @@
 //! System calls that fail, or at which the process dies: `strace` makes every kind of it, with the POSIX engine.
 //!
-//! After a failed write or flush the proxy goes on serving right bytes and says that something is wrong; after a death at a
-//! call what was written is there, and what was purged is not.
+//! After a failed write or flush the proxy keeps serving right bytes and reports the failure. After a death at a call
+//! written objects are there, and purged ones are not.
 
 use anyhow::Result;
 use nectary_e2e::filled::Filled;

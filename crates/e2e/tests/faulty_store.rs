@@ -233,7 +233,7 @@ fn a_device_that_reads_wrong_bits_or_fails_gives_misses() -> Result<()> {
 fn a_full_disk_is_an_error_at_creation_and_no_harm_later() -> Result<()> {
     // SAFETY: a plain system call without arguments.
     if unsafe { libc::geteuid() } != 0 || find_program("unshare").is_none() {
-        not_run("full disk: needs root and unshare for a small file system of its own");
+        not_run("full disk: needs root and unshare for a separate small file system");
         return Ok(());
     }
     let mut filled = Filled::new("full", OBJECTS, 9)?;

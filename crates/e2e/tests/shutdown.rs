@@ -30,7 +30,7 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
         client.wait_begun()?;
     }
     nectary.process.signal(libc::SIGTERM);
-    // The bodies take 1.5 s; long before that nobody else may be served any more.
+    // The bodies take 1.5 s; long before that no new client may be served.
     let signalled = Instant::now();
     while Connection::new(listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
         assert!(signalled.elapsed() < Duration::from_secs(1), "new connections are served after SIGTERM");

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p nectary-foyer --example foyer-memory-per-object -- [N ...]`
 //!
-//! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache whose disk is foyer's own
-//! device that keeps nothing, so that millions take no disk, and whose memory holds next to nothing; what is live then, less what the
-//! same cache takes without objects, is what its index costs. Leaves to others: whether that is much.
+//! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache with next
+//! to no memory, on foyer's own device that discards everything, so that millions need no disk. The live memory then,
+//! less that of the same cache without objects, is the cost of the index. Leaves to others: whether that is much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ const BODY_BYTES: usize = 200;
 const PAGE_BYTES: usize = 4096;
 /// How many objects are put before it is waited for their writes: less than its buffer holds.
 const OBJECTS_AT_ONCE: usize = 1000;
-/// What its memory holds, in bytes: nothing to speak of.
+/// The size of its memory, in bytes: next to nothing.
 const MEMORY_BYTES: usize = 64 << 10;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);

@@ -178,8 +178,8 @@ mod tests {
             contender.settle().unwrap();
             let (mut from_disk, mut missing) = (0, 0);
             for object in 0..OBJECTS {
-                // What comes from the disk pushes out of memory what is not there yet, and foyer lets go what comes faster
-                // than it is written.
+                // Objects read from disk evict from memory objects that are not on disk yet, and foyer drops those that
+                // come faster than it writes.
                 if object % 32 == 0 {
                     contender.settle().unwrap();
                 }

@@ -1,7 +1,8 @@
 //! A small run of `bench store --disk bare`: Nectary, XFS and foyer on loop devices, in real time.
 //!
-//! Owns: the proof that all of it fits together, that whoever has no turn is stopped, that a run is void where a contender's bytes are wrong or its process is not what it
-//! should be, and that nothing is left of it. Leaves to others: figures, of which so small a run has none.
+//! Owns: the proof that all of it fits together, that contenders are stopped between their turns, that a run is void
+//! where a contender's bytes are wrong or its process is not what it should be, and that nothing is left of it. Leaves
+//! to others: figures, of which so small a run has none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +33,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     let programs = Programs { worker: again("worker"), guardian: again("guardian") };
     let mut beside_others = 0;
     let report = run(&plan, &programs, &mut |_| {
-        // Between two steps nobody has a turn.
+        // Between two steps no contender has a turn.
         let states = workers();
         assert!(states.iter().all(|state| *state == 'T'), "{states:?}");
         beside_others = beside_others.max(states.len());

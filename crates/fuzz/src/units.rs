@@ -1,4 +1,4 @@
-//! Checksums put right, so that mutants come past them: whoever can forge a checksum must not break a decoder either.
+//! Checksums put right, so that mutants pass them: a forged checksum must not break a decoder either.
 //!
 //! Owns: the places of checksums, as `docs/formats/store.md`, `record.md` and `trace.md` give them. Half of the inputs are
 //! decoded as they are, half with their checksums put right.
@@ -60,7 +60,7 @@ pub fn seal_trace(bytes: &mut [u8]) {
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
     let (mut at, mut index) = (64, 0_u32);
     while let Some(chunk) = bytes.get_mut(at..).filter(|chunk| chunk.len() >= 32) {
-        // A payload that would not fit is taken to end with the file.
+        // A payload that would not fit is assumed to end with the file.
         let payload_bytes = (number(chunk, 20) as usize).min(chunk.len() - 32);
         chunk[..8].copy_from_slice(b"NTCH\x01\x00\x00\x00");
         chunk[8..16].copy_from_slice(&identity);

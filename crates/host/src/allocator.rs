@@ -1,7 +1,7 @@
 //! How the system's allocator treats large blocks.
 //!
-//! Owns: the two settings, and the one `unsafe` of the crate. Promises: a block of 128 KiB or more goes back to the system
-//! as soon as it is freed, so that a budget that is kept in sums of blocks is kept in resident memory too.
+//! Owns: the two settings, and the one `unsafe` of the crate. Promises: a block of 128 KiB or more goes back to the
+//! system as soon as it is freed, so a budget that counts blocks also bounds resident memory.
 
 /// Blocks of this size and more are mapped one by one. *Units*: bytes.
 #[cfg(target_env = "gnu")]
@@ -12,8 +12,9 @@ const HEAP_FREE_BYTES_MAX: std::ffi::c_int = 1 << 20;
 
 /// Lets freed blocks go back to the system, for the whole process. To be called before there are threads that allocate.
 ///
-/// glibc raises its threshold for mapping blocks with each large block that is freed, to 32 MiB: from then on bodies lie in
-/// heaps, and what is freed between two that stay is never given back. Other allocators are left as they are.
+/// glibc raises its threshold for mapping blocks with each large block that is freed, to 32 MiB: from then on bodies
+/// are in heaps, and memory freed between two blocks that stay is never given back. Other allocators are left as they
+/// are.
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls take numbers, and only change where later allocations come from.

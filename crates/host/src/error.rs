@@ -1,4 +1,4 @@
-//! What can go wrong between a running part and whoever asks it.
+//! What can go wrong between a running part and its clients.
 //!
 //! Owns: the one error type of the crate. Kinds differ because their remedies differ.
 
@@ -44,6 +44,14 @@ pub enum Error {
         /// The socket.
         path: PathBuf,
         /// What was expected and what came.
+        problem: String,
+    },
+    /// A file of certificates or a key cannot be used.
+    #[error("{path}: {problem}")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
         problem: String,
     },
     /// The operating system refused.

@@ -1,4 +1,4 @@
-//! Messages to whoever runs the program: one line each on the standard error stream, and never a flood.
+//! Messages to the user who runs the program: one line each on the standard error stream, and never a flood.
 //!
 //! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which lets one message of a kind
 //! through per interval and counts the rest. Leaves to others: access logs and figures. A failure to write is ignored:
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 /// How much a message matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Something failed and somebody should act.
+    /// Something failed and needs action.
     Error,
-    /// Something is not as it should be, and the program goes on.
+    /// Something is wrong, and the program continues.
     Warning,
     /// For information.
     Note,

@@ -1,8 +1,8 @@
 //! The directory in which running parts leave their control sockets.
 //!
 //! Owns: where it is (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for root, else
-//! `/tmp/nectary-UID`), that it belongs to this user and that nobody else can write to it: in `/tmp` another user may
-//! have made it first. Leaves to others: what is in it.
+//! `/tmp/nectary-UID`), that it belongs to this user and no other user can write to it: in `/tmp` another user may have
+//! made it first. Leaves to others: what is in it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

@@ -1,17 +1,17 @@
-//! How a running part says how it is.
+//! The state that a running part reports.
 //!
 //! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to others:
 //! the part's own figures, which travel as JSON in `detail`.
 
 use serde::{Deserialize, Serialize};
 
-/// How well a part does what it is there for.
+/// How well a part works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It does everything it should.
     Healthy,
-    /// It serves, but something is lost or slower until somebody acts.
+    /// It serves, but something is lost or slower until the operator acts.
     Degraded,
     /// It does not do what it is there for.
     Broken,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A directory of its own for each test, removed at the end.
+/// A separate directory for each test, removed at the end.
 struct Scratch(RuntimeDirectory);
 
 impl Scratch {

@@ -1,7 +1,7 @@
 //! The access log.
 //!
-//! Owns: the line of `docs/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them, so
-//! that no worker waits for a disk or a pipe.
+//! Owns: the line of `docs/formats/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them,
+//! so that no worker waits for a disk or a pipe.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -30,6 +30,7 @@ const BUFFERS_UNDER_WAY_MAX: usize = 16;
 pub(crate) enum Outcome {
     Hit,
     Revalidated,
+    Stale,
     Miss,
     Collapsed,
     Pass,
@@ -46,6 +47,7 @@ impl Outcome {
         match self {
             Outcome::Hit => b"HIT",
             Outcome::Revalidated => b"REVALIDATED",
+            Outcome::Stale => b"STALE",
             Outcome::Miss => b"MISS",
             Outcome::Collapsed => b"COLLAPSED",
             Outcome::Pass => b"PASS",
@@ -63,6 +65,7 @@ impl Outcome {
         match self {
             Outcome::Hit => stats.hits.add(1),
             Outcome::Revalidated => stats.revalidated.add(1),
+            Outcome::Stale => stats.stale.add(1),
             Outcome::Miss => stats.misses.add(1),
             Outcome::Collapsed => stats.collapsed.add(1),
             Outcome::TooLarge => {

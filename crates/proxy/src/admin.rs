@@ -1,8 +1,8 @@
 //! Who may purge over HTTP.
 //!
-//! Owns: the options of administration, the token and how it is read and compared. Nobody may by default: whatever runs in
-//! front of the proxy on the same machine (a TLS terminator, a tunnel) makes every client look like one of this machine.
-//! Leaves to others: what a purge does (`service/purge`), which requests are refused how (`service/admin`).
+//! Owns: the options of administration, the token and how it is read and compared. Nobody may by default: whatever runs
+//! in front of the proxy on the same machine (a TLS terminator, a tunnel) makes every client look like one of this
+//! machine. Leaves to others: what a purge does (`service/purge`), which requests are refused how (`service/admin`).
 
 use std::fmt;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! Bodies on their way to a client.
 //!
-//! Owns: what hyper polls for a response's bytes, and what happens when the last was handed over or the client is gone: the
-//! exchange ends for the connection's guard, and the request is logged. A body that cannot be completed is an error, which
-//! makes hyper abort the connection: nothing partial ever looks whole.
+//! Owns: what hyper polls for a response's bytes, and what happens when the last was handed over or the client is gone:
+//! the exchange ends for the connection's watch, and the request is logged. A body that cannot be completed is an
+//! error, which makes hyper abort the connection: nothing partial ever looks whole.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use nectary_store::{BodyReader, FillReader, Object};
 
 use crate::access_log::{Line, Outcome};
 use crate::rules::multipart::{Multipart, Section};
-use crate::wire::guard::Guard;
+use crate::wire::deadlines::Watch;
 use crate::worker::Worker;
 
 /// Why a body ended before its end.
@@ -96,20 +96,20 @@ impl Content {
 /// A response's body.
 pub(crate) struct ReplyBody {
     content: Content,
-    guard: Rc<Guard>,
+    watch: Rc<Watch>,
     ticket: Option<Box<Ticket>>,
 }
 
 impl ReplyBody {
-    /// A body of the exchange that `guard` has begun; it ends when the body is dropped.
-    pub fn new(content: Content, guard: Rc<Guard>, ticket: Option<Box<Ticket>>) -> ReplyBody {
-        ReplyBody { content, guard, ticket }
+    /// A body of the exchange that `watch` has begun; it ends when the body is dropped.
+    pub fn new(content: Content, watch: Rc<Watch>, ticket: Option<Box<Ticket>>) -> ReplyBody {
+        ReplyBody { content, watch, ticket }
     }
 }
 
 impl Drop for ReplyBody {
     fn drop(&mut self) {
-        self.guard.end();
+        self.watch.end();
     }
 }
 

@@ -1,15 +1,15 @@
 //! A caching HTTP/1.1 proxy over a store.
 //!
-//! Owns: how HTTP is cached (the pure rules in [`rules`]), what a stored response looks like (`stored`), the server, the
-//! client to origins, tunnels, purges and the access log.
+//! Owns: how HTTP is cached (the pure rules in [`rules`]), what a stored response looks like (`stored`), the server,
+//! the client to origins, tunnels, purges and the access log.
 //!
 //! Promises: nothing partial is stored or passed on as whole; framing that could be read in two ways is refused on both
 //! sides; every queue, wait, head and memo has a limit; a hit in memory copies no body and waits for nothing.
 //!
 //! Leaves to others: keeping objects and collapsing fetches (`nectary-store`), arguments and signals (`nectary`).
 //!
-//! A caller opens a store, starts a [`Proxy`] with [`ProxyOptions`], requests the [`Shutdown`](nectary_host::Shutdown) when it
-//! is to end, waits for it, and closes the store.
+//! A caller opens a store, starts a [`Proxy`] with [`ProxyOptions`], requests the [`Shutdown`](nectary_host::Shutdown)
+//! when it is to end, waits for it, and closes the store.
 #![forbid(unsafe_code)]
 
 mod access_log;
@@ -18,21 +18,21 @@ mod body;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod memo;
+mod hit_for_miss;
 mod options;
+mod rendered_values;
 pub mod rules;
 mod server;
 mod service;
 mod stats;
 mod stored;
 mod upstream;
-mod values;
 mod wire;
 mod worker;
 
 pub use admin::{AdminOptions, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use error::Error;
 pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, OriginUrl, ProxyOptions};
-pub use rules::default_ttl::Rule as DefaultTtlRule;
+pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use server::{Bound, Proxy, run};
 pub use stats::{OriginDown, ProxyStats, StatsReader};

@@ -1,7 +1,7 @@
 //! What a proxy is told when it starts.
 //!
-//! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: where options
-//! come from (arguments, files).
+//! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: where
+//! options come from (arguments, files).
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,6 +25,9 @@ pub struct ProxyOptions {
     pub workers: usize,
     /// Lifetimes for responses that have none, first match first; none by default.
     pub default_ttl: Vec<Rule>,
+    /// How long beyond its lifetime a response is served while its origin cannot be reached, where the response does
+    /// not say itself (`stale-if-error`) or forbid it (`must-revalidate`); zero for not at all.
+    pub stale_unreachable: Duration,
     /// Where requests are logged.
     pub access_log: AccessLog,
     /// Who may use a forward proxy, beside the loopback addresses.
@@ -54,6 +57,7 @@ impl Default for ProxyOptions {
             origin: None,
             workers: 0,
             default_ttl: Vec::new(),
+            stale_unreachable: Duration::from_secs(24 * 3600),
             access_log: AccessLog::None,
             clients: Vec::new(),
             origin_ca: None,

@@ -42,8 +42,8 @@ impl Proxy {
 
     /// Takes the addresses, and checks what can be checked without a store. Nobody can connect yet.
     ///
-    /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what cannot be had, [`Error::AdminWithoutToken`] what must
-    /// not be.
+    /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what cannot be had, [`Error::AdminWithoutToken`] what
+    /// must not be.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
@@ -130,8 +130,8 @@ pub struct Bound {
 impl Bound {
     /// Listens, starts the workers and returns; requests are accepted from then on.
     ///
-    /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the drain
-    /// timeout and ends. The store must stay open until [`Proxy::wait`] returns.
+    /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the
+    /// drain timeout and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
     /// *Errors*: [`Error::Listen`] and [`Error::AccessLog`] name what cannot be opened; nothing is left running then.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {

@@ -1,7 +1,7 @@
 //! What the proxy counts.
 //!
-//! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no shared
-//! cache line; a snapshot adds them up. Counters only grow; gauges say so.
+//! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no
+//! shared cache line; a snapshot adds them up. Counters only grow; gauges say so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +41,8 @@ counters! {
     collapsed,
     /// Of these: the origin said that the stored response still holds.
     revalidated,
+    /// Of these: answered with a stored response that is stale, because the origin failed.
+    stale,
     /// Of these: passed on from the origin and not stored.
     passed,
     /// Of these, passed on and not stored because their body is longer than the store takes; part of `passed`.

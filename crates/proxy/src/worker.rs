@@ -1,8 +1,8 @@
 //! One worker: a thread with its own runtime, listeners, connections and memories.
 //!
-//! Owns: what the requests of one thread share, accepting, and sweeping: on every tick of [`TICK`] it ends what is overdue,
-//! hands the access log over and looks after kept connections. Nothing here is shared with other workers but the store and
-//! the counters' readers.
+//! Owns: what the requests of one thread share, accepting, and sweeping: on every tick of [`TICK`] it ends what is
+//! overdue, hands the access log over and looks after kept connections. Nothing here is shared with other workers but
+//! the store and the counters' readers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,16 +22,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
 use crate::access_log::{Line, LogBuffer};
-use crate::memo::Memo;
+use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
+use crate::rendered_values::RenderedValues;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
+use crate::rules::policy::Policy;
 use crate::service::connection;
 use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
-use crate::values::Values;
-use crate::wire::guard::{Clock, Deadlines, Guard, Side, TICK};
+use crate::wire::deadlines::{Clock, Deadlines, Side, TICK, Watch};
 
 /// What a worker answers when it has too many connections.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
@@ -74,14 +75,14 @@ pub(crate) enum Mode {
 pub(crate) struct Worker {
     pub options: Arc<ProxyOptions>,
     pub mode: Mode,
-    pub default_ttl: DefaultTtl,
+    pub policy: Policy,
     pub store: Spans,
     pub stats: Arc<WorkerStats>,
     /// Whether the origin of a reverse proxy takes connections, as all workers see it.
     pub origin: Arc<OriginState>,
     pub upstream: Upstream,
-    pub memo: RefCell<Memo>,
-    pub values: RefCell<Values>,
+    pub hit_for_miss: RefCell<HitForMiss>,
+    pub rendered: RefCell<RenderedValues>,
     /// Room for the two parts of a key while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
     /// Where requests are read to before it is known who answers them.
@@ -92,7 +93,7 @@ pub(crate) struct Worker {
     pub tasks: TaskTracker,
     log: RefCell<Option<LogBuffer>>,
     clock: Rc<Clock>,
-    guards: RefCell<Guards>,
+    watches: RefCell<Watches>,
     client_deadlines: Deadlines,
     origin_deadlines: Deadlines,
     connections_max: usize,
@@ -103,11 +104,11 @@ pub(crate) struct Worker {
     epoch: Cell<(Instant, u64)>,
 }
 
-/// The guards of open connections.
+/// The watches of open connections.
 #[derive(Default)]
-struct Guards {
+struct Watches {
     next: u64,
-    open: HashMap<u64, Rc<Guard>>,
+    open: HashMap<u64, Rc<Watch>>,
 }
 
 impl Worker {
@@ -147,14 +148,19 @@ impl Worker {
         let via = HeaderValue::from_str(&format!("1.1 {pseudonym}")).expect("visible ASCII");
         Rc::new(Worker {
             connections_max: limits.connections_max.div_ceil(options.worker_count()),
-            default_ttl: DefaultTtl::new(options.default_ttl.clone()),
+            policy: Policy {
+                default_ttl: DefaultTtl::new(options.default_ttl.clone()),
+                is_for_origin: matches!(mode, Mode::Reverse { .. }),
+                stores_cookies: options.store_set_cookie,
+                stale_unreachable_s: options.stale_unreachable.as_secs(),
+            },
             mode,
             store,
             stats,
             origin,
             upstream: Upstream::default(),
-            memo: RefCell::new(Memo::new()),
-            values: RefCell::new(Values::new()),
+            hit_for_miss: RefCell::new(HitForMiss::new()),
+            rendered: RefCell::new(RenderedValues::new()),
             scratch: RefCell::default(),
             room: RefCell::new(vec![0; ROOM_BYTES].into()),
             via,
@@ -162,7 +168,7 @@ impl Worker {
             tasks: TaskTracker::new(),
             log: RefCell::new(log),
             clock: Rc::default(),
-            guards: RefCell::default(),
+            watches: RefCell::default(),
             client_deadlines,
             origin_deadlines,
             fills: Cell::new(0),
@@ -202,33 +208,33 @@ impl Worker {
         }
     }
 
-    /// A guard for a new connection.
-    pub fn new_guard(&self, side: Side) -> Rc<Guard> {
+    /// A watch for a new connection.
+    pub fn new_watch(&self, side: Side) -> Rc<Watch> {
         let limits = &self.options.limits;
         let (deadlines, head_bytes_max) = match side {
             Side::Client => (self.client_deadlines, limits.request_head_bytes_max),
             Side::Origin => (self.origin_deadlines, limits.response_head_bytes_max),
         };
-        Guard::new(side, self.clock.clone(), deadlines, head_bytes_max)
+        Watch::new(side, self.clock.clone(), deadlines, head_bytes_max)
     }
 
     /// Puts a connection under the sweeper's eye until the returned value is dropped.
-    pub fn enlist(self: &Rc<Self>, guard: Rc<Guard>) -> Enlisted {
-        let mut guards = self.guards.borrow_mut();
-        let number = guards.next;
-        guards.next += 1;
-        guards.open.insert(number, guard);
+    pub fn enlist(self: &Rc<Self>, watch: Rc<Watch>) -> Enlisted {
+        let mut watches = self.watches.borrow_mut();
+        let number = watches.next;
+        watches.next += 1;
+        watches.open.insert(number, watch);
         Enlisted { worker: self.clone(), number }
     }
 
-    /// Runs a connection to an origin until it ends or its guard ends it.
-    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, guard: Rc<Guard>, connection: F) {
-        let enlisted = self.enlist(guard.clone());
+    /// Runs a connection to an origin until it ends or its watch ends it.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
+        let enlisted = self.enlist(watch.clone());
         self.tasks.spawn_local(async move {
             let mut connection = pin!(connection);
             poll_fn(|context| {
-                guard.register(context);
-                if guard.is_killed() {
+                watch.register(context);
+                if watch.is_killed() {
                     return Poll::Ready(());
                 }
                 connection.as_mut().poll(context).map(drop)
@@ -253,7 +259,7 @@ impl Worker {
         accepting.iter().for_each(|task| task.abort());
         self.stopping.set(true);
         self.upstream.close();
-        self.guards.borrow().open.values().for_each(|guard| guard.drain());
+        self.watches.borrow().open.values().for_each(|watch| watch.drain());
         self.tasks.close();
         let drained = async {
             tokio::select! {
@@ -263,7 +269,7 @@ impl Worker {
         };
         if tokio::time::timeout(self.options.limits.drain_timeout, drained).await.is_err() {
             // What is still under way is cut off: fills fail, clients see their connection abort.
-            self.guards.borrow().open.values().for_each(|guard| guard.kill());
+            self.watches.borrow().open.values().for_each(|watch| watch.kill());
             _ = tokio::time::timeout(CUT_OFF, self.tasks.wait()).await;
         }
         if let Some(log) = &mut *self.log.borrow_mut() {
@@ -281,7 +287,7 @@ pub(crate) struct Enlisted {
 
 impl Drop for Enlisted {
     fn drop(&mut self) {
-        self.worker.guards.borrow_mut().open.remove(&self.number);
+        self.worker.watches.borrow_mut().open.remove(&self.number);
     }
 }
 
@@ -309,11 +315,11 @@ fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door)
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
     _ = stream.set_nodelay(true);
-    let guard = worker.new_guard(Side::Client);
-    let enlisted = worker.enlist(guard.clone());
+    let watch = worker.new_watch(Side::Client);
+    let enlisted = worker.enlist(watch.clone());
     let worker = worker.clone();
     worker.clone().tasks.spawn_local(async move {
-        connection::serve(worker.clone(), guard, stream, client, door).await;
+        connection::serve(worker.clone(), watch, stream, client, door).await;
         worker.stats.connections_open.subtract(1);
         drop(enlisted);
     });
@@ -327,10 +333,10 @@ async fn sweep(worker: Rc<Worker>) {
         interval.tick().await;
         worker.clock.advance();
         worker.epoch.set((Instant::now(), unix_ms()));
-        for guard in worker.guards.borrow().open.values() {
-            if !guard.is_killed() && guard.is_overdue() {
+        for watch in worker.watches.borrow().open.values() {
+            if !watch.is_killed() && watch.is_overdue() {
                 worker.stats.overdue_connections.add(1);
-                guard.kill();
+                watch.kill();
             }
         }
         worker.upstream.sweep();

@@ -13,7 +13,7 @@ pub struct Arguments {
 impl Arguments {
     /// Parses the process's arguments, all of the form `--name value` with a name from `names`.
     ///
-    /// *Errors*: prints what is wrong, or the usage where it was asked for, and gives the code to exit with.
+    /// *Errors*: prints what is wrong, or the usage on request, and gives the code to exit with.
     pub fn parse(program: &'static str, names: &[&str]) -> Result<Arguments, ExitCode> {
         Arguments::parse_from(program, names, 1)
     }

@@ -1,4 +1,4 @@
-//! A seeded disk over memory: it tears, loses, delays and rots, but never more than it is told to.
+//! A seeded disk over memory: it tears, loses, delays and rots, but never more than its options allow.
 //!
 //! What it may do, by kind:
 //! - *late*: an operation ends after others that began later; a flush does not cover what has not ended.
@@ -7,9 +7,9 @@
 //! - *rotten*: a sector that was written reads with a flipped bit from then on, until it is written again. At most
 //!   `rotten_max` sectors at a time, and none in the protected ranges: what must survive is never all taken.
 //!
-//! Promises: the contract of [`BlockDevice`](nectary_block::BlockDevice), but for rot. The same seed and the same
-//! operations in the same order give the same faults. Leaves to others: errors and wrong bits on the way (the filters `error` and `corrupt`), and trying crash
-//! states one by one (`crate::crash`).
+//! Promises: the contract of [`BlockDevice`](nectary_block::BlockDevice), except for rot. The same seed and the same
+//! operations in the same order give the same faults. Leaves to others: errors and wrong bits on the way (the filters
+//! `error` and `corrupt`), and trying crash states one by one (`crate::crash`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use nectary_block::{
 use crate::late::Delays;
 use crate::random::Random;
 
-/// What a write never tears below, in bytes.
+/// The unit in which writes are atomic, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
 /// How often a late operation lets others go first, at most.

@@ -27,7 +27,7 @@ pub struct Flushed {
 }
 
 impl Flushed {
-    /// Keeps images of `disk`, which lies under `inner` or is it.
+    /// Keeps images of `disk`, which is `inner` or is below it.
     pub fn new(inner: SharedDevice, disk: Arc<Disk>, images: &Images) -> Flushed {
         Flushed { inner, disk, images: images.clone() }
     }

@@ -1,4 +1,5 @@
-//! Operations that take time and end in any order that the contract allows, and that go on when nobody waits for them.
+//! Operations that take time and end in any order that the contract allows, and that continue when no caller waits for
+//! them.
 //!
 //! Owns: two filters. [`Late`] lets a device see each operation some time after it was called. [`Owned`] runs each operation as a task of
 //! its own, so that it goes on when its future is dropped, as on a real device. The order of a stack is
@@ -82,7 +83,7 @@ impl Filter for Late {
     }
 }
 
-/// What is under way in the life of a process, at a device that is [`Owned`] and [`Late`].
+/// The operations that one process has under way, on a device that is [`Owned`] and [`Late`].
 #[derive(Clone, Default)]
 pub struct UnderWay(Arc<Mutex<Operations>>);
 

@@ -1,8 +1,9 @@
 //! Planted bugs: each has to be caught, and what caught it has to catch it again.
 //!
-//! Owns: what identifies a case, what is printed of it, and the command line that replays it alone. Promises: a bug counts as caught only
-//! where its case, run again, says the same and comes to the same account. Leaves to others: what a case runs, and that it runs on one
-//! thread in virtual time; on threads, or with a clock that goes on, nothing is repeated.
+//! Owns: what identifies a case, what is printed of it, and the command line that replays it alone. Promises: a bug
+//! counts as caught only if its case, run again, gives the same message and the same counts. Leaves to others: what a
+//! case runs, and that it runs on one thread in virtual time; on threads, or with a real clock, nothing can be
+//! repeated.
 
 use std::fmt;
 
@@ -103,7 +104,7 @@ pub fn catch_each<'n>(
     names.iter().map(catch).collect()
 }
 
-/// Prints what a case came to that the command line asked for; whether the bug was caught.
+/// Prints the result of the case on the command line; tells whether the bug was caught.
 pub fn print_replay(name: &str, case: Case, caught: Option<&Caught>) -> bool {
     match caught {
         Some(caught) => println!("planted: {name}: caught with {}: {}", caught.case, caught.broken),
@@ -112,7 +113,7 @@ pub fn print_replay(name: &str, case: Case, caught: Option<&Caught>) -> bool {
     caught.is_some()
 }
 
-/// The bug of a name. *Panics* where no bug in `bugs` has it.
+/// The bug of a name. *Panics* if no bug in `bugs` has this name.
 pub fn named(bugs: &[Bug], name: &str) -> Bug {
     let bug = bugs.iter().find(|bug| bug.name() == name);
     *bug.expect("names are those of the bugs")

@@ -1,6 +1,6 @@
 //! What is put while a large index still comes, into a store that does not admit everything, crashed and opened again.
 //!
-//! A program of its own, as it plants a bug.
+//! A separate program, as it plants a bug.
 
 use std::sync::Arc;
 use std::thread::{self, ThreadId};

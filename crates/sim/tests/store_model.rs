@@ -25,7 +25,6 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
     println!("seed {seed}: {report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
     assert!(report.demanded_missing <= report.damaged_places, "{report:?}");
-    // Neighbours read by a copy are too few to count on; the planted bug in copies is caught where there are some.
     assert!(
         report.demanded > 0
             && report.restarts == 25

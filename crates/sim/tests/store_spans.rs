@@ -5,7 +5,8 @@ use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::spans_run::{SpansOptions, SpansReport, replay_planted, run, run_planted};
 use nectary_store::planted::Bug;
 
-/// What a few stores bring to light. The third of [`Bug::SPANS`] shows in one store of hundreds: `store-spans` looks for it.
+/// Bugs that a few stores suffice to catch. The third of [`Bug::SPANS`] shows in one store of hundreds: `store-spans`
+/// looks for it.
 const PLANTED: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::OlderCopyTrusted];
 
 fn run_sample(seed: u64, stores: u64) -> SpansReport {

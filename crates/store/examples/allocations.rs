@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
 //!
-//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made where there is none, and what is on the
-//! device is lost. What the store's own threads allocate counts too: each kind ends with a sync. Nothing is drawn but the store's identity,
-//! so two runs differ by less than 1 %, and two builds can be compared; to compare with an older one, copy this file there. Exits with 1
-//! where gets were not answered from where they should have been, or something was not stored.
+//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made where there is none,
+//! and what is on the device is lost. What the store's own threads allocate counts too: each kind ends with a sync.
+//! Nothing is drawn but the store's identity, so two runs differ by less than 1 %, and two builds can be compared; to
+//! compare with an older one, copy this file there. Exits with 1 where gets were not answered from where they should
+//! have been, or something was not stored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -29,16 +30,17 @@ const SYNCS: u64 = 1000;
 /// Objects of several fragments.
 const LARGE: u64 = 64;
 const LARGE_BYTES: usize = 1 << 20;
-/// Fills, and the pieces in which each comes.
+/// Fills, and the chunks in which each comes.
 const FILLS: u64 = 5000;
-const PIECES: usize = 4;
+const CHUNKS: usize = 4;
 /// Gets of the small objects from memory: each so often.
 const ROUNDS: u64 = 5;
 const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
 /// So long nothing is allocated once a store has opened to its end.
 const QUIET: Duration = Duration::from_millis(300);
-/// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not that of the disk.
+/// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not
+/// that of the disk.
 const STEP: u64 = 6151;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -234,8 +236,8 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
         let name = name(b'l', place * STEP % LARGE);
         let object = store.get(key(&name)).await.ok_or("an object is missing")?;
         let (mut reader, mut bytes) = (object.reader(0..u64::MAX), 0);
-        while let Some(piece) = reader.next().await {
-            bytes += piece?.len();
+        while let Some(chunk) = reader.next().await {
+            bytes += chunk?.len();
         }
         expect("bytes of a body", bytes as u64, LARGE_BYTES as u64)?;
     }
@@ -306,9 +308,9 @@ async fn fill(store: &Store, number: u64, body: &Bytes) -> Result<(), Failure> {
     if !fill.start(b"", Bytes::from_static(b"metadata"), Some(body.len() as u64)) {
         return Err("a fill is not stored".into());
     }
-    for piece in 0..PIECES {
-        let length = body.len() / PIECES;
-        fill.write(body.slice(piece * length..(piece + 1) * length)).await?;
+    for chunk in 0..CHUNKS {
+        let length = body.len() / CHUNKS;
+        fill.write(body.slice(chunk * length..(chunk + 1) * length)).await?;
     }
     fill.finish().await?;
     Ok(())

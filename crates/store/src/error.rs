@@ -2,9 +2,11 @@
 //!
 //! Owns: the crate's one error type. Damage to single objects is not an error: it is a counted miss.
 
+use std::sync::Arc;
+
 use nectary_block as block;
 
-/// What kind of failure it was; each kind has a remedy of its own.
+/// What kind of failure it was; each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// There is no store where one was expected.
@@ -29,12 +31,25 @@ pub struct Error {
     pub kind: ErrorKind,
     /// What went wrong, where, what was expected and found, and what to do.
     pub message: String,
+    /// What the device said, where it failed.
+    #[source]
+    device: Option<Arc<block::Error>>,
 }
 
 impl Error {
     /// Makes an error.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), device: None }
+    }
+
+    /// The kind of the device's error, where it was the device that failed: `kind` has fewer.
+    pub fn device_kind(&self) -> Option<block::ErrorKind> {
+        self.device.as_ref().map(|error| error.kind)
+    }
+
+    /// The same error, with the place where it happened before its message.
+    pub(crate) fn at(self, place: &str) -> Error {
+        Error { message: format!("{place}: {}", self.message), ..self }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
@@ -55,6 +70,23 @@ impl From<block::Error> for Error {
             block::ErrorKind::Latched => ErrorKind::Stopped,
             block::ErrorKind::Full | block::ErrorKind::TimedOut | block::ErrorKind::Io => ErrorKind::Io,
         };
-        Error::new(kind, error.to_string())
+        Error { kind, message: error.to_string(), device: Some(Arc::new(error)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_device_is_kept_as_the_source_with_its_kind_also_where_a_place_is_added() {
+        let failed = block::Error::new(block::ErrorKind::TimedOut, "ram:", block::Operation::Read, "no answer");
+        let error = Error::from(failed.clone()).at("span 1");
+        assert_eq!((error.kind, error.device_kind()), (ErrorKind::Io, Some(block::ErrorKind::TimedOut)));
+        assert!(error.message.starts_with("span 1: ") && error.message.contains("no answer"), "{error}");
+        assert_eq!(error.source().map(ToString::to_string), Some(failed.to_string()));
+        assert!(Error::invalid("of the caller").source().is_none());
     }
 }

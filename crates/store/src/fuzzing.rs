@@ -1,23 +1,24 @@
 //! For fuzz targets: what reads a span back, one area at a time, on a small span of fixed identity.
 //!
-//! Owns: nothing of its own; it calls what recovery calls. No part of the public face, and it changes without notice.
+//! Owns: nothing; it calls what recovery calls. No part of the public face, and it changes without notice.
 
 use nectary_block::SharedDevice;
 
 use crate::checkpoint;
+use crate::disk::segment::{Care, SegmentReader};
 use crate::error::Error;
+use crate::format::Location;
+use crate::format::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
 use crate::format::{Append, BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, Place, Record};
-use crate::index::{Index, Kept, Location};
-use crate::key::KeyHash;
-use crate::layout::{Layout, SPAN_BYTES_MIN, STATE_OFFSET};
-use crate::loading::{Loading, Rest};
-use crate::log::{Care, SegmentReader};
-use crate::purge_log::PurgeLog;
-use crate::purges::PurgeTable;
-use crate::recovery;
-use crate::replay::Replay;
+use crate::index::{Index, Kept};
+use crate::names::key::KeyHash;
+use crate::purge::log::PurgeLog;
+use crate::purge::rules::PurgeTable;
+use crate::recover as recovery;
+use crate::recover::loading::{Loading, Rest};
+use crate::recover::replay::Replay;
 
-/// The identity of the span. Units must carry it to be believed.
+/// The identity of the span. Frames must carry it to be believed.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
 /// The size of the span, in bytes.
 pub const SPAN_BYTES: u64 = SPAN_BYTES_MIN;
@@ -40,8 +41,8 @@ pub struct Segment {
     pub end: u64,
     /// Offsets on the span of what begins like an append beyond the end.
     pub future: Vec<u64>,
-    /// The incarnation that it was found to hold.
-    pub incarnation: Option<u64>,
+    /// The epoch that it was found to hold.
+    pub epoch: Option<u64>,
 }
 
 impl Span {
@@ -72,18 +73,19 @@ impl Span {
         (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
     }
 
-    /// Where the segment of an incarnation begins, and its bytes.
-    pub fn segment(&self, incarnation: u64) -> (u64, u64) {
-        (self.layout.segment_start(incarnation), self.layout.segment_bytes)
+    /// Where the segment of an epoch begins, and its bytes.
+    pub fn segment(&self, epoch: u64) -> (u64, u64) {
+        (self.layout.segment_start(epoch), self.layout.segment_bytes)
     }
 
-    /// The newest life, and how often the spans that are there have changed.
+    /// The newest open count, and how often the spans that are there have changed.
     pub async fn read_state(&self, device: &SharedDevice) -> (u64, u64) {
         let state = recovery::read_state(device, &self.layout).await;
-        (state.life, state.membership.number)
+        (state.open_count, state.membership.number)
     }
 
-    /// Recovers the purge log as an open does, with a new lap; gives how many rules there are, and whether some were lost.
+    /// Recovers the purge log as an open does, with a new cycle; gives how many rules there are, and whether some were
+    /// lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;
@@ -101,11 +103,11 @@ impl Span {
     pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
         for header in checkpoint::read_headers(device, &self.layout).await {
             let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
-            let unit_max = self.layout.segment_count * self.layout.segment_bytes / 64;
+            let granule_max = self.layout.segment_count * self.layout.segment_bytes / 64;
             if !header.fits(&index) {
                 continue;
             }
-            let loading = Some(Loading::of(header, Kept::below(unit_max)));
+            let loading = Some(Loading::of(header, Kept::below(granule_max)));
             let mut rest = Rest { loading, replay: Replay::new(), recovered_sequence: 0 };
             if rest.bring(device, &self.layout, &index, |_| true).await != 0 {
                 continue;
@@ -115,7 +117,7 @@ impl Span {
                 // No record stands at the very start of a segment.
                 index.insert(hash, Location::new(number as u64 + 2, 64));
             }
-            index.sweep(|location| location.unit % 3 == 0);
+            index.sweep(|location| location.granule % 3 == 0);
             assert_eq!(index.locations().len() as u64, index.len(), "the index counts its entries wrongly");
             return Some(index.len());
         }
@@ -133,15 +135,15 @@ impl Span {
         (places, damaged)
     }
 
-    /// Reads the segment of an incarnation as roll forward does.
-    pub async fn read_segment(&self, device: &SharedDevice, incarnation: u64, is_recent: bool) -> Segment {
+    /// Reads the segment of an epoch as roll forward does.
+    pub async fn read_segment(&self, device: &SharedDevice, epoch: u64, is_recent: bool) -> Segment {
         let care = if is_recent { Care::Verify } else { Care::Search };
-        let mut reader = SegmentReader::new(device, &self.layout, incarnation);
+        let mut reader = SegmentReader::new(device, &self.layout, epoch);
         let mut records = 0;
         let scanned = reader.scan(0, 0, care, |_| records += 1).await;
-        let future = reader.units_from(scanned.end).await;
-        let incarnation = SegmentReader::new(device, &self.layout, incarnation).find_incarnation().await;
-        Segment { appends: scanned.appends, records, end: scanned.end, future, incarnation }
+        let future = reader.frames_from(scanned.end).await;
+        let epoch = SegmentReader::new(device, &self.layout, epoch).find_epoch().await;
+        Segment { appends: scanned.appends, records, end: scanned.end, future, epoch }
     }
 }
 
@@ -151,15 +153,16 @@ pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads an append's header and table at the start of the span's first segment; gives where each record lies.
-pub fn append(bytes: &[u8], incarnation: u64, address: u64) -> Option<Vec<(u64, u64)>> {
-    let append = Append::decode(bytes, Place { identity: IDENTITY, incarnation, address }, SEGMENT_BYTES).ok()?;
-    let place = |entry: &crate::format::TableEntry| (entry.start_units.get().into(), entry.record_bytes.get().into());
+pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
+    let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
+    let place =
+        |entry: &crate::format::TableEntry| (entry.start_granules.get().into(), entry.record_bytes.get().into());
     Some(append.table.iter().map(place).collect())
 }
 
 /// Reads a record; gives its primary, its variant, its tags, its metadata, and its body where that is whole.
-pub fn record(bytes: &[u8], incarnation: u64, address: u64) -> Option<[Vec<u8>; 5]> {
-    let record = Record::decode(bytes, Place { identity: IDENTITY, incarnation, address }).ok()?;
+pub fn record(bytes: &[u8], epoch: u64, address: u64) -> Option<[Vec<u8>; 5]> {
+    let record = Record::decode(bytes, Place { identity: IDENTITY, epoch, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };
     let metadata = &bytes[record.metadata_range()];
     let tags: Vec<u8> = record.tags(bytes).flat_map(|tag| tag.0.to_le_bytes()).collect();

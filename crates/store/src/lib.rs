@@ -1,90 +1,143 @@
-//! Objects for web caches on a raw disk or file.
+//! Objects for web caches on a raw disk or file, with a tier in memory.
 //!
-//! Owns: the on-disk format (`docs/formats/store.md`), the index, the memory tier, fills, purges and recovery. Leaves to
-//! others: what an object means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
+//! A [`Store`] keeps objects (metadata and a body) under keys, on one device. It finds them in memory or with one read,
+//! forgets the oldest as new ones come, and survives crashes and power cuts. [`Spans`] makes one store of several
+//! devices. What each promises is said at its calls and, with the test of each promise, in `docs/semantics.md`.
 //!
-//! | file | what is in it |
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
+//! let device: nectary_block::SharedDevice = std::sync::Arc::new(nectary_block::MemoryDevice::new(64 << 20));
+//! Store::create(device.clone(), &CreateOptions::default()).await?;
+//! let store = Store::open(device, OpenOptions::default()).await?;
+//!
+//! // An object is put whole, here under a tag, or filled by one fetch that others read along.
+//! let page = KeyRef::new(b"http://example.com/", b"");
+//! store.put_tagged(page, &[b"news"], "metadata".into(), "body".into()).await?;
+//! let image = KeyRef::new(b"http://example.com/image", b"");
+//! if let FillRole::Leader(mut fill) = store.begin_fill(image, None) {
+//!     fill.start(image.variant, "metadata".into(), None);
+//!     fill.write("body, ".into()).await?;
+//!     fill.write("chunk by chunk".into()).await?;
+//!     fill.finish().await?;
+//! }
+//!
+//! // A hit has its bytes whatever happens to the store later.
+//! let object = store.get(image).await.expect("it was just put");
+//! assert_eq!(object.whole().expect("it is short"), "body, chunk by chunk");
+//!
+//! // A purge holds from now on, also after a power cut.
+//! store.purge_tag(b"news").await?;
+//! assert!(store.get(page).await.is_none());
+//! store.close().await?;
+//! # Ok::<(), nectary_store::Error>(())
+//! # }).unwrap();
+//! ```
+//!
+//! | type | what it is for |
 //! |---|---|
-//! | `store`, `purging`, `options` | the public face |
-//! | `spans` | several devices that serve as one store |
-//! | `shared`, `lookup` | commit and lookup: the order of things between memory, index and purges |
-//! | `fill`, `object`, `entry`, `key`, `tags` | one fetch for many readers; what a hit is; what memory holds; names |
-//! | `memory`, `index`, `purges`, `names`, `queue`, `marks` | the parts in memory |
-//! | `reads` | one read for all who wait for it |
-//! | `hints`, `arrange`, `groups`, `clusters`, `near` | what belongs together: packed side by side, read at once |
-//! | `regroup`, `twins` | what lies apart and is wanted together: written anew side by side |
-//! | `writer`, `reinsert`, `pack`, `purge_log`, `checkpoint` | what writes |
-//! | `recovery`, `log`, `replay`, `loading`, `check` | what reads back |
-//! | `format`, `layout` | the bytes |
+//! | [`Store`], [`Spans`] | a store on one device, and one on several |
+//! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | how it is made and opened, and what is written to the disk |
+//! | [`KeyRef`], [`Key`] | what an object is called: its primary part, by which it is purged, and its variant |
+//! | [`Object`], [`BodyReader`] | a hit, and reading its body |
+//! | [`Fill`], [`FillReader`] | one fetch, and all who read it along |
+//! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
+//! | [`Stat`], [`Counts`], [`CheckReport`] | how the store stands, and whether all of it can be read |
+//!
+//! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: what an object
+//! means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
 #![forbid(unsafe_code)]
 
-mod admission;
-mod arrange;
-mod budget;
-mod check;
-mod checkpoint;
-mod clusters;
-mod entry;
+// The rooms, from the ground up. Each imports from those before it and from none behind it: `cargo xtask check` looks.
+
+// What can go wrong.
 mod error;
-mod fill;
+
+// Deliberate defects for tests of the tests.
+pub mod planted;
+
+// Identities and seeds.
+mod random;
+
+// Where the work runs that no call waits for.
+mod background;
+
+// What is counted, and how far puts have come.
+mod counters;
+
+// What objects are called: keys, tags, and their hashes.
+mod names;
+
+// The bytes on disk: frames, the layout of a span, locations.
 mod format;
+
+// The device of a span: the ring of segments, and reading it.
+mod disk;
+
+// Where objects lie on disk, and which names the disk may hold.
+mod index;
+
+// Objects in memory: entries, and the tier that keeps them.
+mod memory;
+
+// What has been purged: the rules in memory, and their log on disk.
+mod purge;
+
+// What belongs together: hints, packing order, groups, cluster reads.
+mod locality;
+
+// All that is known of the objects of a span, and reading a record by it.
+mod state;
+
+// What is let in to be written: admission, and the queue.
+mod intake;
+
+// Objects that are rewritten elsewhere before they are lost, or to lie together.
+mod rewrite;
+
+// The way out: lookup, shared reads, neighbours, bodies.
+mod get;
+
+// The way in: commits of puts, fills and purges.
+mod put;
+
+// Index checkpoints, hot lists, and warming up from them.
+mod checkpoint;
+
+// What is read back when a span is opened.
+mod recover;
+
+// The writer: packing, appends, segments, and everything else in the background.
+mod write;
+
+// The public face of a store of one span.
+mod api;
+
+// Several devices that serve as one store.
+mod spans;
+
+// What fuzz targets call; no part of the public face.
 #[doc(hidden)]
 pub mod fuzzing;
-mod groups;
-mod hints;
-mod hot;
-mod index;
-mod key;
-mod layout;
-mod loading;
-mod log;
-mod lookup;
-mod marks;
-mod memory;
-mod names;
-mod near;
-mod object;
-mod options;
-mod pace;
-mod pack;
-pub mod planted;
-mod purge_log;
-mod purges;
-mod purging;
-mod queue;
-mod read_ahead;
-mod reads;
-mod recovery;
-mod regroup;
-mod reinsert;
-mod replay;
-mod shared;
-mod spans;
-mod stat;
-mod store;
-mod tags;
-mod twins;
-mod warm;
-mod writer;
 
-pub use admission::{
+pub use api::check::CheckReport;
+pub use api::options::{CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, MEMORY_BYTES_MIN, OpenOptions};
+pub use api::stat::{SpanStat, Stat};
+pub use api::store::Store;
+pub use background::Background;
+pub use counters::{Counts, Sequence, Sequences};
+pub use error::{Error, ErrorKind};
+pub use format::METADATA_BYTES_MAX;
+pub use format::layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN, SPANS_MAX};
+pub use get::object::{BodyReader, Object};
+pub use intake::admission::{
     AdmissionOptions, AdmissionStat, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget, WriteBudgetStat,
 };
-pub use arrange::PackEnd;
-pub use check::CheckReport;
-pub use clusters::ClusterRead;
-pub use error::{Error, ErrorKind};
-pub use fill::{Fill, FillHead, FillReader, FillRole};
-pub use format::METADATA_BYTES_MAX;
-pub use key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
-pub use layout::{SPAN_BYTES_MAX, SPAN_BYTES_MIN, SPANS_MAX};
-pub use object::{BodyReader, Object};
-pub use options::{
-    Background, CLUSTER_BYTES_MAX, CLUSTER_BYTES_MIN, CreateOptions, IndexLoading, MEMORY_BYTES_MIN, OpenOptions,
-};
-pub use regroup::REWRITE_PERCENT_MAX;
-pub use reinsert::REINSERT_PERCENT_MAX;
+pub use locality::clusters::ClusterRead;
+pub use names::key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
+pub use names::tag::{TAG_BYTES_MAX, TAGS_MAX};
+pub use put::fill::{Fill, FillHead, FillReader, FillRole};
+pub use recover::{IndexLoading, Recovery};
+pub use rewrite::keep::REWRITE_PERCENT_MAX;
+pub use rewrite::reinsert::REINSERT_PERCENT_MAX;
 pub use spans::{SpanDevice, Spans};
-pub use stat::{Counts, Recovery, Sequence, Sequences, SpanStat, Stat};
-pub use store::Store;
-pub use tags::{TAG_BYTES_MAX, TAGS_MAX};

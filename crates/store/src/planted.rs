@@ -16,9 +16,9 @@ pub enum Bug {
     StaleGenerationAccepted = 4,
     /// The header of an append or purge block is believed though it is torn.
     TornHeaderAccepted = 5,
-    /// A unit of a former store, or of a former lap of its segment, is believed.
-    FormerUnitAccepted = 6,
-    /// What was purged is re-inserted all the same, as if it had been put anew.
+    /// A frame of a former store, or of a former cycle of its segment, is believed.
+    FormerFrameAccepted = 6,
+    /// What was purged is re-inserted all the same, as if it had been put again.
     ReinsertionIgnoresPurge = 7,
     /// What was replaced is re-inserted all the same.
     ReinsertionIgnoresReplacement = 8,
@@ -28,11 +28,11 @@ pub enum Bug {
     PurgeAllIgnored = 10,
     /// Records of purges by prefix are not applied after a restart.
     PurgePrefixIgnored = 11,
-    /// What was purged comes into memory with a neighbour's read, as if it had been put anew.
+    /// What was purged comes into memory with a neighbour's read, as if it had been put again.
     NeighbourIgnoresPurge = 12,
     /// What was replaced comes into memory with a neighbour's read.
     NeighbourIgnoresReplacement = 13,
-    /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put anew.
+    /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put again.
     ReinsertionIgnoresTagPurge = 14,
     /// Purges by tag are not applied to what is in memory.
     MemoryIgnoresTagPurge = 15,
@@ -40,11 +40,9 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// Where a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
-    /// A record of a version that was replaced is taken for a copy of the newest.
-    CopyIgnoresReplacement = 18,
-    /// What an earlier life wrote is mistaken for absent when it is purged.
+    /// What was written before the store was opened is mistaken for absent when it is purged.
     NamesNotRead = 19,
-    /// What was purged comes back into memory with the hot list, as if it had been put anew.
+    /// What was purged comes back into memory with the hot list, as if it had been put again.
     HotListIgnoresPurge = 20,
     /// What was replaced comes back into memory with the hot list.
     HotListIgnoresReplacement = 21,
@@ -74,7 +72,7 @@ pub enum Bug {
     ShortPurgeLogBelieved = 52,
     /// Entries count as written when their write begins.
     WrittenTooEarly = 53,
-    /// A new lap of the purge log counts as durable without a flush.
+    /// A new cycle of the purge log counts as durable without a flush.
     CompactionUnflushed = 54,
 }
 
@@ -86,7 +84,7 @@ impl Bug {
         Bug::PurgeRecordIgnored,
         Bug::StaleGenerationAccepted,
         Bug::TornHeaderAccepted,
-        Bug::FormerUnitAccepted,
+        Bug::FormerFrameAccepted,
         Bug::ReinsertionIgnoresPurge,
         Bug::ReinsertionIgnoresReplacement,
         Bug::CheckpointPositionIgnored,
@@ -102,8 +100,7 @@ impl Bug {
     ];
 
     /// What answers of a running store bring to light.
-    pub const RUNNING: [Bug; 4] =
-        [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::CopyIgnoresReplacement, Bug::NamesNotRead];
+    pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead];
 
     /// What a store that does not admit everything brings to light: answers, and how much is written.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
@@ -132,7 +129,7 @@ impl Bug {
             Bug::PurgeRecordIgnored => "purge record ignored",
             Bug::StaleGenerationAccepted => "stale generation accepted",
             Bug::TornHeaderAccepted => "torn header accepted",
-            Bug::FormerUnitAccepted => "unit of a former store or lap accepted",
+            Bug::FormerFrameAccepted => "frame of a former store or cycle accepted",
             Bug::ReinsertionIgnoresPurge => "re-insertion that ignores a purge",
             Bug::ReinsertionIgnoresReplacement => "re-insertion that ignores a newer version",
             Bug::CheckpointPositionIgnored => "checkpoint without its log position",
@@ -144,8 +141,7 @@ impl Bug {
             Bug::MemoryIgnoresTagPurge => "purge by tag not applied to memory",
             Bug::PurgeTagIgnored => "purge by tag ignored",
             Bug::TagPurgeUncovers => "purge by tag that uncovers what was replaced",
-            Bug::CopyIgnoresReplacement => "copy that ignores a newer version",
-            Bug::NamesNotRead => "names of earlier lives mistaken for absent",
+            Bug::NamesNotRead => "names written before the store was opened mistaken for absent",
             Bug::HotListIgnoresPurge => "hot list that ignores a purge",
             Bug::HotListIgnoresReplacement => "hot list that ignores a newer version",
             Bug::ReturningSpanTrusted => "returning span that is trusted",

@@ -51,13 +51,13 @@ async fn fill(store: &Store, name: &str, seed: u64, length: usize) -> bool {
     let mut reader = fill.reader();
     let reading = tokio::spawn(async move {
         let mut bytes = Vec::new();
-        while let Some(piece) = reader.next().await {
-            bytes.extend_from_slice(&piece.unwrap());
+        while let Some(chunk) = reader.next().await {
+            bytes.extend_from_slice(&chunk.unwrap());
         }
         bytes
     });
-    for piece in body(seed, length).chunks(100_000) {
-        fill.write(bytes::Bytes::copy_from_slice(piece)).await.unwrap();
+    for chunk in body(seed, length).chunks(100_000) {
+        fill.write(bytes::Bytes::copy_from_slice(chunk)).await.unwrap();
     }
     let is_admitted = fill.is_admitted();
     fill.finish().await.unwrap();
@@ -250,13 +250,13 @@ async fn followers_stream_a_long_body_that_is_not_admitted() {
     assert!(matches!(follower.head().await, FillHead::Streaming { .. }) && !follower.is_promised());
     let reading = tokio::spawn(async move {
         let mut bytes = Vec::new();
-        while let Some(piece) = follower.next().await {
-            bytes.extend_from_slice(&piece.unwrap());
+        while let Some(chunk) = follower.next().await {
+            bytes.extend_from_slice(&chunk.unwrap());
         }
         bytes
     });
-    for piece in body(1, length).chunks(65_536) {
-        fill.write(bytes::Bytes::copy_from_slice(piece)).await.unwrap();
+    for chunk in body(1, length).chunks(65_536) {
+        fill.write(bytes::Bytes::copy_from_slice(chunk)).await.unwrap();
     }
     fill.finish().await.unwrap();
     assert!(reading.await.unwrap() == body(1, length));

@@ -196,7 +196,7 @@ async fn ring_reclaims_the_oldest_and_keeps_the_newest_over_many_laps_and_restar
         }
         assert!(found <= number.min(1000) && found >= number.min(500), "{found} of {number}");
     }
-    assert!(store.stat().head_incarnation > store.stat().segment_count * 2);
+    assert!(store.stat().head_epoch > store.stat().segment_count * 2);
 }
 
 #[tokio::test]
@@ -248,8 +248,8 @@ async fn followers_read_along_and_late_ones_find_the_object() {
         for reader in [&mut early, &mut late] {
             assert!(matches!(reader.head().await, FillHead::Streaming { .. }));
             let mut bytes = Vec::new();
-            while let Some(piece) = reader.next().await {
-                bytes.extend_from_slice(&piece.unwrap());
+            while let Some(chunk) = reader.next().await {
+                bytes.extend_from_slice(&chunk.unwrap());
             }
             assert!(bytes == whole);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{body, options};
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, PackEnd, Store};
+use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, Store};
 
 const PAGES: u64 = 40;
 /// Objects that a page embeds.
@@ -72,15 +72,13 @@ async fn read_pages(device: &SharedDevice, options: &OpenOptions) -> u64 {
 
 #[tokio::test]
 async fn what_hints_tie_together_is_read_at_once_and_comes_with_its_bytes() {
-    for pack_end in [PackEnd::Cold, PackEnd::Hot] {
-        let options = OpenOptions { pack_end, cluster_bytes: 16 << 10, ..clustered(ClusterRead::Cluster) };
-        let tied = pages(&options, true).await;
-        let reads = read_pages(&tied, &options).await;
-        // 16 KiB hold a page and a half: at most a page in two needs a second read.
-        assert!(reads <= PAGES * 3 / 2, "{reads}");
-        let objects = read_pages(&tied, &OpenOptions { cluster_read: ClusterRead::Object, ..options.clone() }).await;
-        assert_eq!(objects, PAGES * (EMBEDDED + 1));
-    }
+    let options = OpenOptions { cluster_bytes: 16 << 10, ..clustered(ClusterRead::Cluster) };
+    let tied = pages(&options, true).await;
+    let reads = read_pages(&tied, &options).await;
+    // 16 KiB hold a page and a half: at most a page in two needs a second read.
+    assert!(reads <= PAGES * 3 / 2, "{reads}");
+    let objects = read_pages(&tied, &OpenOptions { cluster_read: ClusterRead::Object, ..options.clone() }).await;
+    assert_eq!(objects, PAGES * (EMBEDDED + 1));
 }
 
 #[tokio::test]

@@ -41,20 +41,20 @@ async fn length(store: &Store, name: &str) -> Option<usize> {
 }
 
 /// Puts objects until the segment that is written is this one, or a later one.
-async fn fill_until(store: &Store, incarnation: u64) {
+async fn fill_until(store: &Store, epoch: u64) {
     for number in 0.. {
-        if store.stat().head_incarnation >= incarnation {
+        if store.stat().head_epoch >= epoch {
             return;
         }
-        put(store, &format!("other {incarnation} {number}"), 3000).await;
+        put(store, &format!("other {epoch} {number}"), 3000).await;
     }
 }
 
-/// Where the appends of an incarnation are.
-fn appends(image: &[u8], incarnation: u64) -> Vec<usize> {
+/// Where the appends of an epoch are.
+fn appends(image: &[u8], epoch: u64) -> Vec<usize> {
     let is_one = |at: &usize| {
         let block = &image[*at..];
-        block.starts_with(b"NAPP") && block[32..40] == incarnation.to_le_bytes()
+        block.starts_with(b"NAPP") && block[32..40] == epoch.to_le_bytes()
     };
     (0..image.len()).step_by(BLOCK_BYTES).filter(is_one).collect()
 }
@@ -70,7 +70,7 @@ async fn a_segment_that_begins_as_it_did_a_lap_before_is_found_by_its_middle() {
     let count = store.stat().segment_count;
     fill_until(&store, count + 3).await;
     let before = device.image();
-    let last = store.stat().head_incarnation + 1;
+    let last = store.stat().head_epoch + 1;
     fill_until(&store, last).await;
     put(&store, "kept", 5).await;
     drop(store);
@@ -95,7 +95,7 @@ async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment
     put(&store, "key", 10).await;
     store.checkpoint().await.expect("a checkpoint");
     // In the next segment, and not flushed by anything that comes after it.
-    let segment = store.stat().head_incarnation + 1;
+    let segment = store.stat().head_epoch + 1;
     fill_until(&store, segment).await;
     store.put(key("key"), "m".into(), body(2, 9000)).await.expect("room");
     store.sync().await.expect("it syncs");
@@ -131,7 +131,8 @@ async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() 
     assert_eq!(length(&store, "key").await, None);
     store.put(key("key"), "m".into(), body(1, 20)).await.expect("room");
     store.sync().await.expect("it syncs");
-    // Both are in one append, where neither place is the younger: were both in the index, the writer would compare them.
+    // Both are in one append, where neither place is the younger: were both in the index, the writer would compare
+    // them.
     store.sync().await.expect("it syncs");
     let stat = store.stat();
     assert_eq!((stat.entries, stat.counts.device_reads), (1, 0));

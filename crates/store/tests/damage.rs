@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use common::{body, fresh, open, options, read_all};
-use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_block::{ErrorFilter, ErrorOptions, MemoryDevice, On, SharedDevice};
 use nectary_store::{CreateOptions, ErrorKind, KeyRef, Store};
 
 const COUNT: u64 = 400;
@@ -203,7 +203,8 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     drop(store);
     let mut image = device.image();
     let start = image.chunks(4096).position(|block| block.starts_with(b"NAPP")).expect("an append") * 4096;
-    // What an earlier lap left behind the end of the log: records and appends of the greatest length, but for identity.
+    // What an earlier cycle left behind the end of the log: records and appends of the greatest length, but for
+    // identity.
     for at in (start + 8192..start + SEGMENT_BYTES - 64).step_by(64) {
         image[at..at + 4].copy_from_slice(if at % 4096 == 0 { b"NAPP" } else { b"NREC" });
         image[at + 4..at + 6].copy_from_slice(&1_u16.to_le_bytes());
@@ -216,4 +217,27 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     println!("{taken:?}");
     // A checksum of each would be 500 GB to reckon.
     assert!(taken < std::time::Duration::from_secs(10), "{taken:?}");
+}
+
+#[tokio::test]
+async fn a_failed_device_is_told_from_a_miss() {
+    let trigger = std::env::temp_dir().join(format!("nectary-store-failed-device-{}", std::process::id()));
+    let _ = std::fs::remove_file(&trigger);
+    let memory: SharedDevice = Arc::new(MemoryDevice::from_image(filled(true).await));
+    let on = On { read: true, write: false, flush: false };
+    let options = ErrorOptions { on, when: Some(trigger.clone()), ..ErrorOptions::default() };
+    let store = open(Arc::new(ErrorFilter::new(memory, options))).await;
+    let (name, absent) = (name(7), KeyRef::new(b"never put", b""));
+    let key = KeyRef::new(name.as_bytes(), b"");
+    std::fs::write(&trigger, b"").unwrap();
+    let failed = store.try_get(key).await.expect_err("nobody knows whether it is there");
+    assert_eq!((failed.kind, failed.device_kind()), (ErrorKind::Io, Some(nectary_block::ErrorKind::Io)));
+    assert!(std::error::Error::source(&failed).is_some(), "{failed}");
+    assert!(store.try_get(absent).await.expect("no read is needed to know it").is_none());
+    assert!(store.get(key).await.is_none());
+    let counts = store.stat().counts;
+    // A read of a cluster that fails is tried once more without it.
+    assert!(counts.misses == 3 && counts.device_read_errors >= 2, "{counts:?}");
+    std::fs::remove_file(&trigger).unwrap();
+    assert!(store.try_get(key).await.unwrap().is_some(), "it is there after all");
 }

@@ -1,7 +1,8 @@
 //! Stores made by earlier versions are read by this one: their images are kept in `tests/data`.
 //!
-//! An image is written sparsely: blocks of 512 bytes that are not all zero, each behind its number (4 bytes, little-endian).
-//! `NECTARY_WRITE_GOLDEN_IMAGES=1` writes new ones; do that only when the format has a new version, and keep the old.
+//! An image is written sparsely: blocks of 512 bytes that are not all zero, each behind its number (4 bytes,
+//! little-endian). `NECTARY_WRITE_GOLDEN_IMAGES=1` writes new ones; do that only when the format has a new version, and
+//! keep the old.
 
 mod common;
 
@@ -35,9 +36,9 @@ fn to_sparse(image: &[u8]) -> Vec<u8> {
 
 fn from_sparse(bytes: &[u8]) -> Vec<u8> {
     let mut image = vec![0; IMAGE_BYTES as usize];
-    for unit in bytes.chunks(4 + BLOCK_BYTES) {
-        let at = u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]) as usize * BLOCK_BYTES;
-        image[at..at + unit.len() - 4].copy_from_slice(&unit[4..]);
+    for frame in bytes.chunks(4 + BLOCK_BYTES) {
+        let at = u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize * BLOCK_BYTES;
+        image[at..at + frame.len() - 4].copy_from_slice(&frame[4..]);
     }
     image
 }

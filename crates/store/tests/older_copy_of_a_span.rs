@@ -183,14 +183,14 @@ async fn span_put_back_as_it_was_before_the_last_open_brings_back_nothing_that_w
 #[tokio::test]
 async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges() {
     let disks = Disks::new();
-    for life in 0..6_u32 {
+    for round in 0..6_u32 {
         let store = disks.open().await;
-        if life > 0 {
-            assert_eq!(found(&store, "body").await.concat().len(), COUNT as usize / 4, "life {life}");
+        if round > 0 {
+            assert_eq!(found(&store, "body").await.concat().len(), COUNT as usize / 4, "round {round}");
         }
         put_all(&store, "body").await;
-        // Several laps of the log, many at a time, and no more rules than it has room for.
-        let purges = (0..life * 100).map(|number| {
+        // Several cycles of the log, many at a time, and no more rules than it has room for.
+        let purges = (0..round * 100).map(|number| {
             let store = store.clone();
             tokio::spawn(async move { store.purge_key(format!("other {}", number % 20).as_bytes()).await })
         });
@@ -198,6 +198,6 @@ async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges(
             purge.await.unwrap().unwrap();
         }
         purge(&store).await;
-        end(store, if life % 2 == 0 { End::Killed } else { End::Closed }).await;
+        end(store, if round % 2 == 0 { End::Killed } else { End::Closed }).await;
     }
 }

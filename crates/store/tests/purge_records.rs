@@ -1,4 +1,5 @@
-//! A purge record lives as long as anything that it kills may lie on the disk, also what waited for the disk when it was made.
+//! A purge record lives as long as anything that it kills may lie on the disk, also what waited for the disk when it
+//! was made.
 
 mod common;
 
@@ -64,7 +65,7 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     }
     put(&store, "victim").await;
     put(&store, "neighbour").await;
-    let purged_at = store.stat().head_incarnation;
+    let purged_at = store.stat().head_epoch;
     let purge = tokio::spawn({
         let store = store.clone();
         async move { store.purge_key(b"victim").await }
@@ -75,13 +76,14 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     gate.send(true).unwrap();
     purge.await.unwrap().unwrap();
     store.sync().await.unwrap();
-    let written_at = store.stat().head_incarnation;
+    let written_at = store.stat().head_epoch;
     assert!(written_at >= purged_at + 8, "it was written in segment {written_at}, purged in {purged_at}");
 
-    // All that was being written at the purge is overwritten, and the log of purges begun anew; the victim lies there still.
+    // All that was being written at the purge is overwritten, and the log of purges begun again; the victim lies there
+    // still.
     let end = purged_at + store.stat().segment_count + 4;
     let mut number = 0;
-    while store.stat().head_incarnation < end {
+    while store.stat().head_epoch < end {
         put(&store, &format!("later {number}")).await;
         store.sync().await.unwrap();
         number += 1;
@@ -89,7 +91,7 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     for number in 10..30 {
         store.purge_prefix(format!("other {number}").as_bytes()).await.unwrap();
     }
-    assert!(store.stat().head_incarnation < written_at + store.stat().segment_count);
+    assert!(store.stat().head_epoch < written_at + store.stat().segment_count);
     drop(store);
 
     let mut image = memory.image();

@@ -251,9 +251,9 @@ async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_
     put(&store, 2, 100).await;
     assert_eq!(store.stat().counts.unadmitted_first, 1);
     // It stays in memory while the ring turns more than twice.
-    let laps = 3 * store.stat().segment_count;
+    let cycles = 3 * store.stat().segment_count;
     let mut number = 1000;
-    while store.stat().head_incarnation < laps {
+    while store.stat().head_epoch < cycles {
         for _ in 0..2 {
             put(&store, number, 3000).await;
         }
@@ -322,13 +322,13 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     const SEGMENT_BYTES: usize = 32 << 10;
     let (device, store) = bounded(OBJECTS).await;
     store.checkpoint().await.expect("a checkpoint");
-    let lost = store.stat().head_incarnation + 1;
+    let lost = store.stat().head_epoch + 1;
     // The key's newer version is in the segment after the one that is lost, behind other appends.
     let (replaced, newer) = (OBJECTS - 1, 200);
     for number in OBJECTS.. {
         put(&store, number, 100).await;
         store.sync().await.expect("it syncs");
-        if store.stat().head_incarnation == lost + 1 {
+        if store.stat().head_epoch == lost + 1 {
             break;
         }
     }
@@ -336,8 +336,8 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     store.sync().await.expect("it syncs");
     drop(store);
     let mut image = device.image();
-    let incarnation = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("eight bytes"));
-    let is_lost = |at: &usize| image[*at..].starts_with(b"NAPP") && incarnation(&image[*at..]) == lost;
+    let epoch = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("eight bytes"));
+    let is_lost = |at: &usize| image[*at..].starts_with(b"NAPP") && epoch(&image[*at..]) == lost;
     let start = (0..image.len()).step_by(4096).find(is_lost).expect("it has an append");
     image[start..start + SEGMENT_BYTES].fill(0);
     let device = Arc::new(MemoryDevice::from_image(image));
@@ -393,9 +393,9 @@ async fn a_segment_that_is_damaged_when_the_store_opens_leaves_names_unknown_unt
         store.purge_key(key(10_000 + number).as_bytes()).await.expect("it is purged");
     }
     assert!(!store.stat().names_known && store.stat().counts.purges_absent == 0);
-    let end = store.stat().head_incarnation + store.stat().segment_count + 3;
+    let end = store.stat().head_epoch + store.stat().segment_count + 3;
     let mut number = 20_000;
-    while store.stat().head_incarnation < end {
+    while store.stat().head_epoch < end {
         put(&store, number, 3000).await;
         store.sync().await.expect("it syncs");
         number += 1;

@@ -1,4 +1,4 @@
-//! What was asked for is written anew before the ring overtakes it; nothing else is, and nothing purged or replaced.
+//! What was asked for is rewritten before the ring overtakes it; nothing else is, and nothing purged or replaced.
 
 mod common;
 
@@ -31,11 +31,11 @@ async fn put(store: &Store, key: &str, seed: u64) {
     store.put(KeyRef::new(key.as_bytes(), b""), "metadata".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// Writes objects that nobody asks for, for so many laps of the ring, and asks for the hot ones meanwhile.
-async fn fill(store: &Store, laps: u64, asks: bool) -> Stat {
-    let end = store.stat().head_incarnation + laps * store.stat().segment_count;
+/// Writes objects that nobody asks for, for so many cycles of the ring, and asks for the hot ones meanwhile.
+async fn fill(store: &Store, cycles: u64, asks: bool) -> Stat {
+    let end = store.stat().head_epoch + cycles * store.stat().segment_count;
     let mut number = 0;
-    while store.stat().head_incarnation < end {
+    while store.stat().head_epoch < end {
         for _ in 0..8 {
             number += 1;
             put(store, &format!("http://example.invalid/cold/{end}/{number}"), number).await;
@@ -99,7 +99,7 @@ async fn purged_and_replaced_objects_are_not_reinserted() {
         store.purge_key(hot(number).as_bytes()).await.unwrap();
     }
     let stat = fill(&store, 2, false).await;
-    assert_eq!(stat.counts.reinserted, 0, "purged objects were written anew");
+    assert_eq!(stat.counts.reinserted, 0, "purged objects were rewritten");
     for round in 0..2 {
         for number in 0..HOT {
             put(&store, &hot(number), 1000 * round + number).await;
@@ -120,7 +120,7 @@ async fn a_share_of_0_reinserts_nothing_and_one_above_the_bound_is_refused() {
         put(&store, &hot(number), number).await;
     }
     let stat = fill(&store, 2, true).await;
-    assert_eq!((stat.counts.reinserted, stat.marks_bytes), (0, 0));
+    assert_eq!((stat.counts.reinserted, stat.referenced_bytes), (0, 0));
     drop(store);
     assert!(Store::open(device.clone(), OpenOptions { reinsert_percent: 50, ..options() }).await.is_ok());
     let refused = Store::open(device, OpenOptions { reinsert_percent: 51, ..options() }).await;

@@ -1,4 +1,5 @@
-//! After a crash the index of a large store comes shard by shard while gets are answered; a damaged checkpoint costs nothing.
+//! After a crash the index of a large store comes shard by shard while gets are answered; a damaged checkpoint costs
+//! nothing.
 
 mod common;
 

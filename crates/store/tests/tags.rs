@@ -178,9 +178,9 @@ async fn purge_outlives_a_fill_that_began_before_it_and_that_a_later_one_took_th
     let FillRole::Leader(new) = store.begin_fill(key("page"), None) else { panic!("it is not to be joined") };
     drop(new);
     // All that was there at the purges is overwritten.
-    let end = store.stat().head_incarnation + store.stat().segment_count + 4;
+    let end = store.stat().head_epoch + store.stat().segment_count + 4;
     let mut number = 0;
-    while store.stat().head_incarnation < end {
+    while store.stat().head_epoch < end {
         number += 1;
         put(&store, &format!("other {number}"), &[], body(number, 3000)).await;
         store.sync().await.unwrap();
@@ -285,7 +285,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     assert!(device.image() == image);
 }
 
-/// Puts the checksum of a unit right that covers its whole block.
+/// Puts the checksum of a frame right that covers its whole block.
 fn reseal(block: &mut [u8]) {
     block[12..16].fill(0);
     let sum = crc32c::crc32c(block);

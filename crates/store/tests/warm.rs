@@ -1,5 +1,5 @@
-//! What was in memory at a checkpoint, or was written since, is in memory again soon after a crash; nothing purged or replaced
-//! comes back that way, and a damaged list costs nothing but the warmth.
+//! What was in memory at a checkpoint, or was written since, is in memory again soon after a crash; nothing purged or
+//! replaced comes back that way, and a damaged list costs nothing but the warmth.
 
 mod common;
 

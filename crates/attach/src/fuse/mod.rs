@@ -1,13 +1,12 @@
 //! One file in FUSE: the kernel asks, a [`BlockDevice`](nectary_block::BlockDevice) answers.
 //!
-//! Owns: the protocol, the mount and the loop of requests. Leaves to others: what stands on the file.
+//! Owns: what the file is, and the event loop that steps its requests. Leaves to others: the protocol (`nectary-fuse`), and
+//! what stands on the file.
 
-mod mount;
-mod protocol;
+mod file;
 mod serve;
 
 #[cfg(test)]
 mod tests;
 
-pub use mount::{Mount, open_channel};
-pub use serve::Server;
+pub use serve::{Server, mount, open};

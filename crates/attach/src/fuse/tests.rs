@@ -2,17 +2,20 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nectary_block::{OpenOptions, Registry, StatsFilter};
+use nectary_block::{Buffer, OpenOptions, Registry, StatsFilter};
+use nectary_fuse::{Channel, request_bytes_allowed};
 use tokio::sync::oneshot;
 
-use super::serve::SLOTS;
-use super::{Mount, Server, open_channel};
+use super::serve::{REQUEST_BYTES, UNITS};
+use super::{Server, mount, open};
 use crate::counters::Counters;
+use crate::error::Error;
 
 /// A served file; its thread ends with it, also where requests are under way.
 struct Served {
@@ -26,7 +29,8 @@ struct Served {
 impl Served {
     /// Serves a device; `None`, with the reason printed, where this machine cannot.
     fn new(test: &str, spec: &str) -> Option<Served> {
-        let mounted = open_channel().and_then(|channel| Mount::new(&channel).map(|mount| (channel, mount)));
+        let mounted = Channel::open(false).map_err(Error::from);
+        let mounted = mounted.and_then(|channel| mount(&channel).map(|mount| (channel, mount)));
         let (channel, mount) = match mounted {
             Ok(mounted) => mounted,
             Err(error) => {
@@ -44,7 +48,7 @@ impl Served {
                 let device = Registry::with_builtins().open(&spec, &OpenOptions::default()).await.unwrap();
                 let device = Arc::new(StatsFilter::new(device));
                 opened.send(device.clone()).unwrap();
-                let server = Arc::new(Server::new(channel, device, false, of_thread).unwrap());
+                let server = Server::new(channel, device, false, of_thread).unwrap();
                 tokio::select! {
                     served = server.run() => served.unwrap(),
                     _ = stopped => {}
@@ -52,7 +56,7 @@ impl Served {
             });
         });
         let device = is_opened.recv().unwrap();
-        let file = mount.open("a-file", false).unwrap();
+        let file = open(&mount, "a-file", false).unwrap();
         Some(Served { file: Some(file), counters, device, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -100,21 +104,84 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
 }
 
 #[test]
-fn requests_at_the_limit_of_slots_and_one_past_it_are_all_answered() {
-    let Some(served) = Served::new("slots", "delay(memory:1M,read=30ms)") else { return };
+fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
+    let Some(served) = Served::new("interrupt without memory", "delay(memory:16M,read=1h)") else { return };
+    let began = Instant::now();
+    let read = |bytes: usize| {
+        let mut command = Command::new("dd");
+        // Each opens it again: reads of one open file wait for each other.
+        let path = format!("/proc/{}/fd/{}", std::process::id(), served.file().as_raw_fd());
+        command.args([format!("if={path}"), format!("bs={bytes}"), "count=1".to_owned()]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    // As many of the largest reads as all memory has room for, and one that waits for some.
+    let bytes = REQUEST_BYTES.min(request_bytes_allowed());
+    let count = UNITS * (64 << 10) / bytes;
+    let mut readers: Vec<_> = (0..count).map(|_| read(bytes)).collect();
+    while served.device.snapshot().reads.begun < count as u64 {
+        assert!(began.elapsed() < Duration::from_secs(20), "dd does not read");
+        std::thread::yield_now();
+    }
+    readers.push(read(4096));
+    let last = format!("/proc/{}/syscall", readers[count].id());
+    // It is in `read` of descriptor 0.
+    while !std::fs::read_to_string(&last).unwrap_or_default().starts_with("0 0x0 ") {
+        assert!(began.elapsed() < Duration::from_secs(20), "the last dd does not read");
+        std::thread::yield_now();
+    }
+    for (index, mut reader) in readers.into_iter().rev().enumerate() {
+        // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
+        assert_eq!(unsafe { libc::kill(reader.id() as i32, libc::SIGTERM) }, 0);
+        reader.wait().unwrap();
+        while served.counters.read().interrupted <= index as u64 {
+            assert!(began.elapsed() < Duration::from_secs(20), "interrupt {index} does not arrive");
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(served.device.snapshot().reads.begun, count as u64, "the last one got no memory");
+}
+
+#[test]
+fn requests_at_the_limit_of_memory_and_one_past_it_are_all_answered() {
+    let Some(served) = Served::new("memory", "delay(memory:1M,read=30ms)") else { return };
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for index in 0..=u64::from(SLOTS) {
+        for index in 0..=UNITS as u64 {
             let file = served.file();
             scope.spawn(move || {
                 let mut bytes = [0xee; 4096];
-                file.read_exact_at(&mut bytes, index * 4096).unwrap();
+                file.read_exact_at(&mut bytes, index % 256 * 4096).unwrap();
                 assert!(bytes.iter().all(|&byte| byte == 0));
             });
         }
     });
     assert!(began.elapsed() >= Duration::from_millis(60), "{:?}", began.elapsed());
-    assert_eq!(served.counters.read().reads, u64::from(SLOTS) + 1);
+    assert_eq!(served.counters.read().reads, UNITS as u64 + 1);
+}
+
+#[test]
+fn writes_beyond_all_memory_and_the_flush_among_them_are_all_answered() {
+    let Some(served) = Served::new("writes", "delay(memory:16M,write=5ms,flush=5ms)") else { return };
+    std::thread::scope(|scope| {
+        for index in 0..32u64 {
+            let file = served.file();
+            scope.spawn(move || {
+                // Of memory that begins inside a page the kernel makes requests that are no multiple of one.
+                let mut bytes = Buffer::zeroed(1 << 20);
+                bytes.fill(index as u8 + 1);
+                file.write_all_at(&bytes, (index % 16) << 20).unwrap();
+                file.sync_all().unwrap();
+            });
+        }
+    });
+    let figures = served.counters.read();
+    assert_eq!((figures.bytes_written, figures.flushes, figures.failed), (32 << 20, 32, 0));
+    let largest = (32 << 20) / figures.writes;
+    assert_eq!(
+        largest,
+        REQUEST_BYTES.min(request_bytes_allowed()) as u64,
+        "requests are as large as the kernel allows"
+    );
 }
 
 #[test]

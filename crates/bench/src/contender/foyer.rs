@@ -1,4 +1,4 @@
-//! How foyer contends, as the parent tells its program.
+//! The settings of foyer, as the parent passes them to its program.
 //!
 //! Owns: what of foyer's settings is chosen by measurement, as data: the chosen ones, and those they were chosen from. Leaves to others:
 //! foyer itself, which only its own program knows, and the reasons (`docs/decisions/0028-foyer.md`).
@@ -19,13 +19,13 @@ pub enum FoyerWrites {
 pub enum FoyerEngine {
     /// Calls that wait, on threads of its runtime for such calls; foyer's default.
     Psync,
-    /// One thread with a ring, which turns without a pause.
+    /// One thread with a ring, which polls without sleeping.
     Uring,
     /// The same, and a thread of the kernel that looks for what it submits.
     UringSubmitPoll,
 }
 
-/// foyer's settings, but for those that its disk and memory leave no choice in.
+/// foyer's settings, except those that follow from its disk and memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoyerSettings {
     /// When it writes.

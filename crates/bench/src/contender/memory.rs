@@ -16,7 +16,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty table, which damages one object's last byte where it is told to.
+    /// An empty table; on request it damages one object's last byte.
     pub fn new(wrong: Option<u32>) -> Memory {
         Memory { objects: Mutex::default(), wrong }
     }

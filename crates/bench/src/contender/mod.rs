@@ -45,7 +45,7 @@ pub trait Storage: Send + Sync {
     /// Forgets an object.
     fn delete(&self, request: &Request) -> Result<(), Error>;
 
-    /// Does what daemons would do, given the time on the disk's clock; called between requests, in line.
+    /// Does the work of daemons that is due by the disk's clock. It is called between requests.
     fn tick(&self, _now: Duration) -> Result<(), Error> {
         Ok(())
     }
@@ -78,7 +78,8 @@ pub enum Kind {
         /// How much of that may be dirty before it is written, in percent.
         dirty_percent: u64,
     },
-    /// foyer, a cache in memory and on disk from crates.io, in a program of its own: whoever does not compare pays nothing for it.
+    /// foyer, a cache in memory and on disk from crates.io, in a separate program: users who do not compare pay nothing
+    /// for it.
     Foyer {
         /// Its memory, in bytes: what it keeps there and its buffers.
         memory_bytes: u64,
@@ -100,11 +101,11 @@ pub type Opener = fn(&Kind, &Place) -> Result<Box<dyn Storage>, Error>;
 pub struct Place {
     /// Its block devices, one or more.
     pub devices: Vec<PathBuf>,
-    /// A directory of its own, for mounts.
+    /// A separate directory, for mounts.
     pub folder: PathBuf,
     /// Bytes that its objects may take on all its devices together.
     pub disk_bytes: u64,
-    /// How many seconds of the disk pass in a real one while nobody waits: above 1 where the disk runs faster than real.
+    /// How many seconds of the disk pass in a real second: above 1 if the disk runs faster than real time.
     pub speed: f64,
     /// Whether the disk's clock is virtual: daemons that wait for real time are called in line instead.
     pub is_virtual: bool,

@@ -1,8 +1,8 @@
 //! The Nectary store as a contender, on its block devices without a file system.
 //!
-//! Several devices are striped, in units so long that a read is one device's: a store has one span today. What is put may wait
-//! in memory for [`WRITE_DELAY_MS`], a sixth of the time that the kernel gives files. Everything else is as the store's defaults
-//! have it, but for what an ablation changes.
+//! Several devices are striped, in units so long that a read is one device's: a store has one span today. A put may
+//! wait in memory for [`WRITE_DELAY_MS`], a sixth of what the kernel allows files. All other options are the store's
+//! defaults, unless an ablation changes one.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_block::OpenOptions as DeviceOptions;
-use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, PackEnd, Store};
+use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, Store};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
@@ -31,17 +31,15 @@ const WRITE_DELAY_MS: u64 = 5_000;
 /// How the store is used: what ablations change, one thing at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether it is told the hints of what is asked for.
+    /// Whether it gets the hints of requests.
     pub hints: bool,
     /// What a read takes.
     pub cluster_read: ClusterRead,
     /// The size of a cluster, in bytes.
     pub cluster_bytes: u64,
-    /// Whether clusters are packed from the end of what came last.
-    pub from_hot_end: bool,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// How much may be written anew from memory, in percent of what is put.
+    /// How much may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
     /// How long what is put may wait to be written, in milliseconds.
     pub write_delay_ms: u64,
@@ -50,8 +48,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let OpenOptions { cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, .. } = OpenOptions::default();
-        let (hints, from_hot_end, write_delay_ms) = (true, false, WRITE_DELAY_MS);
-        Settings { hints, cluster_read, cluster_bytes, from_hot_end, reinsert_percent, rewrite_percent, write_delay_ms }
+        let (hints, write_delay_ms) = (true, WRITE_DELAY_MS);
+        Settings { hints, cluster_read, cluster_bytes, reinsert_percent, rewrite_percent, write_delay_ms }
     }
 }
 
@@ -66,7 +64,6 @@ impl Settings {
             ("read-cluster", Settings { cluster_read: ClusterRead::Cluster, ..usual() }),
             ("cluster-16k", Settings { cluster_bytes: 16 << 10, ..usual() }),
             ("cluster-256k", Settings { cluster_bytes: 256 << 10, ..usual() }),
-            ("hot-end", Settings { from_hot_end: true, ..usual() }),
             ("reinsert-10", Settings { reinsert_percent: 10, ..usual() }),
             ("rewrite-off", Settings { rewrite_percent: 0, ..usual() }),
             ("delay-500ms", Settings { write_delay_ms: 500, ..usual() }),
@@ -129,7 +126,6 @@ impl Nectary {
             write_delay: usual.div_f64(place.speed.max(1.0)),
             cluster_read: settings.cluster_read,
             cluster_bytes: settings.cluster_bytes,
-            pack_end: if settings.from_hot_end { PackEnd::Hot } else { PackEnd::Cold },
             reinsert_percent: settings.reinsert_percent,
             rewrite_percent: settings.rewrite_percent,
             warm_up: false,

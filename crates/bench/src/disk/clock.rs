@@ -1,9 +1,9 @@
 //! The clock of disks whose time is modelled, shared between the process that serves them and those that use them.
 //!
-//! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock nobody
-//! waits for a disk; a call costs the processor time of its process plus what the counters of its disks grew by ([`Cost`]), neither
-//! of which neighbours on the machine add to. That is exact where one operation is under way at a time; what the kernel writes
-//! meanwhile counts as if it had been waited for, as it is when the disk is the limit. What several threads make of such
+//! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock no
+//! call waits for a disk. A call costs the processor time of its process plus what its disks' counters grew by
+//! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. What the kernel
+//! writes meanwhile counts as waiting time, which is right if the disk is the limit. What several threads make of such
 //! costs is computed (`worker::timeline`). Else the disks run in real time, some times faster than real.
 
 use std::fs::File;
@@ -29,7 +29,7 @@ const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 pub enum Timekeeping {
     /// Nobody waits; what the disk would have taken is added to the time that passes.
     Virtual,
-    /// Everybody waits, so many times shorter than real.
+    /// Real time, shortened by this factor.
     Real {
         /// How many times.
         speed: f64,
@@ -152,7 +152,7 @@ impl DiskClock {
         Cost { processor: sys::processor_time(), disks: disks.collect() }
     }
 
-    /// The time now. *Units*: the disk's time, from a moment of its own.
+    /// The time now. *Units*: the disk's time, from an arbitrary start.
     pub fn now(&self) -> Duration {
         match self.time {
             Timekeeping::Real { speed } => self.began.elapsed().mul_f64(speed),

@@ -30,7 +30,7 @@ const NAME: &str = "measured";
 /// What disks are like.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiskOptions {
-    /// The kind of disk whose time operations take, by its name; `None` for that of what lies below.
+    /// The kind of disk whose time operations take, by its name; `None` for the speed of the device below.
     pub model: Option<String>,
     /// How the disk's time passes.
     pub time: Timekeeping,
@@ -55,7 +55,7 @@ pub struct DiskCounts {
     pub reads: u64,
     /// Time that operations took, waiting in queues included, on the kernel's clock, in milliseconds.
     pub kernel_ms: u64,
-    /// Time in which the modelled disk served operations, in microseconds of its own.
+    /// Time in which the modelled disk served operations, in microseconds on its clock.
     pub busy_us: u64,
     /// Operations that the modelled disk served.
     pub served: u64,
@@ -93,7 +93,7 @@ impl DiskCounts {
     }
 }
 
-/// An attached disk; dropped, it is detached where nobody uses it any more.
+/// An attached disk. Dropping it detaches it, unless it is still in use.
 pub struct MeasuredDisk {
     below: Below,
 }
@@ -136,7 +136,7 @@ impl MeasuredDisk {
         let open = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
         let spec = format!("{NAME}({below})");
         let options = Options { read_only: false, open };
-        // A thread of its own: the kernel's exceptions for who serves a disk are not for whoever calls.
+        // A separate thread: the kernel's exceptions for threads that serve a disk must not apply to the caller.
         let thread = std::thread::spawn(move || Attachment::start(registry, &spec, options));
         let attachment = thread.join().map_err(|_| Error::failed("attaching a disk", "its thread panicked"))??;
         Ok(MeasuredDisk { below: Below::Attached(attachment) })

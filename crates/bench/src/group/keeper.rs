@@ -1,10 +1,10 @@
-//! Holds a memory group at what it is allowed, without anybody being killed.
+//! Holds a memory group at its allowance, without killing a process.
 //!
-//! Owns: the rule. A hard limit kills whoever is over it at a moment when the kernel can take nothing back, and a file
-//! system's inodes are like that until its own daemon has written them, which on a virtual clock is far too late. So the kernel's
-//! limit lies higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to take back what is beyond the
-//! allowance, as it would have been asked by the limit itself: what it cannot give stays, is counted ([`Keeping`]), and is asked
-//! for again. The rule is the same for every contender; what it leaves them beyond the allowance is in their favour.
+//! Owns: the rule. A hard limit kills a process that is over it at a moment when the kernel can take nothing back, and
+//! a file system's inodes are like that until its own daemon has written them, which on a virtual clock is far too
+//! late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to take
+//! back what is beyond the allowance. What it cannot take back stays, is counted ([`Keeping`]), and is requested again.
+//! The rule is the same for every contender; what it leaves them beyond the allowance is in their favour.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,17 +1,34 @@
 //! The contenders of each preset, as data.
 //!
-//! Owns: who contends on which disk size, with how much memory, under what name. Leaves to others: scaling (`plan`).
+//! Owns: which contenders run on which disk size, with how much memory, under what name. Leaves to others: scaling
+//! (`plan`).
 
-use super::plan::{Lane, MEMORY_MB};
 use super::{Options, Preset};
 use crate::contender::{DIRTY_PERCENT, FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
 
+/// The seeds' memory, in MB.
+pub(super) const MEMORY_MB: u64 = 256;
 /// How the seeds' memory is divided between the proxy's cache and the buffer cache, in MB.
 const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
 /// The smallest disk, where more file systems contend, in GB.
 const SMALLEST_GB: u64 = 4;
 /// The largest disk that the seeds' EFS supports, in GB.
 const EFS_GB_MAX: u64 = 8;
+
+/// One contender on one disk size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lane {
+    /// Its name in figures; unique in its group.
+    pub name: String,
+    /// The contender of the seeds' table that it stands for.
+    pub seed_name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// How many disks it has.
+    pub disks: usize,
+    /// The seeds' memory and its split, in MB.
+    pub memory: String,
+}
 
 /// Whether a contender is to run: all do where none is named, but ablations are of Nectary alone.
 pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {

@@ -1,8 +1,8 @@
 //! The limit beside every result: what any store must move, at the disk's own speed, measured by the same engine down the same path.
 //!
-//! Nothing in it comes from a contender. The limit is for who misses nothing but first requests: all of their bytes are
-//! written once, and what no memory of that size could hold is read, both as fast as the disk moves bytes in order. An LRU over
-//! groups, with a seek for each read, stands beside it as a reference.
+//! Nothing in it comes from a contender. The limit of a store that misses only first requests: all of their bytes are
+//! written once, and what no memory of that size could hold is read, both as fast as the disk moves bytes in order. An
+//! LRU over groups, with a seek for each read, stands beside it as a reference.
 
 use std::sync::Arc;
 

@@ -1,16 +1,18 @@
 //! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5, and on a device of today.
 //!
 //! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a
-//! process of its own, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
-//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). All that is done once with
-//! each of several seeds of the workload; the ratio of two contenders' run times with one seed is one pair. Nectary contends
-//! twice: what the two differ by is the noise. In the end the hits of each are compared with a simulation's.
+//! process, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
+//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The whole is
+//! repeated with several seeds of the workload; the ratio of two contenders' run times with one seed is one pair.
+//! Nectary contends twice: what the two differ by is the noise. In the end the hits of each are compared with a
+//! simulation's.
 
 mod lanes;
 mod limit;
 mod plan;
 mod plot;
 mod report;
+mod results;
 mod run;
 mod simulation;
 mod text;
@@ -21,11 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::QUEUE_DEPTH;
 
+pub use lanes::Lane;
 pub use limit::Limit;
-pub use plan::{Group, Lane, Plan};
-pub use report::{Figure, Report, Trend};
-pub use run::{GroupResult, LaneResult, Programs, Progress, Swept, run};
-pub use simulation::Expected;
+pub use plan::{Group, Plan};
+pub use report::Report;
+pub use results::{Expected, Figure, GroupResult, LaneResult, Swept, Trend};
+pub use run::{Programs, Progress, run};
 
 /// The seeds' tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,9 +82,9 @@ pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
     ("bench limits --folder DIR", "what a device gives the store and fio: reads and filling", "10 minutes"),
 ];
 
-/// The scale where none is asked for: the least with the memory that a store needs.
+/// The default scale: the least with the memory that a store needs.
 pub const SCALE: f64 = 1.0 / 32.0;
-/// The share of the trace where none is asked for: all of it, as in the seeds.
+/// The default share of the trace: all of it, as in the seeds.
 pub const TRACE_SHARE: f64 = 1.0;
 
 /// What to run.
@@ -122,7 +125,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A preset with nothing else asked for.
+    /// A preset without further options.
     pub fn new(preset: Preset) -> Options {
         Options {
             preset,

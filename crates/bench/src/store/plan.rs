@@ -2,20 +2,18 @@
 //!
 //! Owns: scaling, and what is refused. Leaves to others: the contenders of each preset (`lanes`).
 
-use super::lanes::{is_named, lanes};
+use super::lanes::{Lane, MEMORY_MB, is_named, lanes};
 use super::{Options, Preset, SCALE, TRACE_SHARE};
 use crate::contender::Kind;
 use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// The seeds' memory, in MB.
-pub(super) const MEMORY_MB: u64 = 256;
 /// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings, stacks, what its
-/// allocator keeps. It is given that much less, so that it stays in the memory that everybody has.
+/// allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
-/// What every memory group allows beyond the scaled memory: a quarter of it for tables and for what allocators lose, and bytes
-/// for what does not scale. The seeds count neither. What a peer does not need of it is more buffer cache.
+/// What every memory group allows beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
+/// number of bytes. The seeds count neither. What a peer does not need of it is more buffer cache.
 const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
 /// How far beyond its allowance a contender can come between two looks without being killed.
@@ -32,26 +30,11 @@ const REQUESTS_QUICK: u64 = 12_000;
 const SPEED_MAX: f64 = 100.0;
 /// The seeds' disk.
 const MODEL: &str = "hdd-1999";
-/// Embedded objects a page on a bare disk, of which a quick run takes the one that a target is for.
+/// Embedded objects a page on a bare disk; a quick run uses only the one that has a target.
 const EMBEDDED: [u64; 4] = [1, 3, 5, 10];
 pub(super) const EMBEDDED_AIM: u64 = 5;
 /// Bytes of a GB, as disks have them.
 const GB: f64 = 1e9;
-
-/// One contender on one disk size.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Lane {
-    /// Its name in figures; unique in its group.
-    pub name: String,
-    /// Whom it stands for in the seeds' table.
-    pub seed_name: &'static str,
-    /// What it is.
-    pub kind: Kind,
-    /// How many disks it has.
-    pub disks: usize,
-    /// The seeds' memory and its split, in MB.
-    pub memory: String,
-}
 
 /// All contenders on one disk size.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +54,7 @@ pub struct Group {
 /// A whole run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What was asked for.
+    /// The options.
     pub options: Options,
     /// The share of the seeds' sizes.
     pub scale: f64,

@@ -4,9 +4,7 @@
 
 use std::fmt::Write;
 
-use super::report::Trend;
-use super::run::GroupResult;
-use super::text::spent_ms;
+use super::results::{GroupResult, Spent, Trend, spent_ms};
 
 /// Sizes of a picture, in pixels.
 const WIDTH: f64 = 900.0;
@@ -14,7 +12,7 @@ const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const NAMES: f64 = 230.0;
 const BAR: f64 = 18.0;
-/// Told apart also by who does not see some colours.
+/// Distinguishable also for readers who do not see some colours.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
 const INK: &str = "#777";
 
@@ -74,7 +72,7 @@ fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
     }
 }
 
-/// Moves names apart that would lie on each other; each stays with its line.
+/// Moves names apart that would overlap; each stays beside its line.
 fn spread(wanted: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|left, right| wanted[*left].total_cmp(&wanted[*right]));
@@ -90,7 +88,7 @@ fn spread(wanted: Vec<f64>) -> Vec<f64> {
 /// Bars of what the time of a request was spent on; returns where they end.
 fn bars(body: &mut String, result: &GroupResult, top: f64) -> f64 {
     let spent: Vec<_> = result.lanes.iter().map(|lane| (lane.name.clone(), spent_ms(lane))).collect();
-    let sum = |spent: &super::text::Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;
+    let sum = |spent: &Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;
     let most = spent.iter().map(|(_, spent)| sum(spent)).fold(0.001, f64::max);
     let parts = ["hits", "puts", "daemons and memory", "misses and other"];
     let label = format!("{}: time of a request, in ms; of that processor and waiting in brackets", result.group.label);

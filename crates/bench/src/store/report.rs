@@ -11,65 +11,25 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::plan::{Group, PAIRS, Plan, SEEDS_MIN};
-use super::run::{GroupResult, LaneResult, Swept};
+use super::results::{Figure, GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms, put_ms, spent_ms};
 use super::{Preset, plot, text};
 use crate::contender::Kind;
 use crate::disk::Timekeeping;
 use crate::machine;
 use crate::statistics::{Estimate, estimate, median, ratio_of_sums};
 
-/// One figure of a report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
-    /// Its name, which stays the same between versions.
-    pub name: String,
-    /// The median over seeds, or of the run.
-    pub value: f64,
-    /// Its unit.
-    pub unit: &'static str,
-    /// The interval's ends.
-    pub low: f64,
-    /// See `low`.
-    pub high: f64,
-    /// What it should be at least, where something was set.
-    pub target: Option<f64>,
-    /// Whether the target is what it should be at most.
-    pub is_at_most: bool,
-    /// Whether the run was long enough to say that it is short of its target.
-    pub is_judged: bool,
-}
-
-impl Figure {
-    /// Whether it is short of its target, as far as this run can tell.
-    pub fn is_short(&self) -> bool {
-        let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
-        self.is_judged && self.target.is_some_and(is_missed)
-    }
-}
-
-/// How the ratio to a contender went from piece to piece.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Trend {
-    /// Disk size and contender.
-    pub name: String,
-    /// The ratio for each piece of the workload: the median over seeds.
-    pub pieces: Vec<f64>,
-    /// The ratio over the second half of the pieces alone: by then the disk is as full as it gets.
-    pub steady: f64,
-}
-
 /// A finished run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// `store-table4`, `store-table5` or `store-bare`.
     pub experiment: String,
-    /// How it was asked for and where it ran.
+    /// How it was called and where it ran.
     pub setting: Value,
     /// All figures: Nectary against itself, then what is short of its target, then the rest.
     pub figures: Vec<Figure>,
     /// How ratios went within a run.
     pub trends: Vec<Trend>,
-    /// A row a contender, disk size and seed.
+    /// One row for each contender, disk size and seed.
     pub rows: Vec<Value>,
     #[serde(skip)]
     text: String,
@@ -221,7 +181,7 @@ fn lane_pieces(result: &GroupResult) -> usize {
     result.lanes[0].pieces.len()
 }
 
-/// The seeds' best ratio against XFS is a target of its own.
+/// The seeds' best ratio against XFS is a separate target.
 fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
     let against = figures.iter().filter(|figure| figure.name.contains(".xfs."));
     let best = against.max_by(|left, right| left.value.total_cmp(&right.value))?;
@@ -239,26 +199,10 @@ fn row(result: &GroupResult, lane: &LaneResult) -> Value {
         "run_s": total.run_s, "requests_per_s": total.requests as f64 / total.run_s,
         "limit_requests_per_s": limit.requests_per_s(demand, lane.disks),
         "lru_over_groups_per_s": limit.lru_over_groups_per_s(demand, lane.disks), "limit": limit,
-        "request_ms": text::spent_ms(lane), "memory_use": lane.usage, "memory_kept": lane.keeping,
+        "request_ms": spent_ms(lane), "memory_use": lane.usage, "memory_kept": lane.keeping,
         "simulated": lane.simulated, "disk_counts": lane.counts, "counters": lane.counters, "total": total,
         "pieces": lane.pieces,
     })
-}
-
-/// Mean time of a hit, wherever it was found.
-pub(super) fn hit_ms(lane: &LaneResult) -> f64 {
-    let total = &lane.total;
-    1e3 * total.hit_s / (total.memory_hits + total.disk_hits).max(1) as f64
-}
-
-/// Mean time of a hit that the contender's own memory did not have.
-pub(super) fn disk_hit_ms(lane: &LaneResult) -> f64 {
-    1e3 * lane.total.disk_get_s / lane.total.disk_hits.max(1) as f64
-}
-
-/// Mean time of a put.
-pub(super) fn put_ms(lane: &LaneResult) -> f64 {
-    1e3 * lane.total.put_s / lane.total.misses().max(1) as f64
 }
 
 /// The versions of the programs that made the peers' file systems.

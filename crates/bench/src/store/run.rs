@@ -1,8 +1,9 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
 //!
-//! Owns: the order of steps, and who is charged for what. First each file system is tried with several shares of dirty pages, and
-//! contends with its best. Then each disk size is run once with each seed of the workload. Whoever has no turn is stopped. File systems and stores are made outside of the memory groups; then
-//! the worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
+//! Owns: the order of steps, and which contender is charged for what. First each file system is tried with several
+//! shares of dirty pages, and contends with its best. Then each disk size is run once with each seed of the workload.
+//! Contenders are stopped between their turns. File systems and stores are made outside of the memory groups; then the
+//! worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,27 +11,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
+use super::lanes::Lane;
 use super::limit::Limit;
-use super::plan::{Group, Lane, Plan};
+use super::plan::{Group, Plan};
 use super::report::Report;
-use super::simulation::{self, Expected};
-use crate::contender::{FileSystem, Kind, Place};
+use super::results::{GroupResult, LaneResult, Swept};
+use super::simulation;
+use crate::contender::{Kind, Place};
 use crate::disk::{DiskCounts, MeasuredDisk, SharedClock, Timekeeping};
-use crate::group::{GroupUsage, Keeping, MemoryGroup};
+use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{Client, Piece, Setup};
-use crate::workload::{self, Demand, Generator, Laws, Locality, Totals, TraceReader, write_trace};
+use crate::workload::{self, Generator, Laws, TraceReader, write_trace};
 use crate::{Error, machine};
 
 /// Shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
 /// They are compared on so large a part of the workload: one in so many requests, from its beginning on.
 const SWEEP_SHARE: u64 = 4;
-/// Runs on virtual clocks that go on at the same time, at most: each waits for its disks most of the time. Their disks, which are in memory,
-/// take at most one of so many parts of what is free.
+/// The most runs on virtual clocks at a time: each waits for its disks most of the time. Their disks, which are in
+/// memory, take at most one of so many parts of what is free.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
@@ -53,72 +54,13 @@ pub struct Progress {
     pub what: String,
 }
 
-/// What came of one contender.
-#[derive(Debug, Clone, Serialize)]
-pub struct LaneResult {
-    /// Its name.
-    pub name: String,
-    /// Whom it stands for in the seeds' table.
-    pub seed_name: String,
-    /// The seeds' memory and its split, in MB.
-    pub memory: String,
-    /// How many disks it had.
-    pub disks: usize,
-    /// Its pieces of the workload.
-    pub pieces: Vec<Piece>,
-    /// Their sum.
-    pub total: Piece,
-    /// What each of its disks did meanwhile.
-    pub counts: Vec<DiskCounts>,
-    /// How much its disks' time differed from real time: the kernel's milliseconds are so many of the disk's.
-    pub speed: f64,
-    /// Its memory at the end.
-    pub usage: GroupUsage,
-    /// Whether the disk's clock was virtual.
-    pub is_virtual: bool,
-    /// How its memory was kept.
-    pub keeping: Keeping,
-    /// Its own counters at the end.
-    pub counters: serde_json::Value,
-    /// What a simulation says of its hits.
-    pub simulated: Option<Expected>,
-}
-
-/// What came of all contenders of a group with one seed.
-#[derive(Debug, Clone)]
-pub struct GroupResult {
-    /// The group, with the laws of that seed.
-    pub group: Group,
-    /// What its disk alone can do.
-    pub limit: Limit,
-    /// What the workload demands of any store.
-    pub demand: Demand,
-    /// What an LRU has of it.
-    pub locality: Locality,
-    /// What was asked for.
-    pub totals: Totals,
-    /// A result a contender.
-    pub lanes: Vec<LaneResult>,
-}
-
-/// What one share of dirty pages came to.
-#[derive(Debug, Clone, Serialize)]
-pub struct Swept {
-    /// The file system.
-    pub system: FileSystem,
-    /// How much of the buffer cache could be dirty, in percent.
-    pub dirty_percent: u64,
-    /// Time of the run, in seconds.
-    pub run_s: f64,
-}
-
 /// What all runs of a plan share.
 struct Shared<'a> {
     programs: &'a Programs,
     guardian: Mutex<Guardian>,
     folder: PathBuf,
     progress: Mutex<Steps<'a>>,
-    /// The number of the next run, which names of directories and groups have in them.
+    /// The number of the next run; names of directories and groups contain it.
     next: AtomicU64,
 }
 
@@ -257,7 +199,7 @@ fn run_all(
             plan.groups.iter().map(of_seed).collect::<Vec<_>>()
         })
         .collect();
-    // A virtual clock does not see who else is on the machine.
+    // A virtual clock does not see other work on the machine.
     let threads = match plan.disk.time {
         Timekeeping::Virtual => {
             let largest = plan.groups.iter().map(disks_bytes).max().unwrap_or(0).max(1);

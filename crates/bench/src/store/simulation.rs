@@ -4,15 +4,13 @@
 //! miss is put on the disks in turn. The store: segments in a ring, first in, first out, where an object takes its body, its key and the
 //! record's header, and an object in fragments lives as long as its first. Promises: a contender whose hits differ from these by more than
 //! [`Expected`] allows makes the run void. Files on one thread may not differ by one hit; several threads ask in another order than
-//! the trace has, and a store fills the end of an append with padding and may write anew what was asked for, which the
+//! the trace has, and a store fills the end of an append with padding and may rewrite requested objects, which the
 //! simulation does not.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use serde::Serialize;
-
 use super::plan::{Group, Plan};
-use super::run::LaneResult;
+use super::results::{Expected, LaneResult};
 use crate::contender::Kind;
 use crate::workload::{Request, TraceReader};
 use crate::{Error, ErrorKind};
@@ -31,17 +29,6 @@ const POINTS: f64 = 1.0;
 
 /// By how many times that foyer may have more: its memory holds what its disk does not.
 const FOYER_POINTS: u64 = 3;
-
-/// The hits that were expected.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Expected {
-    /// Hits of the simulation.
-    pub hits: u64,
-    /// The fewest that are accepted.
-    pub low: u64,
-    /// The most that are accepted.
-    pub high: u64,
-}
 
 /// A simulated cache.
 trait Simulated {
@@ -233,11 +220,11 @@ fn simulate(simulated: &mut dyn Simulated, requests: u64, trace: &mut TraceReade
 fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64) -> Expected {
     let points = (plan.requests as f64 * POINTS / 100.0) as u64;
     let was_full = counters["times_full"].as_u64().unwrap_or(0) > 0;
-    // What was written anew can only have been hit more often than without.
+    // Rewriting can only add hits.
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
         Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
-        // foyer may leave an object away, and what it has in memory may not be on its disk; it has no more than both hold.
+        // foyer may drop an object, and an object in memory may not be on its disk; it never has more than both hold.
         Kind::Foyer { .. } => Expected { hits, low: 0, high: hits + FOYER_POINTS * points },
         _ if reinserted => Expected { hits, low: hits.saturating_sub(points), high: plan.requests },
         _ => Expected { hits, low: hits.saturating_sub(points), high: hits + points },

@@ -4,11 +4,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use nectary_block::format_size;
-use serde::Serialize;
 
 use super::plan::Plan;
-use super::report::{Figure, Trend, disk_hit_ms, hit_ms, put_ms};
-use super::run::{GroupResult, LaneResult, Swept};
+use super::results::{Figure, GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms, put_ms};
 use crate::contender::Kind;
 use crate::disk::Timekeeping;
 use crate::machine;
@@ -31,38 +29,6 @@ const LEGEND: [(&str, &str); 12] = [
     ),
     ("used", "memory of the contender's group, on average and at most"),
 ];
-
-/// What the time of a request was spent on, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Spent {
-    /// Hits.
-    pub read_ms: f64,
-    /// Puts, and writing at the end what still waited.
-    pub write_ms: f64,
-    /// What daemons did and requests waited for, and giving back memory.
-    pub daemon_ms: f64,
-    /// Misses, and what is in nothing else.
-    pub other_ms: f64,
-    /// Of all that, processor time of the contender.
-    pub processor_ms: f64,
-    /// Of all that, waiting for disks that served others.
-    pub waiting_ms: f64,
-}
-
-/// What the time of a lane's requests was spent on.
-pub(super) fn spent_ms(lane: &LaneResult) -> Spent {
-    let total = &lane.total;
-    let of = |seconds: f64| 1e3 * seconds / total.requests.max(1) as f64;
-    let known = total.hit_s + total.put_s + total.settle_s + total.daemon_s + total.pressure_s;
-    Spent {
-        read_ms: of(total.hit_s),
-        write_ms: of(total.put_s + total.settle_s),
-        daemon_ms: of(total.daemon_s + total.pressure_s),
-        other_ms: of((total.run_s - known).max(0.0)),
-        processor_ms: of(total.processor_s),
-        waiting_ms: of(total.waited_s),
-    }
-}
 
 pub(super) fn text(
     plan: &Plan,

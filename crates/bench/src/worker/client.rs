@@ -1,8 +1,8 @@
 //! A worker as its parent sees it.
 //!
 //! Owns: the worker's process and the conversation with it. Promises: the process runs while it is asked something and is stopped with all its
-//! threads (SIGSTOP) from its answer until it is asked again, so that no contender takes processor time in another's turn, whatever its threads
-//! do when nobody wants anything of it.
+//! threads (SIGSTOP) from its answer until it is asked again, so that no contender takes processor time in another's
+//! turn.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Stops it again, where somebody else has let it go on: a terminal does when the run itself was stopped.
+    /// Stops it again if something else has resumed it, as a terminal does after the run itself was stopped.
     pub fn rest(&self) -> Result<(), Error> {
         sys::stop(self.child.id())
     }
@@ -112,7 +112,7 @@ impl Drop for Client {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // It goes on, its pipe ends, and with it the process, which unmounts; one that does not is killed.
+        // It resumes, sees the end of its pipe, unmounts and ends; a process that does not end is killed.
         let _ = sys::go_on(self.child.id());
         drop(self.input.take());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);

@@ -1,8 +1,8 @@
 //! The process of one contender.
 //!
 //! Owns: what parent and worker say to each other (a line of JSON each way), and the order of a worker's life: prepare
-//! outside of the memory group, start inside it, pieces of the workload one after the other, the end. Each contender has a process of
-//! its own, with mounts that nobody else sees, so that its memory is told from that of others and everything of it goes with it.
+//! outside of the memory group, start inside it, pieces of the workload one after the other, the end. Each contender is
+//! a separate process with private mounts, so its memory is counted separately and everything it made ends with it.
 
 mod client;
 mod replay;

@@ -3,7 +3,8 @@
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece ends
 //! when everything that was put is written, so that no contender writes while another is measured. Times are the disk's.
 //! The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual or there is one thread, and
-//! else in the run's. On one thread in real time neither is what the memory group's keeper takes, which is in favour of who has to be held.
+//! else in the run's. On one thread in real time the time of the memory group's keeper is not charged either, which
+//! favours contenders that have to be held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,11 +42,12 @@ pub struct Piece {
     pub run_s: f64,
     /// Of that, writing at the end what still waited, in seconds.
     pub settle_s: f64,
-    /// Of that, what daemons did between requests and the requests' thread waited for, in seconds; virtual clocks alone tell.
+    /// The part of it in which daemons worked and the requests' thread waited, in seconds; known on virtual clocks
+    /// only.
     pub daemon_s: f64,
     /// Of that, giving back memory that was over the allowance, in seconds; virtual clocks alone tell.
     pub pressure_s: f64,
-    /// Time of the harness itself between the calls of one thread in real time, in seconds: in no other time.
+    /// Time of the harness between calls, in seconds, with one thread in real time. It is part of no other figure.
     pub harness_s: f64,
     /// Processor time of the contender's process, the harness's own included, in seconds.
     pub processor_s: f64,
@@ -156,8 +158,8 @@ impl Player {
         Ok(piece)
     }
 
-    /// Calls a contender. What its own threads had its disks do since the call before is in the cost: it goes on while the harness
-    /// makes and compares bodies.
+    /// Calls a contender. Work of its threads and disks since the previous call is charged too: it continues while the
+    /// harness makes and compares bodies.
     fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
         let before = Cost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
         let done = what();

@@ -1,12 +1,13 @@
-//! Several threads on a virtual clock: who waits for which disk how long is computed, not waited for.
+//! Several threads on a virtual clock: how long each waits for which disk is computed.
 //!
 //! Owns: the times of modelled threads, of the contender's daemon, and of its disks. How it goes: requests are executed one
-//! at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. What each cost was
-//! measured ([`Cost`]); when it would have ended follows: after its processor time it asks for its disks, each of which serves
-//! first what came first. Disks of one request work at the same time, as those of a stripe do. One thread waits for its
-//! daemon, as the seeds call it in line; several do not, as it has a thread of its own, but who has more for it while it
-//! is busy waits for it, as the kernel lets who dirties pages wait. Promises: the same costs give the same times, whatever
-//! else the machine does. Left out: that a disk chooses among those who wait, and locks inside a contender, for all alike.
+//! at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. The cost of
+//! each request was measured ([`Cost`]). Its end follows: after its processor time it requests its disks, and each disk
+//! serves requests in order. Disks of one request work at the same time, as those of a stripe do. One thread waits for
+//! its daemon, as the seeds call it in line. Several threads do not, as the daemon is a separate thread; but a thread
+//! with more work for a busy daemon waits, as the kernel makes processes wait that dirty pages. Promises: the same
+//! costs give the same times, whatever else the machine does. Left out, for all alike: that a disk chooses among
+//! waiting requests, and locks inside a contender.
 
 use std::time::Duration;
 

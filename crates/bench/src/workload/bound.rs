@@ -1,11 +1,12 @@
 //! What a workload demands of any store, and what it would cost a simple one, from the requests alone.
 //!
-//! Owns: three numbers that no contender has a part in.
+//! Owns: three numbers that do not depend on any contender.
 //! - *Compulsory misses*: the first request for each object. Nothing can have it.
 //! - *What must be read*: memory of M bytes holds at most M times the number of requests, counted in bytes times requests.
-//!   An object that is in memory from one request to its next takes its bytes times the requests between. Those with the fewest
-//!   requests between are taken first until that room is used up. What is left has to be read by any store, whatever it knows of the
-//!   future: the room is that of the whole run, not of each moment, so no store can do better [1].
+//!   An object that stays in memory between two of its requests costs its bytes times the number of requests between
+//!   them. Those with the fewest requests between are taken first until that room is used up. What is left has to be
+//!   read by any store, whatever it knows of the future: the room is that of the whole run, not of each moment, so no
+//!   store can do better [1].
 //! - *LRU over groups*, for reference: memory is an LRU of pages with all that belongs to them, and one read brings all of a page.
 //!
 //! It also tells how close together requests come ([`Locality`]), which has to be the same at every scale.
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_must_be_read_is_what_no_memory_of_that_size_could_hold() {
-        // 1 is asked for again at once, 2 after three requests, 3 after two.
+        // 1 is requested again at once, 2 after three requests, 3 after two.
         let asked = requests(&[(1, 10), (1, 10), (2, 10), (3, 10), (4, 10), (2, 10), (3, 10)]);
         let of = |memory| demand(&asked, memory);
         assert_eq!((of(0).compulsory, of(0).compulsory_bytes, of(0).must_read_bytes), (4, 40, 30));

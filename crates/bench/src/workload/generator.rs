@@ -89,7 +89,7 @@ impl Generator {
         let html = self.new_object(false);
         self.embedded.push(html);
         for _ in 0..self.random.geometric(self.laws.embedded_mean).min(EMBEDDED_MAX) {
-            // What is embedded in the earlier page stands behind its HTML.
+            // The objects embedded in the earlier page follow its HTML.
             let object = match &earlier {
                 Some(earlier) if self.random.chance(self.laws.shared) => {
                     let index = 1 + self.random.below(earlier.len() as u64 - 1) as u32;
@@ -211,7 +211,7 @@ mod tests {
         let share = counts.len() as f64 / requests as f64;
         assert!((0.31..0.35).contains(&share), "{share} of the requests are first ones");
         let once = counts.values().filter(|entry| entry.0 == 1).count() as f64 / counts.len() as f64;
-        assert!((0.45..0.75).contains(&once), "{once} of the objects are asked for once");
+        assert!((0.45..0.75).contains(&once), "{once} of the objects are requested once");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Clauses about contents: what is read is what was written, zeroed or discarded, whoever wrote it and however.
+//! Clauses about contents: what is read is what was written, zeroed or discarded, through any handle and by any call.
 
 use std::task::Poll;
 

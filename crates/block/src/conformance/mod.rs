@@ -1,8 +1,9 @@
 //! The one conformance test: what every device and filter has to do to be a [`BlockDevice`](crate::BlockDevice).
 //!
 //! Owns: [`check`], which tries every clause of the contract that can be seen from outside on fresh devices, and
-//! [`check_durability`], which needs somebody who can let a device crash. Both give the first clause that is broken, so
-//! that a bad device can be shown to be caught. [`VolatileDevice`] is a device that crashes on demand, to put filters on.
+//! [`check_durability`], which needs a caller that can crash a device. Both give the first clause that is broken, so
+//! that a bad device can be shown to be caught. [`VolatileDevice`] is a device that crashes on demand, to put filters
+//! on.
 //!
 //! Leaves to others: faults of hardware (`nectary-sim`), speed (`nectary-bench`).
 
@@ -80,7 +81,7 @@ where
     check_seeded(make, 1).await
 }
 
-/// [`check`] with a seed of its own.
+/// [`check`] with a given seed.
 pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The most lines of a table in `/proc` that are looked at.
 const LINES_MAX: usize = 65536;
 
-/// Says who holds `path`, as far as that can be seen.
+/// Names the holder of `path`, if it can be seen.
 pub(super) fn describe(path: &Path) -> String {
     let Ok(status) = std::fs::metadata(path) else { return "another process has it open".to_owned() };
     if status.file_type().is_block_device()
@@ -26,7 +26,7 @@ pub(super) fn describe(path: &Path) -> String {
     }
 }
 
-/// True where somebody is seen to hold `path`: a living process, or a mount.
+/// True if a living process or a mount is seen to hold `path`.
 pub(super) fn is_known(path: &Path) -> bool {
     let Ok(status) = std::fs::metadata(path) else { return false };
     let mounted = status.file_type().is_block_device() && mounted_on(status.rdev()).is_some();

@@ -90,10 +90,10 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
     Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
-/// Tries to take ownership; where it is `busy` but nobody alive has it, until that changes or [`LEAVING_MAX`] is over.
+/// Tries to take ownership. If it is `busy` but no living process has it, tries again until [`LEAVING_MAX`] is over.
 ///
 /// The kernel takes a ring apart after its process is gone, also after SIGKILL: until then the file stays open and locked,
-/// and writes that were in flight may still reach it. Whoever opens next has to wait for that.
+/// and writes that were in flight may still reach it. The next process to open it has to wait for that.
 fn once_left<T>(
     path: &Path,
     busy: impl Fn(&io::Error) -> bool,
@@ -129,7 +129,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened,
         Some(libc::EBUSY) => fail(ErrorKind::Busy, holder::describe(path)),
         _ => os(error),
     })?;
-    // The lock guards nothing here, as O_EXCL does; it lets the next one find out who holds the disk.
+    // O_EXCL guards the disk, not this lock; the lock lets the next process find out who holds it.
     let _ = sys::lock_exclusive(&file);
     let block_bytes = sys::sector_bytes(&file).map_err(os)?;
     if !block_bytes.is_power_of_two() || !(512..=4096).contains(&block_bytes) {

@@ -63,7 +63,7 @@ pub(super) struct Transfer {
 pub(super) enum Progress {
     /// Everything is done.
     Ended,
-    /// The rest has to be asked for again.
+    /// The rest has to be requested again.
     More,
 }
 

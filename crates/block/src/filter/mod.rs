@@ -1,4 +1,4 @@
-//! Filters: devices that stand on another device and change one thing about it. One small file each.
+//! Filters: devices on top of another device that change one thing about it. One small file each.
 //!
 //! Owns: the [`Filter`] trait, which forwards whatever a filter does not change, and what several filters share: a seeded
 //! chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, total};
 
-/// A device that stands on one other device; every operation goes there unless the filter says otherwise.
+/// A device on top of one other device; every operation goes there unless the filter says otherwise.
 ///
 /// A filter that does the same with every kind of operation says it once, in [`around`](Filter::around); one that means a
 /// single kind overrides that method, which then does not pass through `around`.
@@ -44,7 +44,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Does what this filter does with an operation; `operation` hands it to the device that it is given.
+    /// Applies this filter to an operation; `operation` passes it to the given device.
     ///
     /// The request is not checked yet: the device below refuses what no device takes.
     fn around<T: Send + 'static>(
@@ -161,7 +161,7 @@ impl Chance {
         Chance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
-    /// Draws once; where it hits it gives random bits for what happens next.
+    /// Draws once. At the given rate it returns random bits, to choose what happens to the operation.
     pub fn draw(&self) -> Option<u64> {
         let index = self.drawn.fetch_add(1, Ordering::Relaxed);
         let bits = mix(self.seed ^ mix(index));

@@ -44,7 +44,7 @@ impl Map {
     pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
         let end = offset + length;
         let bound = |device: u64, position: u64| {
-            // The bytes of `device` that lie before `position` in the stripe.
+            // The bytes of `device` that are before `position` in the stripe.
             let row_bytes = self.unit_bytes * self.devices;
             let (row, inside) = (position / row_bytes, position % row_bytes);
             row * self.unit_bytes + inside.saturating_sub(device * self.unit_bytes).min(self.unit_bytes)

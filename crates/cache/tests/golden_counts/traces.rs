@@ -1,19 +1,17 @@
 //! Traces made from a seed; those of the program `policies-outside` for its seed 1.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 pub type Next = fn(&mut Random, u64) -> u64;
 
 const REFERENCES: u64 = 20_000;
 
-/// SplitMix64.
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     fn skewed(&mut self, bound: u64, power: u32) -> u64 {
@@ -24,7 +22,7 @@ impl Random {
 
 /// The trace of one kind.
 pub fn references(next: Next, seed: u64) -> Vec<u64> {
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix64::seed_from_u64(seed));
     (0..REFERENCES).map(|time| next(&mut random, time)).collect()
 }
 

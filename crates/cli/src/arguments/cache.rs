@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::TEMPLATE;
+use super::cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 use super::trace::ReadArguments;
 use crate::exit;
 
@@ -19,7 +20,7 @@ pub enum CacheCommand {
     nectary cache simulate cs.trace.gz --size 6MiB
   Three policies at 10, 20, … 60 % of the distinct blocks, with a picture:
     nectary cache simulate cs.trace.gz --policy lru,dear,min --size 10%..60%:10% --svg cs.svg
-  Two programs at once, each a stream of its own:
+  Two programs at once, a stream each:
     nectary cache simulate --mix cs.trace.gz cpp.trace.gz --size 768
   What was detected, period by period, and on which evidence:
     nectary cache simulate cs.trace.gz --policy dear --size 768 --explain
@@ -28,6 +29,25 @@ pub enum CacheCommand {
         after_help = exit::HELP
     )]
     Simulate(SimulateArguments),
+    /// Show a directory through a cache that sees each program's reads
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  A source tree, for a job that scans it again and again:
+    nectary cache mount /srv/sources /mnt/sources --memory 1G --background
+  In its own place, with another policy:
+    nectary cache mount /srv/sources /srv/sources --memory 512M --policy lirs
+  What it did:
+    nectary cache stat /mnt/sources",
+        after_help = exit::HELP
+    )]
+    Mount(CacheMountArguments),
+    /// Take a directory off that `cache mount` shows
+    #[command(help_template = TEMPLATE, after_help = exit::HELP)]
+    Umount(CacheUmountArguments),
+    /// Show what mounted caches did
+    #[command(help_template = TEMPLATE, after_help = exit::HELP)]
+    Stat(CacheStatArguments),
 }
 
 /// `cache simulate`.
@@ -45,7 +65,7 @@ pub struct SimulateArguments {
     /// (100..1000:100)
     #[arg(long, value_name = "SIZES", default_value = "5%,10%,20%,40%,60%")]
     pub size: String,
-    /// Simulate the traces together, in proportion to their lengths, each with streams and blocks of its own
+    /// Simulate the traces together, in proportion to their lengths, each with separate streams and blocks
     #[arg(long)]
     pub mix: bool,
     /// Take only the first N references of each trace

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::common::{Ran, Scratch};
 use serde_json::Value;
 
-/// A running proxy, killed where the test forgets it.
+/// A running proxy; it is killed when this is dropped.
 struct Running {
     child: Child,
     address: SocketAddr,

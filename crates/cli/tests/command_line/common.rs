@@ -1,4 +1,4 @@
-//! Running the `nectary` program in a directory of its own.
+//! Running the `nectary` program in a separate directory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

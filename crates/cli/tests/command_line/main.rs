@@ -3,6 +3,7 @@
 mod a_running_proxy;
 mod common;
 mod experiments;
+mod interface;
 mod recordings;
 mod stores_by_hand;
 mod traces;

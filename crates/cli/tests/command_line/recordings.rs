@@ -122,7 +122,7 @@ fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
         let script = "echo > one; dd if=/dev/zero of=/dev/null bs=512 count=20000 status=none; echo $? > three";
         let mut recorder = begin(&scratch, script);
         line(&scratch, "one");
-        // Not to wait for anything, but to strike at another moment in each round.
+        // This waits for nothing; it makes each round strike at another moment.
         std::thread::sleep(Duration::from_micros(round * 3_700));
         recorder.kill().unwrap();
         recorder.wait().unwrap();
@@ -135,7 +135,8 @@ fn signals_to_the_recorder_reach_the_program() {
     let scratch = scratch("record-signals");
     for name in ["TERM", "INT", "HUP", "USR1"] {
         let script = format!("trap 'kill -KILL $!; exit 9' {name}; sleep 60 & echo > one; wait; exit 1");
-        // A shell traps no signal that was ignored when it began, as SIGINT is in what another shell runs in the background.
+        // A shell cannot trap a signal that was ignored when it started, and background jobs of another shell start
+        // with SIGINT ignored.
         let mut command = scratch.command("trace record -o out.nectrace --force -- env --default-signal sh -c");
         let mut recorder = command.arg(script).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         line(&scratch, "one");

@@ -1,4 +1,4 @@
-//! SIGKILL rounds under load, as many as asked for: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
+//! SIGKILL rounds under load: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
 //!
 //! Prints one line a round and the sums; appends one line of JSON a round to the log. Rounds that the log already has for
 //! this seed are not run again. Exit code 0 only where missing, wrong and lost are 0, enough was demanded, purged and lapped,
@@ -30,7 +30,7 @@ struct Arguments {
     /// A store of 24 MiB that laps between kills, 48 clients, and purges by key, by tag, by prefix and of everything.
     #[arg(long)]
     lapping: bool,
-    /// Before the rounds, plant each bug in a round of its own; one that is not reported as what it is fails the run.
+    /// Before the rounds, plant each bug in a separate round; one that is not reported as what it is fails the run.
     #[arg(long)]
     planted: bool,
     /// Which first hits have to come within a second: `every` one, or, where other work runs beside, the `median`.

@@ -36,7 +36,7 @@ pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, 
     }
 }
 
-/// What of a request matters here.
+/// The parts of a request that the origin uses.
 struct Request {
     method: String,
     target: String,

@@ -1,4 +1,4 @@
-//! What a target asks the origin for: everything about an answer stands in its query.
+//! What a target requests from the origin: its query describes the answer in full.
 
 use crate::content;
 

@@ -90,7 +90,7 @@ pub struct Round<'a> {
     pub runtime: PathBuf,
     /// Purges that reach keys of several clients.
     pub purges: &'a Purges,
-    /// The segment incarnation that the ring had reached at the latest poll.
+    /// The segment epoch that the ring had reached at the latest poll.
     pub head: AtomicU64,
     /// Set just before the kill: from then on a broken answer is no complaint.
     pub killed: AtomicBool,
@@ -113,7 +113,7 @@ impl Round<'_> {
         (began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001)).min(1.0)
     }
 
-    /// True where new bytes may be asked for now.
+    /// True where new bytes may be requested now.
     fn may_grow(&self) -> bool {
         let bytes_max = (self.load.round_bytes_max as f64 * self.share()) as u64;
         self.origin.body_bytes() < self.body_bytes_begin + bytes_max
@@ -210,7 +210,8 @@ impl Client {
         tally
     }
 
-    /// Counts what was lost while the process lived: what missed though the next poll shows that the ring was not there.
+    /// Counts objects lost while the process lived: misses although the next poll shows that the ring had not reached
+    /// them.
     pub fn judge_missed(&mut self, polls: &[Poll]) -> Tally {
         let mut tally = Tally::default();
         for missed in self.missed.drain(..) {
@@ -325,7 +326,7 @@ impl Client {
             key.hit(version, began, Instant::now());
         } else if fetched_at.is_some() && version != requested {
             tally.wrong += 1;
-            tally.complain(format!("{}: the origin gave version {version}, asked for {requested}", key.target));
+            tally.complain(format!("{}: the origin gave version {version}, {requested} was requested", key.target));
         } else if headers.is_empty() {
             self.note_missed(index, reach_after, response.cache_status());
         }
@@ -408,7 +409,7 @@ fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally
     Some(version)
 }
 
-/// Compares what hit, or a miss, with what must be.
+/// Compares a hit or a miss with the model.
 fn compare(target: &str, response: &Response, expected: Expectation, hit: Option<u64>, tally: &mut Tally) {
     let count = match judge(expected, hit) {
         Verdict::Right => return,

@@ -4,13 +4,13 @@
 //! that of the answer where the origin gives it. So a version tells which request fetched it. The rules:
 //! 1. An object counts as stored once a later request was answered as a hit with it.
 //! 2. A poll that *began* after that hit and showed `last = L` proves that the object's sequence is at most L.
-//! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no incarnation below H:
+//! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no epoch below H:
 //!    the ring has not reached it while the tail is at most H.
 //! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer one,
 //!    where the ring has not reached it. Nothing older may answer, wherever the ring is.
 //! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may, where
 //!    rule 4 does not forbid it.
-//! 6. Once a purge of any kind has returned, what the origin was asked for before the purge was sent never answers again. While
+//! 6. Once a purge of any kind has returned, what was fetched before the purge was sent never answers again. While
 //!    one is under way, nothing that it reaches must hit.
 //!
 //! Pure: no clock, no I/O.
@@ -45,14 +45,14 @@ pub struct Stop<'a> {
 struct Fetched {
     version: u64,
     asked_at: Instant,
-    incarnation_min: u64,
+    epoch_min: u64,
 }
 
 /// A version that was a hit.
 #[derive(Clone, Copy, Debug)]
 struct Stored {
     version: u64,
-    incarnation_min: u64,
+    epoch_min: u64,
     /// When the latest request began that it answered.
     hit_began: Instant,
     /// When it was first seen as a hit; `None` where it is on the device, as it was found there after a restart.
@@ -88,10 +88,10 @@ pub enum Verdict {
     },
 }
 
-/// The history of one key, as far as it matters.
+/// The part of one key's history that matters.
 #[derive(Clone, Debug)]
 pub struct KeyModel {
-    /// What is asked for.
+    /// The request.
     pub target: String,
     /// Bytes of its body.
     bytes: u64,
@@ -108,7 +108,7 @@ pub struct KeyModel {
 }
 
 impl KeyModel {
-    /// A key that nobody has asked for.
+    /// A key that was never requested.
     pub fn new(target: String, tag: usize, prefix: usize) -> Self {
         let (fetched, stored) = (Vec::new(), Vec::new());
         let (requested, purged_below, version_min_alive, version_min_ever) = (1, 1, 1, 1);
@@ -134,7 +134,7 @@ impl KeyModel {
 
     /// True where something is stored that the ring has not reached.
     pub fn is_stored_in(&self, ring: RingPosition) -> bool {
-        self.stored.last().is_some_and(|stored| stored.incarnation_min >= ring.tail(self.bytes))
+        self.stored.last().is_some_and(|stored| stored.epoch_min >= ring.tail(self.bytes))
     }
 
     /// True where everything that was fetched is purged.
@@ -163,7 +163,7 @@ impl KeyModel {
 
     /// The origin was asked at `asked_at` by the latest request, before which the ring was at `head`.
     pub fn fetched(&mut self, asked_at: Instant, head: u64) {
-        self.fetched.push(Fetched { version: self.requested, asked_at, incarnation_min: head });
+        self.fetched.push(Fetched { version: self.requested, asked_at, epoch_min: head });
     }
 
     /// A request that began at `began` was answered at `at` as a hit.
@@ -186,7 +186,7 @@ impl KeyModel {
         };
         let proven = self.stored.iter().rev().find(is_proven);
         Expectation {
-            must_hit: proven.is_some_and(|stored| stored.incarnation_min >= stop.ring.tail(self.bytes)),
+            must_hit: proven.is_some_and(|stored| stored.epoch_min >= stop.ring.tail(self.bytes)),
             purged_below: self.purged_below,
             version_min: proven.map_or(self.version_min_ever, |stored| stored.version.max(self.version_min_ever)),
         }
@@ -210,8 +210,8 @@ impl KeyModel {
 
     fn store(&mut self, version: u64, hit_began: Instant, unproven_since: Option<Instant>) {
         let fetched = self.fetched.iter().find(|fetched| fetched.version == version);
-        let incarnation_min = fetched.map_or(0, |fetched| fetched.incarnation_min);
-        self.stored.push(Stored { version, incarnation_min, hit_began, unproven_since });
+        let epoch_min = fetched.map_or(0, |fetched| fetched.epoch_min);
+        self.stored.push(Stored { version, epoch_min, hit_began, unproven_since });
     }
 }
 

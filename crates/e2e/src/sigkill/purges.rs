@@ -1,6 +1,6 @@
 //! Purges that reach keys of several clients: what they have killed for certain, and what they may have killed.
 //!
-//! A purge that was sent at S and has returned killed everything that the origin was asked for before S. What was hit by a
+//! A purge that was sent at S and has returned killed everything that was fetched before S. What was hit by a
 //! request that began after it had returned, it did not kill. Everything else is in doubt. So a group needs only the latest S
 //! of those that returned, when the latest returned, and how many are under way. Purges of one key are in its own model.
 //!
@@ -38,7 +38,7 @@ impl Scope {
 /// What purges have done to some keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach {
-    /// What the origin was asked for before this is dead.
+    /// What was fetched before this is dead.
     pub dead_before: Option<Instant>,
     /// What was not hit by a request that began after this may be dead.
     pub doubt_until: Option<Instant>,

@@ -1,7 +1,7 @@
 //! Runs the rounds: load, poll, kill, start, first hit, verify.
 //!
-//! Owns the proxy, the origin and the clients from round to round, and the room in the store: where it must not lap, it makes a
-//! new one before everything ever put into it would pass half of its size.
+//! Owns the proxy, the origin and the clients from round to round, and the room in the store. If the store must not
+//! lap, a new one is made before all puts together exceed half of its size.
 
 use super::client::{Client, Round, Tally};
 use super::model::{KeyModel, Poll, Stop};
@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a restart may cost of the store: segments that were open are not filled up.
+/// How much of the ring a restart may skip: open segments are not filled up.
 const RESTART_BYTES: u64 = 32 << 20;
 /// The highest number of a call at which the process is killed.
 const CALLS_MAX: u64 = 12;

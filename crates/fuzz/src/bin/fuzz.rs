@@ -24,10 +24,10 @@ use nectary_sim::arguments::Arguments;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How much longer than asked for a soaking child may take before it counts as hanging.
+/// How much longer than its time a soaking child may take before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
-/// How large a target's committed corpus is, unless it is told otherwise. *Units*: bytes.
+/// The default size of a target's committed corpus. *Units*: bytes.
 const CORPUS_BYTES: usize = 6 << 10;
 
 fn main() -> ExitCode {

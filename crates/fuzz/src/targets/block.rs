@@ -5,7 +5,7 @@ use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, 
 use super::choices;
 use crate::units;
 
-/// What SPECs and quantities are made of.
+/// The words of which SPECs and quantities consist.
 pub const WORDS: &[&[u8]] = &[
     b"(",
     b")",
@@ -60,7 +60,7 @@ pub fn recording_seeds() -> Vec<Vec<u8>> {
     vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
 }
 
-/// A SPEC: as it is written out, it is read as the same.
+/// A SPEC: reading, writing and reading again gives the same.
 pub fn spec(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match Spec::parse(text) {
@@ -74,7 +74,7 @@ pub fn spec(input: &[u8]) {
     }
 }
 
-/// The same but for where they stand.
+/// The same except for their positions.
 fn are_same(left: &Spec, right: &Spec) -> bool {
     match (&left.form, &right.form) {
         (Form::Text(left), Form::Text(right)) => left == right,

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use nectary_proxy::fuzzing::{self, Found, Framing, Metadata, Phase, Violation};
 use nectary_proxy::rules::{
     age::Times, age::corrected_initial_age_ms, cache_control, conditional, default_ttl, freshness, hop, invalidate,
-    key, list, parse_date_s, range, serve, storable, update, vary,
+    key, list, parse_date_s, policy, range, serve, storable, targeted, update, vary,
 };
 use nectary_proxy::{ClientNet, OriginUrl};
 
@@ -71,10 +71,10 @@ pub const WORDS: &[&[u8]] = &[
 /// Heads longer than this are refused by the guards of the targets. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
-/// Stored metadata: what is read is written and read again as the same, and is rendered without a line of its own.
+/// Stored metadata: reading, writing and reading again gives the same, and rendering adds no line.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
-    let found = Found::read(&bytes, b"http://h/p", &default_ttl::DefaultTtl::default());
+    let found = Found::read(&bytes, b"http://h/p", &policy::Policy::default());
     match fuzzing::decode(&bytes) {
         None => assert!(matches!(found, Found::Damaged)),
         Some(Metadata::Marker(names)) => {
@@ -116,7 +116,7 @@ pub fn metadata_seeds() -> Vec<Vec<u8>> {
     vec![response.to_vec(), marker.to_vec()]
 }
 
-/// Where messages end, byte by byte, and how it ended.
+/// Where each message ends, and how reading ended.
 fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
     let mut ends = Vec::new();
     between(&mut framing);
@@ -150,11 +150,11 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     }
 }
 
-/// Whoever reads behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
+/// A reader behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
 fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
     let mut start = 0;
     while start < passed {
-        // An empty line before a request is nobody's message.
+        // An empty line before a request belongs to no message.
         let lead = if bytes[start..].starts_with(b"\r\n") { 2 } else { 0 };
         let inside = |end: usize| ends.iter().find(|&&at| at > start + lead && at < end);
         match next(&bytes[start..]) {
@@ -276,7 +276,18 @@ pub fn rules(input: &[u8]) {
             assert!(!response.no_cache && !request.no_cache);
             assert!(ttl_s >= 0 || (request.max_stale.is_some() && !response.forbids_stale()), "served stale");
         }
+        serve::Verdict::ServeAndValidate { ttl_s, .. } => {
+            assert!(!request.no_cache && response.stale_while_revalidate.is_some());
+            assert!(ttl_s <= 0 && !response.forbids_stale(), "served stale");
+        }
         serve::Verdict::Validate(_) => {}
+    }
+    if serve::decide_on_failure(&stored, &request, now_ms, serve::Failure::Error, 60).is_some() {
+        let is_allowed = response.stale_if_error.is_some() || request.stale_if_error.is_some();
+        assert!(is_allowed && !response.forbids_stale() && !request.no_cache, "served stale");
+    }
+    if let Some(targeted) = targeted::directives(&answered) {
+        assert!(targeted.replaces_expires);
     }
     hop::remove_hop_by_hop(&mut answered);
     assert!([CONNECTION, TRANSFER_ENCODING, UPGRADE].iter().all(|name| !answered.contains_key(name)));
@@ -300,7 +311,7 @@ pub fn rules(input: &[u8]) {
     let merged = update::merged(&answered, &header_lines(&text[..split]));
     assert!(!merged.contains_key(http::header::AGE) || asked.contains_key(http::header::AGE));
     if let Some(bytes) = fuzzing::to_metadata(status, &answered, times) {
-        let found = Found::read(&bytes, target, &default_ttl::DefaultTtl::default());
+        let found = Found::read(&bytes, target, &policy::Policy::default());
         assert!(matches!(found, Found::Response(_)), "what is stored is not read");
     }
     conditional::set_validation(&mut asked.clone(), &answered);

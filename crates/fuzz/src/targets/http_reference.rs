@@ -1,4 +1,4 @@
-//! Where a message of HTTP/1 ends, as whoever is behind the guard reads it: httparse's heads, and bodies by RFC 9112, 6.
+//! Where a message of HTTP/1 ends, as a reader behind the guard sees it: httparse's heads, and bodies by RFC 9112, 6.
 //!
 //! Owns: a second reading to compare the guard's with. It knows less: what is ambiguous it refuses, for hyper does.
 

@@ -4,8 +4,10 @@
 //! folder of the target's name in `corpus/`.
 
 mod block;
+mod fuse;
 mod http;
 mod http_reference;
+mod nbd;
 mod store;
 mod trace;
 
@@ -42,6 +44,7 @@ const TARGET: Target = Target {
 
 const STORE: Target = Target { words: store::WORDS, mutants: 4000, ..TARGET };
 const TEXT: Target = Target { words: http::WORDS, input_bytes_max: 2048, ..TARGET };
+const NBD: Target = Target { words: nbd::WORDS, mutants: 10_000, ..TARGET };
 const TRACE: Target = Target { memory_bytes_max: 160 * MIB, mutants: 4000, ..TARGET };
 
 /// All targets.
@@ -71,6 +74,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
     Target { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
     Target { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },
+    Target { name: "fuse-request", run: fuse::request, seeds: fuse::request_seeds, words: fuse::WORDS, ..TARGET },
+    Target { name: "nbd-server", run: nbd::server, seeds: nbd::server_seeds, ..NBD },
+    Target { name: "nbd-client", run: nbd::client, seeds: nbd::client_seeds, ..NBD },
+    Target { name: "nbd-replies", run: nbd::replies, seeds: nbd::reply_seeds, ..NBD },
+    Target { name: "nbd-url", run: nbd::url, seeds: nbd::url_seeds, words: nbd::URL_WORDS, ..NBD },
     Target { name: "trace-text", run: trace::text, seeds: trace::text_seeds, words: trace::WORDS, ..TRACE },
     Target { name: "trace-arc", run: trace::arc, seeds: trace::arc_seeds, words: trace::WORDS, mutants: 400, ..TRACE },
     Target { name: "trace-csv", run: trace::csv, seeds: trace::csv_seeds, words: trace::WORDS, ..TRACE },

@@ -19,8 +19,8 @@ pub const WORDS: &[&[u8]] =
     &[b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NHOT", b"NAPP", b"NREC", b"\x01\0\0\0", b"\x80\0\0\0"];
 
 const BLOCK_BYTES: usize = 4096;
-/// The incarnation that the targets read.
-const INCARNATION: u64 = 1;
+/// The epoch that the targets read.
+const EPOCH: u64 = 1;
 /// The most bytes of a body that are read.
 const BODY_BYTES_MAX: u64 = 1 << 20;
 /// The size of the images that are kept with the store's tests. *Units*: bytes.
@@ -99,7 +99,7 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// A superblock: what is believed is written back as the same fields. What is reserved is not read.
+/// A superblock: one that is accepted is written back with the same fields. What is reserved is not read.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
@@ -118,19 +118,19 @@ pub fn state(input: &[u8]) {
     assert!(life < 1 << 24 && changes < 1 << 63);
 }
 
-/// An append's header and table: every record lies within the segment.
+/// An append's header and table: every record is within the segment.
 pub fn append(input: &[u8]) {
-    let start = span().segment(INCARNATION).0;
-    for (at, length) in fuzzing::append(&unit(input, start), INCARNATION, start).unwrap_or_default() {
+    let start = span().segment(EPOCH).0;
+    for (at, length) in fuzzing::append(&unit(input, start), EPOCH, start).unwrap_or_default() {
         assert!(at * 64 >= 128 && at * 64 + length <= SEGMENT_BYTES, "a record outside of the segment");
     }
 }
 
-/// A record: its parts lie behind one another in the bytes.
+/// A record: its parts follow one another in the bytes.
 pub fn record(input: &[u8]) {
-    let start = span().segment(INCARNATION).0;
+    let start = span().segment(EPOCH).0;
     let bytes = unit(input, start);
-    if let Some(parts) = fuzzing::record(&bytes, INCARNATION, start) {
+    if let Some(parts) = fuzzing::record(&bytes, EPOCH, start) {
         let lengths = parts.iter().map(Vec::len).sum::<usize>();
         assert_eq!(parts.concat(), bytes[144..144 + lengths]);
     }
@@ -139,10 +139,10 @@ pub fn record(input: &[u8]) {
 /// A segment, as roll forward reads it, and record by record.
 pub fn segment(input: &[u8]) {
     let span = span();
-    let (start, length) = span.segment(INCARNATION);
+    let (start, length) = span.segment(EPOCH);
     let device = area(input, (start, length));
     for is_recent in [false, true] {
-        let found = block_on(span.read_segment(&device, INCARNATION, is_recent));
+        let found = block_on(span.read_segment(&device, EPOCH, is_recent));
         assert!(found.end <= length && found.records <= length / 64);
         assert!(found.future.iter().all(|&address| address >= start + found.end && address < start + length));
     }
@@ -161,7 +161,7 @@ pub fn hot_list(input: &[u8]) {
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Both copies of the purge log; what is believed is there again behind a new lap. A lap that no log gets to is an error.
+/// Both copies of the purge log; what is believed is there again behind a new cycle. A cycle that no log gets to is an error.
 pub fn purge_log(input: &[u8]) {
     let span = span();
     let device = area(input, span.purge_log());
@@ -308,12 +308,12 @@ pub fn state_seeds() -> Vec<Vec<u8>> {
 
 /// A good append.
 pub fn append_seeds() -> Vec<Vec<u8>> {
-    unit_seeds(&small(span().segment(INCARNATION))[..128 + 64])
+    unit_seeds(&small(span().segment(EPOCH))[..128 + 64])
 }
 
 /// Good records, of an object, of one with a variant, and of some with tags.
 pub fn record_seeds() -> Vec<Vec<u8>> {
-    let segment = small(span().segment(INCARNATION));
+    let segment = small(span().segment(EPOCH));
     let starts = (0..segment.len()).step_by(64).filter(|&at| segment[at..].starts_with(b"NREC"));
     let (plain, tagged): (Vec<usize>, Vec<usize>) = starts.partition(|&at| segment[at + 136..at + 138] == [0, 0]);
     let starts = plain.into_iter().take(3).chain(tagged.into_iter().take(2));
@@ -322,7 +322,7 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
 
 /// A good segment.
 pub fn segment_seeds() -> Vec<Vec<u8>> {
-    seeds_of(span().segment(INCARNATION))
+    seeds_of(span().segment(EPOCH))
 }
 
 /// A good checkpoint.
@@ -340,10 +340,10 @@ pub fn purge_log_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().purge_log())
 }
 
-/// Each ground as it is, and with a hole where something stood.
+/// Each starting store unchanged, and with a hole in it.
 pub fn image_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = (0..8).map(|choices| vec![choices]).collect();
-    let (start, _) = span().segment(INCARNATION);
+    let (start, _) = span().segment(EPOCH);
     for (choices, at) in
         [(0, start), (1, start), (0, span().checkpoints().0), (0, span().purge_log().0), (2, 0), (4, 8192)]
     {

@@ -1,7 +1,7 @@
-//! The asking side of a control socket; blocking, since whoever asks has nothing else to do.
+//! The asking side of a control socket; blocking, since the caller has nothing else to do.
 //!
-//! Owns: one request and its answer, and the list of parts that run. Promises: it waits no longer than it was told to
-//! and takes no more than the protocol's bounds, whatever sits at the other end.
+//! Owns: one request and its answer, and the list of parts that run. Promises: it waits no longer than its timeout and
+//! accepts no more than the protocol's bounds, whatever the other end does.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

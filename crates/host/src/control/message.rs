@@ -40,7 +40,7 @@ pub enum FaultKind {
     UnknownMethod,
     /// The parameters are not what the method takes.
     Invalid,
-    /// What was asked for is not there.
+    /// What was requested does not exist.
     NotFound,
     /// The part cannot do it now.
     Busy,

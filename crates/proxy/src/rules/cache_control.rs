@@ -1,6 +1,7 @@
 //! `Cache-Control` in requests and responses, and `Pragma` where a request has nothing better.
 //!
-//! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2.
+//! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2; RFC 5861.
+//! What stands for it in a reverse proxy is read in [`targeted`](super::targeted).
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
 //! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading; but
@@ -38,6 +39,12 @@ pub struct ResponseDirectives {
     pub max_age: Option<u64>,
     /// How long it is fresh in a shared cache.
     pub s_maxage: Option<u64>,
+    /// How long after that it may be used while it is validated.
+    pub stale_while_revalidate: Option<u64>,
+    /// How long after that it may be used where the origin fails.
+    pub stale_if_error: Option<u64>,
+    /// These are of a field that stands for `Expires`, too.
+    pub replaces_expires: bool,
 }
 
 /// What a request's `Cache-Control` (or `Pragma`) says. Durations in seconds.
@@ -55,6 +62,8 @@ pub struct RequestDirectives {
     pub min_fresh: Option<u64>,
     /// How stale it may be; `u64::MAX` for any.
     pub max_stale: Option<u64>,
+    /// How stale it may be where the origin fails.
+    pub stale_if_error: Option<u64>,
 }
 
 impl ResponseDirectives {
@@ -75,6 +84,10 @@ impl ResponseDirectives {
                 Name::MustUnderstand => found.must_understand = true,
                 Name::MaxAge => _ = found.max_age.get_or_insert(delta_seconds(argument).unwrap_or(0)),
                 Name::SMaxage => _ = found.s_maxage.get_or_insert(delta_seconds(argument).unwrap_or(0)),
+                Name::StaleWhileRevalidate if found.stale_while_revalidate.is_none() => {
+                    found.stale_while_revalidate = delta_seconds(argument);
+                }
+                Name::StaleIfError if found.stale_if_error.is_none() => found.stale_if_error = delta_seconds(argument),
                 _ => {}
             }
         }
@@ -88,8 +101,8 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
-    /// Without what only demands a fresher response than the origin's lifetime gives: `no-cache`, `max-age`, `min-fresh` and
-    /// `Pragma`. That nothing is to be stored, or fetched, holds.
+    /// Without what only demands a fresher response than the origin's lifetime gives: `no-cache`, `max-age`,
+    /// `min-fresh` and `Pragma`. That nothing is to be stored, or fetched, holds.
     pub fn without_demands(self) -> RequestDirectives {
         RequestDirectives { no_cache: false, max_age: None, min_fresh: None, ..self }
     }
@@ -113,6 +126,7 @@ impl RequestDirectives {
                 Name::MaxStale if found.max_stale.is_none() => {
                     found.max_stale = if argument.is_none() { Some(u64::MAX) } else { delta_seconds(argument) };
                 }
+                Name::StaleIfError if found.stale_if_error.is_none() => found.stale_if_error = delta_seconds(argument),
                 _ => {}
             }
         }
@@ -120,7 +134,8 @@ impl RequestDirectives {
     }
 }
 
-enum Name {
+/// The directives that are known here.
+pub(super) enum Name {
     NoStore,
     NoCache,
     Private,
@@ -130,6 +145,8 @@ enum Name {
     MustUnderstand,
     MaxAge,
     SMaxage,
+    StaleWhileRevalidate,
+    StaleIfError,
     OnlyIfCached,
     MinFresh,
     MaxStale,
@@ -137,7 +154,8 @@ enum Name {
 }
 
 impl Name {
-    fn of(name: &[u8]) -> Name {
+    /// Reads a name in any case.
+    pub fn of(name: &[u8]) -> Name {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
             6 if is(b"public") => Name::Public,
@@ -149,16 +167,18 @@ impl Name {
             9 if is(b"min-fresh") => Name::MinFresh,
             9 if is(b"max-stale") => Name::MaxStale,
             14 if is(b"only-if-cached") => Name::OnlyIfCached,
+            14 if is(b"stale-if-error") => Name::StaleIfError,
             15 if is(b"must-revalidate") => Name::MustRevalidate,
             15 if is(b"must-understand") => Name::MustUnderstand,
             16 if is(b"proxy-revalidate") => Name::ProxyRevalidate,
+            22 if is(b"stale-while-revalidate") => Name::StaleWhileRevalidate,
             _ => Name::Unknown,
         }
     }
 }
 
 /// Whether a list of field names has `Set-Cookie` alone.
-fn is_about_cookies(argument: Option<&[u8]>) -> bool {
+pub(super) fn is_about_cookies(argument: Option<&[u8]>) -> bool {
     argument.is_some_and(|names| names.trim_ascii().eq_ignore_ascii_case(b"set-cookie"))
 }
 
@@ -207,6 +227,10 @@ mod tests {
             (&["must-revalidate,proxy-revalidate,must-understand"], |d| {
                 d.must_revalidate && d.proxy_revalidate && d.must_understand
             }),
+            (&["stale-while-revalidate=5, stale-if-error=\"6\""], |d| {
+                d.stale_while_revalidate == Some(5) && d.stale_if_error == Some(6)
+            }),
+            (&["stale-while-revalidate=x, stale-if-error"], |d| *d == ResponseDirectives::default()),
             (&[""], |d| *d == ResponseDirectives::default()),
             (&["nostore, no_cache, max_age=4"], |d| *d == ResponseDirectives::default()),
         ];
@@ -229,6 +253,7 @@ mod tests {
             (&[("cache-control", "max-stale=7")], |d| d.max_stale == Some(7)),
             (&[("cache-control", "max-stale=x")], |d| d.max_stale.is_none()),
             (&[("cache-control", "min-fresh=9")], |d| d.min_fresh == Some(9)),
+            (&[("cache-control", "stale-if-error=9")], |d| d.stale_if_error == Some(9)),
             (&[("cache-control", "max-age=x")], |d| d.max_age == Some(0)),
             (&[("cache-control", "only-if-cached, no-store")], |d| d.only_if_cached && d.no_store),
             (&[("cache-control", "no-cache, max-age=0, min-fresh=5, max-stale=7, no-store, only-if-cached")], |d| {

@@ -66,6 +66,15 @@ pub enum CacheStatus {
         /// What the origin said.
         status: u16,
     },
+    /// Answered from the store with what is stale, for the origin failed.
+    Stale {
+        /// Why it went there.
+        why: Forward,
+        /// What the origin said, if it did.
+        status: Option<u16>,
+        /// Remaining lifetime in seconds; not positive.
+        ttl_s: i64,
+    },
     /// Answered by this cache itself, without the store or an origin.
     Own {
         /// One token that says why.
@@ -100,6 +109,14 @@ impl CacheStatus {
             CacheStatus::TooLarge { why, status } => {
                 write!(out, "{CACHE_NAME}; fwd={}; fwd-status={status}; detail=too-large", why.token())
             }
+            CacheStatus::Stale { why, status, ttl_s } => {
+                let result = write!(out, "{CACHE_NAME}; fwd={}", why.token());
+                let result = match status {
+                    Some(status) => result.and_then(|()| write!(out, "; fwd-status={status}")),
+                    None => result,
+                };
+                result.and_then(|()| write!(out, "; ttl={ttl_s}; detail=stale"))
+            }
             CacheStatus::Own { detail } => write!(out, "{CACHE_NAME}; detail={detail}"),
         };
         result.expect("a Vec takes what is written");
@@ -130,6 +147,14 @@ mod tests {
                 "nectary; fwd=uri-miss; fwd-status=200; detail=too-large",
             ),
             (CacheStatus::Own { detail: "loop" }, "nectary; detail=loop"),
+            (
+                CacheStatus::Stale { why: Forward::Stale, status: Some(503), ttl_s: -4 },
+                "nectary; fwd=stale; fwd-status=503; ttl=-4; detail=stale",
+            ),
+            (
+                CacheStatus::Stale { why: Forward::Stale, status: None, ttl_s: 0 },
+                "nectary; fwd=stale; ttl=0; detail=stale",
+            ),
         ];
         for (status, expected) in table {
             assert_eq!(status.value(), expected);

@@ -1,7 +1,7 @@
 //! Conditional requests answered from a stored response, and conditions that validate one.
 //!
-//! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. `If-Match` and `If-Unmodified-Since` are
-//! for origins: requests that carry them are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
+//! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. `If-Match` and `If-Unmodified-Since`
+//! are for origins: requests that carry them are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
 
 use http::header::{
     DATE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED,
@@ -34,7 +34,8 @@ fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at `response_ms`.
+/// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at
+/// `response_ms`.
 ///
 /// `If-None-Match` decides alone where it is present. Without `Last-Modified`, `If-Modified-Since` is compared with
 /// `Date` and at last with the time of reception.
@@ -59,7 +60,8 @@ pub fn is_not_modified(
     modified_s <= since_s
 }
 
-/// Whether a range may be served: there is no `If-Range`, or it names exactly the stored response by a strong validator.
+/// Whether a range may be served: there is no `If-Range`, or it names exactly the stored response by a strong
+/// validator.
 pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
     let Some(condition) = request.get(IF_RANGE) else { return true };
     let condition = condition.as_bytes().trim_ascii();

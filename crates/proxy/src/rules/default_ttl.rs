@@ -1,8 +1,10 @@
 //! Lifetimes that the operator gives to responses which have none.
 //!
-//! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern of
-//! the whole path and query where it has a `*`. The first rule that matches counts. Off without rules. Which responses take
-//! it is decided in [`freshness`](super::freshness).
+//! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern
+//! of the whole path and query where it has a `*`. The first rule that matches counts. Off without rules. Which
+//! responses take it is decided in [`freshness`](super::freshness).
+
+use std::time::Duration;
 
 use super::cache_control::DELTA_SECONDS_MAX;
 use super::key::host_and_path;
@@ -36,8 +38,7 @@ impl Rule {
         {
             return Err(format!("`{host}` is no host: write one as `example.org`, `*.example.org` or `*`"));
         }
-        let ttl_s = parse_duration_s(ttl)
-            .ok_or_else(|| format!("`{ttl}` is no duration: write one as `90`, `15m`, `12h` or `7d`"))?;
+        let ttl_s = parse_duration(ttl)?.as_secs();
         let host = if host.is_empty() { "*" } else { host };
         Ok(Rule { host: host.to_ascii_lowercase().into_bytes(), path: path.as_bytes().to_vec(), ttl_s })
     }
@@ -67,7 +68,16 @@ impl DefaultTtl {
     }
 }
 
-/// Reads a number of seconds, or of minutes, hours or days with `m`, `h` or `d`.
+/// Reads a duration: a number of seconds, or of minutes, hours or days with `m`, `h` or `d`.
+///
+/// *Errors*: a sentence that says what is wrong with the text.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let seconds = parse_duration_s(text);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("`{text}` is no duration: write one as `90`, `15m`, `12h` or `7d`"))
+}
+
 fn parse_duration_s(text: &str) -> Option<u64> {
     let (digits, unit_s) = match text.as_bytes().last()? {
         b's' => (&text[..text.len() - 1], 1),

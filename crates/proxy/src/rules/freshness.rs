@@ -1,9 +1,10 @@
 //! How long a response is fresh.
 //!
-//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and 4.2.2.
+//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and
+//! 4.2.2.
 
 use http::header::{DATE, EXPIRES, LAST_MODIFIED};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::cache_control::ResponseDirectives;
 use super::parse_date_s;
@@ -38,14 +39,15 @@ pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Whether the operator's default lifetime applies to a status: answers that say what a thing is, not that it is absent.
+/// Whether the operator's default lifetime applies to a status: answers that say what a thing is, not that it is
+/// absent.
 pub fn takes_default_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 300 | 301 | 308 | 410)
 }
 
 /// Whether a response says itself how long it is fresh.
 pub fn is_explicit(headers: &HeaderMap, directives: &ResponseDirectives) -> bool {
-    directives.s_maxage.is_some() || directives.max_age.is_some() || headers.contains_key(EXPIRES)
+    directives.s_maxage.is_some() || directives.max_age.is_some() || expires(headers, directives).is_some()
 }
 
 /// The freshness lifetime of a response received at `response_ms`, with the operator's default for its URL if any.
@@ -63,7 +65,7 @@ pub fn lifetime(
         return explicit(seconds);
     }
     let date_s = headers.get(DATE).and_then(parse_date_s).unwrap_or(response_ms / 1000);
-    if let Some(expires) = headers.get(EXPIRES) {
+    if let Some(expires) = expires(headers, directives) {
         return explicit(parse_date_s(expires).map_or(0, |expires_s| expires_s.saturating_sub(date_s)));
     }
     if let Some(seconds) = default_ttl_s
@@ -79,6 +81,11 @@ pub fn lifetime(
         return Freshness { lifetime_ms: seconds * 1000, source: Source::Heuristic };
     }
     Freshness { lifetime_ms: 0, source: Source::None }
+}
+
+/// `Expires`, where it counts.
+fn expires<'a>(headers: &'a HeaderMap, directives: &ResponseDirectives) -> Option<&'a HeaderValue> {
+    headers.get(EXPIRES).filter(|_| !directives.replaces_expires)
 }
 
 #[cfg(test)]

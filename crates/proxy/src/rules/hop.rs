@@ -3,8 +3,8 @@
 //! Owns: which they are, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
 
 use http::header::{
-    AGE, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY, VIA,
+    AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, FORWARDED, HOST, HeaderName,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY, VIA,
 };
 use http::{HeaderMap, HeaderValue};
 
@@ -35,7 +35,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 fn is_protected(name: &HeaderName) -> bool {
-    [AGE, CACHE_CONTROL, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, VARY, VIA].contains(name)
+    [AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, VARY, VIA].contains(name)
         || is_forwarding(name)
 }
 

@@ -1,7 +1,7 @@
 //! The primary part of a cache key: the URL, whatever the method.
 //!
-//! Owns: `scheme://authority/path?query` with a lower-case host, no default port, no user information and no fragment; path
-//! and query byte for byte. Authority and path of one origin never run into another's.
+//! Owns: `scheme://authority/path?query` with a lower-case host, no default port, no user information and no fragment;
+//! path and query byte for byte. Authority and path of one origin never run into another's.
 
 use http::Uri;
 use http::uri::{Authority, Scheme};

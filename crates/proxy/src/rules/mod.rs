@@ -1,7 +1,8 @@
 //! The rules of HTTP caching as pure functions: requests, responses and time in, decisions out.
 //!
 //! No I/O, no clock, no randomness. Times are Unix milliseconds and durations are milliseconds unless a name says
-//! otherwise; `Age`, `max-age` and their kin are seconds on the wire. *Source*: RFC 9110, 9111, 9112, 9211, 9875.
+//! otherwise; `Age`, `max-age` and their kin are seconds on the wire. *Source*: RFC 5861, 9110, 9111, 9112, 9211,
+//! 9213, 9651, 9875.
 
 pub mod age;
 pub mod cache_control;
@@ -11,23 +12,21 @@ pub mod cookies;
 pub mod default_ttl;
 pub mod freshness;
 pub mod hop;
-pub mod host;
 pub mod invalidate;
 pub mod key;
-pub mod list;
 pub mod multipart;
+pub mod policy;
 pub mod range;
 pub mod serve;
 pub mod storable;
+pub mod syntax;
 pub mod tags;
+pub mod targeted;
 pub mod update;
 pub mod vary;
 
-/// Parses an HTTP date into Unix seconds; `None` where it is none or lies before 1970.
-pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
-    let time = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
-    time.duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_secs())
-}
+pub use syntax::date::parse_date_s;
+pub use syntax::{host, list, structured};
 
 #[cfg(test)]
 pub(crate) fn headers(lines: &[(&str, &str)]) -> http::HeaderMap {

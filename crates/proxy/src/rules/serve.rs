@@ -1,7 +1,19 @@
 //! Whether a stored response may answer a request as it is.
 //!
-//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1: fresh, allowed stale, or to be validated first. `only-if-cached` and what to do
-//! when there is nothing stored are the caller's.
+//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: fresh, allowed stale, allowed stale while it is validated, or to
+//! be validated first; and what is allowed where that fails. `only-if-cached` and what to do when there is nothing
+//! stored are the caller's.
+//!
+//! | what is stored is stale, and | it is served |
+//! |---|---|
+//! | the origin says `must-revalidate`, `proxy-revalidate`, `no-cache` or `s-maxage` | never |
+//! | the request says `no-cache`, or a `max-age` or `min-fresh` that it does not meet | never |
+//! | the request says `max-stale` | for so long |
+//! | the origin says `stale-while-revalidate` | for so long, while it is validated |
+//! | origin or request say `stale-if-error` | for so long, where the origin fails or answers 500, 502, 503 or 504 |
+//! | the origin cannot be reached and says none of this | for as long as the operator says |
+
+use http::StatusCode;
 
 use super::age::current_age_ms;
 use super::cache_control::{RequestDirectives, ResponseDirectives};
@@ -16,6 +28,10 @@ pub struct Stored {
     pub initial_age_ms: u64,
     /// Its freshness lifetime, in milliseconds.
     pub lifetime_ms: u64,
+    /// How long after that it may be served while it is validated, in seconds.
+    pub while_revalidate_s: u32,
+    /// The same where the origin fails; `None` where the origin does not say.
+    pub if_error_s: Option<u32>,
     /// Never without validation.
     pub no_cache: bool,
     /// Never stale.
@@ -25,10 +41,13 @@ pub struct Stored {
 impl Stored {
     /// Gathers the facts.
     pub fn new(response_ms: u64, initial_age_ms: u64, lifetime_ms: u64, directives: &ResponseDirectives) -> Stored {
+        let seconds = |seconds: u64| u32::try_from(seconds).unwrap_or(u32::MAX);
         Stored {
             response_ms,
             initial_age_ms,
             lifetime_ms,
+            while_revalidate_s: directives.stale_while_revalidate.map_or(0, seconds),
+            if_error_s: directives.stale_if_error.map(seconds),
             no_cache: directives.no_cache,
             forbids_stale: directives.forbids_stale(),
         }
@@ -37,6 +56,12 @@ impl Stored {
     /// Its age at `now_ms`, in milliseconds.
     pub fn age_ms(&self, now_ms: u64) -> u64 {
         current_age_ms(self.initial_age_ms, self.response_ms, now_ms)
+    }
+
+    /// Its age and its remaining lifetime at `now_ms`, in milliseconds; the latter is not positive where it is stale.
+    fn age_and_ttl_ms(&self, now_ms: u64) -> (u64, i64) {
+        let age_ms = self.age_ms(now_ms);
+        (age_ms, self.lifetime_ms as i64 - age_ms.min(i64::MAX as u64) as i64)
     }
 }
 
@@ -50,41 +75,94 @@ pub enum Verdict {
         /// How long it stays fresh, in seconds; negative when stale.
         ttl_s: i64,
     },
+    /// Serve it, and ask the origin for the next request.
+    ServeAndValidate {
+        /// Its age, in seconds.
+        age_s: u64,
+        /// How long it stays fresh, in seconds; not positive.
+        ttl_s: i64,
+    },
     /// Ask the origin first, for this reason.
     Validate(Forward),
 }
 
+/// How an origin failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It could not be reached, or did not answer.
+    Unreachable,
+    /// It answered with an error or with nonsense.
+    Error,
+}
+
+impl Failure {
+    /// The failure that a status tells, for `stale-if-error` (RFC 5861, 4).
+    pub fn of(status: StatusCode) -> Option<Failure> {
+        matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(Failure::Error)
+    }
+}
+
 /// Decides about a stored response at `now_ms`.
 pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verdict {
-    let age_ms = stored.age_ms(now_ms);
-    let age_s = age_ms / 1000;
-    let ttl_ms = stored.lifetime_ms as i64 - age_ms.min(i64::MAX as u64) as i64;
+    let (age_ms, ttl_ms) = stored.age_and_ttl_ms(now_ms);
+    let (age_s, ttl_s) = (age_ms / 1000, ttl_ms / 1000);
     if stored.no_cache {
         return Verdict::Validate(Forward::Stale);
     }
-    if request.no_cache || request.max_age.is_some_and(|max_age_s| age_ms > max_age_s.saturating_mul(1000)) {
+    if is_demanding(request, age_ms, ttl_ms) {
         return Verdict::Validate(Forward::Request);
     }
-    if request.max_age == Some(0) && request.max_stale.is_none() {
-        return Verdict::Validate(Forward::Request);
-    }
-    let min_fresh_ms = request.min_fresh.unwrap_or(0).saturating_mul(1000).min(i64::MAX as u64) as i64;
     if ttl_ms > 0 {
-        if ttl_ms < min_fresh_ms {
-            return Verdict::Validate(Forward::Request);
-        }
-        return Verdict::Serve { age_s, ttl_s: ttl_ms / 1000 };
+        return Verdict::Serve { age_s, ttl_s };
     }
-    match request.max_stale {
-        Some(max_stale_s)
-            if !stored.forbids_stale
-                && min_fresh_ms == 0
-                && ttl_ms.unsigned_abs() <= max_stale_s.saturating_mul(1000) =>
-        {
-            Verdict::Serve { age_s, ttl_s: ttl_ms / 1000 }
-        }
-        _ => Verdict::Validate(Forward::Stale),
+    let is_within = |seconds: u64| is_stale_within(stored, request, ttl_ms, seconds);
+    if request.max_stale.is_some_and(is_within) {
+        return Verdict::Serve { age_s, ttl_s };
     }
+    if stored.while_revalidate_s > 0 && is_within(u64::from(stored.while_revalidate_s)) {
+        return Verdict::ServeAndValidate { age_s, ttl_s };
+    }
+    Verdict::Validate(Forward::Stale)
+}
+
+/// Decides about a stored response that was to be validated at `now_ms` when the origin failed: its age and its
+/// remaining lifetime in seconds, as for [`Verdict::Serve`], where it may be served all the same.
+///
+/// `unreachable_s` is how stale it may be where the origin cannot be reached and says nothing.
+pub fn decide_on_failure(
+    stored: &Stored,
+    request: &RequestDirectives,
+    now_ms: u64,
+    failure: Failure,
+    unreachable_s: u64,
+) -> Option<(u64, i64)> {
+    let (age_ms, ttl_ms) = stored.age_and_ttl_ms(now_ms);
+    if stored.no_cache || is_demanding(request, age_ms, ttl_ms) {
+        return None;
+    }
+    let response_s = match (stored.if_error_s, failure) {
+        (Some(seconds), _) => u64::from(seconds),
+        (None, Failure::Unreachable) => unreachable_s,
+        (None, Failure::Error) => 0,
+    };
+    let seconds = response_s.max(request.stale_if_error.unwrap_or(0));
+    (seconds > 0 && is_stale_within(stored, request, ttl_ms, seconds)).then_some((age_ms / 1000, ttl_ms / 1000))
+}
+
+/// Whether a request demands something fresher than this, be it fresh or not.
+fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
+    let min_fresh_ms = request.min_fresh.unwrap_or(0).saturating_mul(1000).min(i64::MAX as u64) as i64;
+    request.no_cache
+        || request.max_age.is_some_and(|max_age_s| age_ms > max_age_s.saturating_mul(1000))
+        || (request.max_age == Some(0) && request.max_stale.is_none())
+        || (ttl_ms > 0 && ttl_ms < min_fresh_ms)
+}
+
+/// Whether what is not fresh may be served for so long beyond its lifetime.
+fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
+    !stored.forbids_stale
+        && request.min_fresh.unwrap_or(0) == 0
+        && ttl_ms.unsigned_abs() <= seconds.saturating_mul(1000)
 }
 
 #[cfg(test)]
@@ -95,6 +173,7 @@ mod tests {
     #[test]
     fn requests_and_responses_both_have_a_say() {
         let serve = |age_s, ttl_s| Verdict::Serve { age_s, ttl_s };
+        let behind = |age_s, ttl_s| Verdict::ServeAndValidate { age_s, ttl_s };
         let stale = Verdict::Validate(Forward::Stale);
         let asked = Verdict::Validate(Forward::Request);
         // request's cache-control, response's cache-control, age in seconds
@@ -119,14 +198,69 @@ mod tests {
             ("max-stale, max-age=3", "max-age=10", 11, asked),
             ("no-store", "max-age=10", 3, serve(3, 7)),
             ("min-fresh=99999999999999999999", "max-age=10", 3, asked),
+            ("", "max-age=10, stale-while-revalidate=5", 9, serve(9, 1)),
+            ("", "max-age=10, stale-while-revalidate=5", 10, behind(10, 0)),
+            ("", "max-age=10, stale-while-revalidate=5", 15, behind(15, -5)),
+            ("", "max-age=10, stale-while-revalidate=5", 16, stale),
+            ("", "max-age=10, stale-while-revalidate=0", 10, stale),
+            ("", "max-age=10, stale-while-revalidate=5, must-revalidate", 11, stale),
+            ("", "max-age=10, stale-while-revalidate=5, no-cache", 11, stale),
+            ("", "s-maxage=10, stale-while-revalidate=5", 11, stale),
+            ("max-stale=5", "max-age=10, stale-while-revalidate=5", 11, serve(11, -1)),
+            ("no-cache", "max-age=10, stale-while-revalidate=5", 11, asked),
+            ("max-age=5", "max-age=10, stale-while-revalidate=5", 11, asked),
+            ("min-fresh=1", "max-age=10, stale-while-revalidate=5", 11, stale),
+            ("", "max-age=10, stale-if-error=5", 11, stale),
         ];
         for (request, response, age_s, expected) in table {
-            let response = ResponseDirectives::parse(&headers(&[("cache-control", response)]));
-            let lifetime_ms = response.s_maxage.or(response.max_age).unwrap_or(0) * 1000;
-            let stored = Stored::new(1_000_000, 0, lifetime_ms, &response);
-            let request_directives = RequestDirectives::parse(&headers(&[("cache-control", request)]));
-            let found = decide(&stored, &request_directives, 1_000_000 + age_s * 1000);
+            let (stored, directives) = facts(request, response);
+            let found = decide(&stored, &directives, 1_000_000 + age_s * 1000);
             assert_eq!(found, *expected, "{request:?} against {response:?} at {age_s}");
+        }
+    }
+
+    fn facts(request: &str, response: &str) -> (Stored, RequestDirectives) {
+        let response = ResponseDirectives::parse(&headers(&[("cache-control", response)]));
+        let lifetime_ms = response.s_maxage.or(response.max_age).unwrap_or(0) * 1000;
+        let request = RequestDirectives::parse(&headers(&[("cache-control", request)]));
+        (Stored::new(1_000_000, 0, lifetime_ms, &response), request)
+    }
+
+    #[test]
+    fn what_is_stale_is_served_on_a_failure_where_nobody_forbids_it() {
+        use Failure::{Error, Unreachable};
+        // request's cache-control, response's cache-control, age in seconds, failure
+        let table: &[(&str, &str, u64, Failure, bool)] = &[
+            ("", "max-age=10", 11, Unreachable, true),
+            ("", "max-age=10", 110, Unreachable, true),
+            ("", "max-age=10", 111, Unreachable, false),
+            ("", "max-age=10", 11, Error, false),
+            ("", "max-age=10, stale-if-error=5", 15, Error, true),
+            ("", "max-age=10, stale-if-error=5", 16, Error, false),
+            ("", "max-age=10, stale-if-error=5", 15, Unreachable, true),
+            ("", "max-age=10, stale-if-error=5", 16, Unreachable, false),
+            ("", "max-age=10, stale-if-error=0", 11, Unreachable, false),
+            ("stale-if-error=5", "max-age=10", 15, Error, true),
+            ("stale-if-error=5", "max-age=10", 16, Error, false),
+            ("", "max-age=10, must-revalidate", 11, Unreachable, false),
+            ("", "max-age=10, proxy-revalidate", 11, Unreachable, false),
+            ("", "s-maxage=10", 11, Unreachable, false),
+            ("", "max-age=10, no-cache", 11, Unreachable, false),
+            ("", "max-age=10, must-revalidate, stale-if-error=5", 11, Error, false),
+            ("stale-if-error=5", "max-age=10, must-revalidate", 11, Error, false),
+            ("no-cache", "max-age=10", 11, Unreachable, false),
+            ("no-cache", "max-age=10, stale-if-error=5", 11, Error, false),
+            ("max-age=5", "max-age=10", 11, Unreachable, false),
+            ("min-fresh=5", "max-age=10", 11, Unreachable, false),
+        ];
+        for (request, response, age_s, failure, expected) in table {
+            let (stored, directives) = facts(request, response);
+            let found = decide_on_failure(&stored, &directives, 1_000_000 + age_s * 1000, *failure, 100);
+            let expected = expected.then_some((*age_s, 10 - *age_s as i64));
+            assert_eq!(found, expected, "{request:?} against {response:?} at {age_s}, {failure:?}");
+        }
+        for (status, expected) in [(500, true), (501, false), (502, true), (503, true), (504, true), (599, false)] {
+            assert_eq!(Failure::of(StatusCode::from_u16(status).expect("a status")).is_some(), expected, "{status}");
         }
     }
 }

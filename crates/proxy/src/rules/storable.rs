@@ -1,7 +1,7 @@
 //! Whether a response may be stored.
 //!
-//! Owns: RFC 9111, 3 and 3.5, for a shared cache that understands GET, keeps whole responses only, and has no use for what
-//! it could never serve.
+//! Owns: RFC 9111, 3 and 3.5, for a shared cache that understands GET, keeps whole responses only, and has no use for
+//! what it could never serve.
 
 use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
@@ -17,7 +17,8 @@ pub enum Storability {
     Storable,
     /// The method is not GET.
     Method,
-    /// The status is interim, partial, a validation's, or not understood where it must be.
+    /// The status is interim, partial, a validation's, not understood where it must be, or none of HTTP (600 and above,
+    /// which RFC 9110, 15 has treated as errors of a server).
     Status,
     /// `no-store` in the request or the response.
     NoStore,
@@ -40,6 +41,13 @@ impl Storability {
     pub fn is_storable(self) -> bool {
         self == Storability::Storable
     }
+
+    /// Whether what is stored for the URL must go because of it: the origin has something else now, and not for a
+    /// store. What the request alone is the reason for, or an origin in trouble, says nothing about that.
+    pub fn supersedes(self, status: StatusCode) -> bool {
+        let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
+        !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)
+    }
 }
 
 /// The final status codes whose meaning for caches is known here.
@@ -61,7 +69,10 @@ pub fn storability(
     if method != Method::GET {
         return Storability::Method;
     }
-    if status.as_u16() < 200 || status == StatusCode::PARTIAL_CONTENT || status == StatusCode::NOT_MODIFIED {
+    if !(200..600).contains(&status.as_u16())
+        || status == StatusCode::PARTIAL_CONTENT
+        || status == StatusCode::NOT_MODIFIED
+    {
         return Storability::Status;
     }
     if response.must_understand && !is_understood(status) {
@@ -144,6 +155,8 @@ mod tests {
             ("302 with lifetime", "GET", &[], 302, &[fresh], Storable),
             ("500 with lifetime", "GET", &[], 500, &[fresh], Storable),
             ("599 with lifetime", "GET", &[], 599, &[fresh], Storable),
+            ("600 with lifetime", "GET", &[], 600, &[fresh], Status),
+            ("999 with lifetime", "GET", &[], 999, &[fresh], Status),
             ("must-understand unknown", "GET", &[], 599, &[("cache-control", "must-understand, max-age=1")], Status),
             (
                 "must-understand known",

@@ -1,13 +1,14 @@
 //! Tags of responses: names by which an operator or an origin purges many at once.
 //!
-//! Owns: which header fields name tags, how they are read, and what a cache group is as a tag. `Surrogate-Key` (separated by
-//! spaces) and `Cache-Tag` (by commas) name the same kind of tag, whatever the origin; they compare byte by byte. A cache group
-//! is one of its origin alone: its tag begins with a byte that no header can hold, and that origin. *Source*: RFC 9875; RFC
-//! 9651, 4.2, for its lists of strings (one that does not parse, as a whole, is as if it were not there).
+//! Owns: which header fields name tags, how they are read, and what a cache group is as a tag. `Surrogate-Key`
+//! (separated by spaces) and `Cache-Tag` (by commas) name the same kind of tag, whatever the origin; they compare byte
+//! by byte. A cache group is one of its origin alone: its tag begins with a byte that no header can hold, and that
+//! origin. *Source*: RFC 9875; RFC 9651, 4.2, for its lists of strings (one that does not parse, as a whole, is as if
+//! it were not there).
 
 use http::{HeaderMap, HeaderName};
 
-use super::list::members_of;
+use super::structured::{Value, field, list};
 
 /// Tags, separated by spaces.
 const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
@@ -49,23 +50,10 @@ fn plain_tags_of(headers: &HeaderMap) -> Vec<Vec<u8>> {
 }
 
 fn groups_of(headers: &HeaderMap, name: &HeaderName, origin: &[u8]) -> Vec<Vec<u8>> {
-    let names: Option<Vec<Vec<u8>>> = members_of(headers, name).map(string).collect();
+    let values = field(headers, name).and_then(|field| list(&field)).unwrap_or_default();
+    let names: Option<Vec<Vec<u8>>> =
+        values.into_iter().map(|value| if let Value::Text(name) = value { Some(name) } else { None }).collect();
     names.unwrap_or_default().into_iter().map(|name| [b"\0", origin, b"\0", &name[..]].concat()).collect()
-}
-
-/// A String of structured fields; its parameters mean nothing here.
-fn string(member: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = member.strip_prefix(b"\"")?.iter();
-    let mut text = Vec::with_capacity(member.len());
-    loop {
-        match *bytes.next()? {
-            b'"' => break,
-            b'\\' => text.push(*bytes.next().filter(|byte| matches!(byte, b'"' | b'\\'))?),
-            byte @ b' '..=b'~' => text.push(byte),
-            _ => return None,
-        }
-    }
-    matches!(bytes.as_slice().first(), None | Some(b';')).then_some(text)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! New headers for a stored response, from the `304` that validated it.
 //!
-//! Owns: which headers are replaced. The body stays, so what describes its bytes stays. *Source*: RFC 9111, 3.2 and 4.3.4.
+//! Owns: which headers are replaced. The body stays, so what describes its bytes stays. *Source*: RFC 9111, 3.2 and
+//! 4.3.4.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
@@ -9,8 +10,8 @@ const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTE
 
 /// Puts the headers of a `304` (hop-by-hop ones already gone) over those of the stored response.
 ///
-/// Every header that the `304` has replaces all lines of that name; the others stay. The old `Age` and `Date` go even where
-/// the `304` has none: they would make the response look as old as it was.
+/// Every header that the `304` has replaces all lines of that name; the others stay. The old `Age` and `Date` go even
+/// where the `304` has none: they would make the response look as old as it was.
 pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
     let mut result = stored.clone();
     result.remove(http::header::AGE);

@@ -1,9 +1,10 @@
 //! Responses that depend on request headers.
 //!
-//! Owns: what `Vary` names, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` where the
-//! request lacks it. Values compare exactly but for whitespace: several lines are joined by commas, whitespace around commas
-//! goes, other runs of it become one space. The names are in the variant, so whoever has one can tell whether a request
-//! matches it. *Source*: RFC 9111, 4.1.
+//! Owns: what `Vary` names, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` where
+//! the request lacks it. Values compare exactly but for whitespace: several lines are joined by commas, whitespace
+//! around commas goes, other runs of it become one space; and but for the case of languages, codings and character
+//! sets, which have none. Their order may mean something to an origin, so it stays. The names are in the variant, so
+//! whoever has one can tell whether a request matches it. *Source*: RFC 9111, 4.1.
 
 use http::header::VARY;
 use http::{HeaderMap, HeaderName};
@@ -12,6 +13,9 @@ use super::list::members_of;
 
 /// The most names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
+
+/// Headers whose values mean the same in any case (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
+const WITHOUT_CASE: [&str; 3] = ["accept-charset", "accept-encoding", "accept-language"];
 
 /// What a response varies by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +108,9 @@ fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
         out.push(b',');
         push_normalised(out, start, line.as_bytes());
     }
+    if WITHOUT_CASE.contains(&name) {
+        out[start..].make_ascii_lowercase();
+    }
 }
 
 fn push_normalised(out: &mut Vec<u8>, start: usize, value: &[u8]) {
@@ -182,6 +189,20 @@ mod tests {
             assert_eq!(variants[0] == variants[1], *expected, "{first:?} {second:?}");
             assert_eq!(matches_variant(&variants[0], &second), *expected, "{first:?} {second:?}");
             assert_eq!(names_in(&variants[0]), names(&["a", "b"]));
+        }
+    }
+
+    #[test]
+    fn languages_and_codings_have_no_case_and_keep_their_order() {
+        for (name, first, second, expected) in [
+            ("accept-language", "en, de", "eN,De", true),
+            ("accept-encoding", "gzip", "GZIP", true),
+            ("accept-language", "en, de", "de, en", false),
+            ("accept", "text/html", "Text/HTML", false),
+        ] {
+            let mut variant = Vec::new();
+            push_variant(&mut variant, &names(&[name]), &headers(&[(name, first)]));
+            assert_eq!(matches_variant(&variant, &headers(&[(name, second)])), expected, "{name}: {first}, {second}");
         }
     }
 }

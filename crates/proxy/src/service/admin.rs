@@ -5,8 +5,8 @@
 use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::asked::Asked;
 use super::reply::own;
+use super::request::ClientRequest;
 use crate::body::ReplyBody;
 
 /// What proxies and TLS terminators add to what they pass on.
@@ -17,46 +17,46 @@ const RELAYED: [&str; 6] =
 const SERVED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
 
 /// Refuses a purge that this client may not request, or not in this way.
-pub(super) fn refuse_purge(asked: &Asked) -> Option<Response<ReplyBody>> {
-    let refusal = refusal_of_purge(asked);
+pub(super) fn refuse_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
+    let refusal = refusal_of_purge(request);
     if refusal.is_some() {
-        asked.worker.stats.purges_refused.add(1);
+        request.worker.stats.purges_refused.add(1);
     }
     refusal
 }
 
-fn refusal_of_purge(asked: &Asked) -> Option<Response<ReplyBody>> {
-    let options = &asked.worker.options.admin;
-    if !asked.client.is_admin && options.token.is_none() {
+fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
+    let options = &request.worker.options.admin;
+    if !request.client.is_admin && options.token.is_none() {
         let text = "PURGE is not served here. The operator can start the proxy with --admin-listen ADDRESS or with \
                     --admin-token-file FILE, or purge over the control socket.";
-        return Some(with(own(asked, StatusCode::METHOD_NOT_ALLOWED, "purge-off", text, true), ALLOW, SERVED));
+        return Some(with(own(request, StatusCode::METHOD_NOT_ALLOWED, "purge-off", text, true), ALLOW, SERVED));
     }
-    if let Some(name) = RELAYED.iter().find(|name| asked.headers.contains_key(**name))
+    if let Some(name) = RELAYED.iter().find(|name| request.headers.contains_key(**name))
         && !options.relayed
     {
         let text = format!(
             "This PURGE has passed another proxy: it has `{name}`. Send it to this proxy itself; the operator can \
              also start the proxy with --admin-relayed."
         );
-        return Some(own(asked, StatusCode::FORBIDDEN, "purge-relayed", &text, true));
+        return Some(own(request, StatusCode::FORBIDDEN, "purge-relayed", &text, true));
     }
     let token = options.token.as_ref()?;
-    let mut shown = asked.headers.get_all(AUTHORIZATION).iter();
+    let mut shown = request.headers.get_all(AUTHORIZATION).iter();
     match (shown.next(), shown.next()) {
         (Some(value), None) if token.is_shown_by(value.as_bytes()) => None,
         _ => {
             let text = "PURGE needs the token of --admin-token-file, as `Authorization: Bearer TOKEN`.";
-            let response = own(asked, StatusCode::UNAUTHORIZED, "purge-token", text, true);
+            let response = own(request, StatusCode::UNAUTHORIZED, "purge-token", text, true);
             Some(with(response, WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"nectary\"")))
         }
     }
 }
 
 /// Refuses what is no purge on an address for administration.
-pub(super) fn refuse_other(asked: &Asked) -> Response<ReplyBody> {
+pub(super) fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
     let text = "This address is for administration: it serves PURGE alone. Send all else to an address of --listen.";
-    let response = own(asked, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true);
+    let response = own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true);
     with(response, ALLOW, HeaderValue::from_static("PURGE"))
 }
 

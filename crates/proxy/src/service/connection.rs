@@ -1,7 +1,7 @@
 //! One client's connection from its first byte to its last.
 //!
-//! Owns: hyper on the guarded stream, ending it when the guard says so, tunnels after a `CONNECT`, and a short wait for the
-//! rest of what a refused client sends, lest the refusal be lost with the connection.
+//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and a short wait for
+//! the rest of what a refused client sends, lest the refusal be lost with the connection.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -18,13 +18,13 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::asked::Client;
+use super::request::Client;
 use super::{direct, hit, refusal, route, tunnel};
 use crate::body::ReplyBody;
 use crate::options::is_loopback;
+use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
-use crate::wire::guard::Guard;
-use crate::wire::stream::{GuardedStream, SharedStream};
+use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Door, Mode, Worker};
 
 /// How long a client may take to read a refusal while it goes on sending.
@@ -34,19 +34,19 @@ const LINGER: Duration = Duration::from_secs(1);
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
-pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStream, address: SocketAddr, door: Door) {
+pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStream, address: SocketAddr, door: Door) {
     let client = Rc::new(Client {
         address,
         is_admitted: worker.options.admits(address.ip()),
         is_loopback: is_loopback(address.ip()),
         is_trusted: worker.options.forwarded.trusts(address.ip()),
         is_admin: door == Door::Admin,
-        guard: guard.clone(),
+        watch: watch.clone(),
         is_at_fault: Default::default(),
         tunnel: Default::default(),
     });
     let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
-    let stream = SharedStream::new(GuardedStream::new(stream, guard.clone()));
+    let stream = SharedStream::new(WatchedStream::new(stream, watch.clone()));
     let front = Front { worker: worker.clone(), client: client.clone() };
     let mut connection = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
@@ -54,37 +54,37 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     let is_direct = !client.is_admin && matches!(worker.mode, Mode::Reverse { .. });
     let mut is_draining = false;
     let ended = poll_fn(|context| {
-        guard.register(context);
-        if guard.is_killed() {
-            return Poll::Ready(if guard.is_settled() { Ended::Well } else { Ended::InAnAnswer });
+        watch.register(context);
+        if watch.is_killed() {
+            return Poll::Ready(if watch.is_settled() { Ended::Well } else { Ended::InAnAnswer });
         }
         if is_direct
-            && !guard.is_draining()
+            && !watch.is_draining()
             && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
         {
-            return if guard.violation().is_some() && stream.is_refused() {
+            return if watch.violation().is_some() && stream.is_refused() {
                 Poll::Ready(Ended::Refused)
             } else {
                 Poll::Pending
             };
         }
-        if guard.is_draining() && !is_draining && guard.is_written() {
+        if watch.is_draining() && !is_draining && watch.is_written() {
             is_draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
         // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
         let polled = connection.poll_without_shutdown(context);
-        if polled.is_pending() && guard.has_announced() {
+        if polled.is_pending() && watch.has_announced() {
             stream.announce(context);
         }
-        if polled.is_pending() && guard.is_draining() && !is_draining && guard.is_written() {
+        if polled.is_pending() && watch.is_draining() && !is_draining && watch.is_written() {
             // The rest of an answer has just been written: now it can end.
             context.waker().wake_by_ref();
         }
-        if polled.is_pending() && guard.violation().is_some() && stream.is_refused() {
+        if polled.is_pending() && watch.violation().is_some() && stream.is_refused() {
             return Poll::Ready(Ended::Refused);
         }
-        if polled.is_pending() && is_draining && guard.is_settled() {
+        if polled.is_pending() && is_draining && watch.is_settled() {
             // Half a request is nothing under way.
             return Poll::Ready(Ended::Well);
         }
@@ -104,16 +104,16 @@ pub(crate) async fn serve(worker: Rc<Worker>, guard: Rc<Guard>, stream: TcpStrea
     }
     let opened = client.tunnel.borrow_mut().take();
     if let Some((origin, ticket)) = opened {
-        tunnel::run(&guard, stream, parts.read_buf, origin, ticket).await;
+        tunnel::run(&watch, stream, parts.read_buf, origin, ticket).await;
         return;
     }
-    if guard.is_killed() {
+    if watch.is_killed() {
         return;
     }
-    if guard.violation().is_some() {
+    if watch.violation().is_some() {
         worker.stats.refused_connections.add(1);
     }
-    let unanswered = guard.violation().filter(|_| ended == Ended::Refused);
+    let unanswered = watch.violation().filter(|_| ended == Ended::Refused);
     end(&client, stream, unanswered).await;
 }
 
@@ -133,15 +133,16 @@ fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: refuses what is unanswered, says to the client that it ends, and takes what it still sends, until it ends too or its time is over.
-async fn end(client: &Client, stream: GuardedStream<TcpStream>, unanswered: Option<Violation>) {
-    let guard = &client.guard;
+/// Ends a stream: refuses what is unanswered, says to the client that it ends, and takes what it still sends, until it
+/// ends too or its time is over.
+async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Option<Violation>) {
+    let watch = &client.watch;
     let mut stream = stream.into_inner();
     if let Some(violation) = unanswered {
         let answer = refusal::of(violation);
-        until_killed(guard, async { _ = stream.write_all(&answer).await }).await;
+        until_killed(watch, async { _ = stream.write_all(&answer).await }).await;
     }
-    if stream.shutdown().await.is_err() || (guard.violation().is_none() && !client.is_at_fault.get()) {
+    if stream.shutdown().await.is_err() || (watch.violation().is_none() && !client.is_at_fault.get()) {
         return;
     }
     let mut left = 256 * 1024;
@@ -154,15 +155,15 @@ async fn end(client: &Client, stream: GuardedStream<TcpStream>, unanswered: Opti
             }
         }
     };
-    _ = tokio::time::timeout(LINGER, until_killed(guard, drain)).await;
+    _ = tokio::time::timeout(LINGER, until_killed(watch, drain)).await;
 }
 
-/// Runs something until it is done or the guard ends the connection.
-pub(super) async fn until_killed(guard: &Rc<Guard>, work: impl Future<Output = ()>) {
+/// Runs something until it is done or the watch ends the connection.
+pub(super) async fn until_killed(watch: &Rc<Watch>, work: impl Future<Output = ()>) {
     let mut work = std::pin::pin!(work);
     poll_fn(|context| {
-        guard.register(context);
-        if guard.is_killed() { Poll::Ready(()) } else { work.as_mut().poll(context) }
+        watch.register(context);
+        if watch.is_killed() { Poll::Ready(()) } else { work.as_mut().poll(context) }
     })
     .await;
 }
@@ -180,7 +181,7 @@ impl Service<Request<Incoming>> for Front {
 
     fn call(&self, mut request: Request<Incoming>) -> Answer {
         self.worker.stats.requests.add(1);
-        self.client.guard.begin(false);
+        self.client.watch.begin(false);
         let (started, at_ms) = self.worker.now();
         if !self.client.is_admin
             && let Some(response) = hit::resident(&self.worker, &self.client, &mut request, started, at_ms)
@@ -190,7 +191,7 @@ impl Service<Request<Incoming>> for Front {
         let (worker, client) = (self.worker.clone(), self.client.clone());
         Answer::Pending(Box::pin(async move {
             let response = route::route(worker, client.clone(), request, started, at_ms).await;
-            client.guard.answered();
+            client.watch.answered();
             response
         }))
     }

@@ -1,8 +1,8 @@
 //! The shortest way: a plain `GET` of what is fresh and whole in memory, answered before hyper sees it.
 //!
-//! Owns: which requests are that plain, and the bytes of their responses. It takes one complete head that the framing has
-//! accepted, in which every header is of a short list that changes nothing about the answer; whatever else comes goes to
-//! hyper as it is. It copies no body and allocates nothing once its buffer has grown.
+//! Owns: which requests are that plain, and the bytes of their responses. It takes one complete head that the framing
+//! has accepted, in which every header is of a short list that changes nothing about the answer; whatever else comes
+//! goes to hyper as it is. It copies no body and allocates nothing once its buffer has grown.
 
 use std::rc::Rc;
 
@@ -10,13 +10,12 @@ use bytes::Bytes;
 use http::{Method, StatusCode, Version};
 use nectary_store::KeyRef;
 
-use super::asked::Client;
+use super::lookup::{Lookup, look_at};
+use super::request::Client;
 use crate::access_log::{Line, Outcome};
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::host::is_host;
 use crate::rules::key::push_decimal;
-use crate::rules::serve::{Verdict, decide};
-use crate::stored::response::Found;
 use crate::wire::stream::Shortcut;
 use crate::worker::{Mode, Worker};
 
@@ -52,13 +51,9 @@ impl Shortcut for Direct {
         }
         let object = worker.store.get_resident(KeyRef::new(key, b""))?;
         let body = object.whole().filter(|body| body.len() <= BODY_BYTES_MAX)?.clone();
-        let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
-            return None;
-        };
         let (started, at_ms) = worker.now();
-        let Verdict::Serve { age_s, ttl_s } = decide(&stored.stored, &RequestDirectives::default(), at_ms) else {
-            return None;
-        };
+        let nothing = RequestDirectives::default();
+        let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &nothing, at_ms) else { return None };
         if stored.head.status != StatusCode::OK {
             return None;
         }
@@ -67,7 +62,7 @@ impl Shortcut for Direct {
         head.extend_from_slice(b"age: ");
         push_decimal(head, age_s);
         head.extend_from_slice(b"\r\ncache-status: ");
-        head.extend_from_slice(worker.values.borrow_mut().hit(ttl_s).as_bytes());
+        head.extend_from_slice(worker.rendered.borrow_mut().hit(ttl_s).as_bytes());
         head.extend_from_slice(b"\r\ncontent-length: ");
         push_decimal(head, body.len() as u64);
         head.extend_from_slice(b"\r\n\r\n");

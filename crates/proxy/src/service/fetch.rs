@@ -1,8 +1,9 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin on behalf of everybody who waits for a key, as a task of its own: whoever asked first may
-//! leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells the one who began
-//! it, and writes the body into the fill, which everybody reads. A body that is not complete fails the fill.
+//! Owns: one request to the origin on behalf of everybody who waits for a key, as a task of its own: whoever asked
+//! first may leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells
+//! the one who began it, and writes the body into the fill, which everybody reads. A body that is not complete fails
+//! the fill.
 
 use std::rc::Rc;
 
@@ -10,20 +11,22 @@ use futures_util::StreamExt;
 use http::header::{TRANSFER_ENCODING, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
+use nectary_host::log::Level;
 use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
 
-use super::asked::Asked;
 use super::herald::Herald;
+use super::pass::PURGE_FAILED;
+use super::request::ClientRequest;
 use crate::rules::age::Times;
-use crate::rules::cache_control::{RequestDirectives, ResponseDirectives};
+use crate::rules::cache_control::RequestDirectives;
 use crate::rules::conditional::{set_validation, validates};
 use crate::rules::cookies::{self, Cookies};
-use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::Origin;
-use crate::rules::storable::{Storability, storability};
+use crate::rules::serve::{Failure, decide_on_failure};
+use crate::rules::storable::Storability;
 use crate::rules::tags::{strip, tags_of};
 use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
@@ -58,11 +61,13 @@ pub(super) enum Told {
     Direct(Response<Incoming>, Lease),
     /// The response could be stored, but is too long for the store: for the asker alone.
     TooLarge(Response<Incoming>, Lease),
+    /// The origin answered with this error, and what is stored may be served instead.
+    Stale(StatusCode),
     /// There is no response.
     Failed(FetchError),
 }
 
-impl Asked {
+impl ClientRequest {
     /// How far this request may go.
     pub(super) fn reach(&self) -> Reach {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
@@ -95,25 +100,42 @@ impl Asked {
 
 impl Plan {
     /// Plans to fetch what was asked for, as a whole.
-    pub fn new(asked: &Asked, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
-        let (to, mut head) = asked.upstream();
+    pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
+        let (to, mut head) = request.upstream();
+        // Also for a HEAD that found something to be validated.
+        head.method = Method::GET;
         head.ask_for_all();
         Plan {
-            worker: asked.worker.clone(),
-            key: asked.key.clone(),
-            headers: asked.headers.clone(),
-            directives: asked.directives,
+            worker: request.worker.clone(),
+            key: request.key.clone(),
+            headers: request.headers.clone(),
+            directives: request.directives,
             names,
             stale,
             to,
             head,
-            herald: asked.herald(),
+            herald: request.herald(),
         }
+    }
+
+    /// The same for nobody who waits: no client is told of what comes before the answer.
+    pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
+        Plan { herald: Herald::silent(&request.worker), ..Plan::new(request, names, Some(stale)) }
+    }
+
+    /// Whether what is stored may be served although the origin failed.
+    fn allows_stale_on(&self, failure: Failure) -> bool {
+        let (Some(object), policy) = (&self.stale, &self.worker.policy) else { return false };
+        let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &self.key, policy)) else {
+            return false;
+        };
+        let (now_ms, unreachable_s) = (self.worker.now_ms(), policy.stale_unreachable_s);
+        decide_on_failure(&stored.stored, &self.directives, now_ms, failure, unreachable_s).is_some()
     }
 
     fn stale_headers(&self) -> Option<HeaderMap> {
         let object = self.stale.as_ref()?;
-        match object.decoded(|bytes| Found::read(bytes, &self.key, &self.worker.default_ttl)) {
+        match object.decoded(|bytes| Found::read(bytes, &self.key, &self.worker.policy)) {
             Found::Response(stored) => Some(stored.headers()),
             _ => None,
         }
@@ -143,6 +165,12 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 return;
             }
         };
+        if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
+            // Those who wait for it have the same to go back to.
+            drop(fill);
+            _ = tell.send(Told::Stale(response.status()));
+            return;
+        }
         let times = Times { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
         let is_close_delimited = is_close_delimited(&parts.headers, &body);
@@ -210,7 +238,7 @@ async fn refresh(
     times: Times,
     (tell, cookies): (oneshot::Sender<Told>, Vec<HeaderValue>),
 ) {
-    let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.worker.default_ttl)) {
+    let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.worker.policy)) {
         Found::Response(stored) => stored.head.status,
         _ => StatusCode::OK,
     };
@@ -261,11 +289,14 @@ async fn fetch_body(
         .flatten();
     let Some(metadata) = metadata else {
         // An origin in trouble may be well again for the next request.
-        if !status.is_server_error() && plan.stale.is_none() {
-            worker.memo.borrow_mut().insert(&plan.key, times.response_ms);
+        if !is_trouble(status) && plan.stale.is_none() {
+            worker.hit_for_miss.borrow_mut().insert(&plan.key, times.response_ms);
         }
         fill.decline();
         _ = tell.send(Told::Direct(response, lease));
+        if plan.stale.is_some() && verdict.supersedes(status) {
+            purge(&plan.worker, &plan.key).await;
+        }
         return;
     };
     let body_bytes = response.body().size_hint().exact();
@@ -312,17 +343,24 @@ fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
 
 /// Whether cookies are stored with the response that has these headers.
 fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
-    let directives = ResponseDirectives::parse(headers);
-    cookies::cookies(headers, &directives, worker.options.store_set_cookie) == Cookies::Kept
+    worker.policy.cookies(headers) == Cookies::Kept
+}
+
+/// Whether a status says nothing of the resource: the origin is in trouble, or speaks no HTTP (RFC 9110, 15).
+fn is_trouble(status: StatusCode) -> bool {
+    status.as_u16() >= 500
+}
+
+/// Takes what the origin has superseded out of the store.
+async fn purge(worker: &Worker, key: &[u8]) {
+    worker.stats.invalidations.add(1);
+    if let Err(error) = worker.store.purge_key(key).await {
+        let url = String::from_utf8_lossy(key);
+        PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
+    }
 }
 
 fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {
-    let directives = ResponseDirectives::parse(response.headers());
-    let default_ttl_s = plan.worker.default_ttl.for_key(&plan.key);
-    let (status, headers) = (response.status(), response.headers());
-    let freshness = lifetime(status, headers, &directives, default_ttl_s, times.response_ms);
-    if cookies::cookies(headers, &directives, plan.worker.options.store_set_cookie) == Cookies::Forbidding {
-        return Storability::SetCookie;
-    }
-    storability(&Method::GET, &plan.headers, &plan.directives, status, headers, &directives, freshness)
+    let request = (&Method::GET, &plan.key[..], &plan.headers, &plan.directives);
+    plan.worker.policy.storability(request, (response.status(), response.headers(), times.response_ms))
 }

@@ -1,15 +1,15 @@
 //! Informational responses for the client whose request an origin is working on.
 //!
 //! Owns: who gets them: the one client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
-//! joins another's fetch, or gets what is stored, gets none. A `100` is passed on too: `Expect` is not sent to origins, so the
-//! proxy has not requested it. *Source*: RFC 9110, 15.2.
+//! joins another's fetch, or gets what is stored, gets none. A `100` is passed on too: `Expect` is not sent to origins,
+//! so the proxy has not requested it. *Source*: RFC 9110, 15.2.
 
 use std::rc::Rc;
 
 use http::Version;
 use http::header::VIA;
 
-use super::asked::{Asked, Client};
+use super::request::{Client, ClientRequest};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::informational::{Informational, render};
 use crate::worker::Worker;
@@ -21,7 +21,7 @@ pub(super) struct Herald {
     client: Option<Rc<Client>>,
 }
 
-impl Asked {
+impl ClientRequest {
     /// Where informational responses to this request go.
     pub(super) fn herald(&self) -> Herald {
         let client = (self.version >= Version::HTTP_11).then(|| self.client.clone());
@@ -30,6 +30,11 @@ impl Asked {
 }
 
 impl Herald {
+    /// Tells nobody.
+    pub fn silent(worker: &Rc<Worker>) -> Herald {
+        Herald { worker: worker.clone(), client: None }
+    }
+
     /// Passes one on. What is no header is not passed on; the parser will refuse it.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
@@ -38,6 +43,6 @@ impl Herald {
         headers.append(VIA, self.worker.via.clone());
         let mut bytes = Vec::new();
         render(response.status, &headers, &mut bytes);
-        client.guard.announce(&bytes);
+        client.watch.announce(&bytes);
     }
 }

@@ -10,13 +10,12 @@ use http::{Method, Request, Response};
 use hyper::body::{Body, Incoming};
 use nectary_store::KeyRef;
 
-use super::asked::{Client, Features, push_request_key};
+use super::lookup::{Lookup, look_at};
 use super::reply::{Question, Source, from_stored};
+use super::request::{Client, Features, push_request_key};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
-use crate::rules::serve::{Verdict, decide};
 use crate::rules::vary::push_variant;
-use crate::stored::response::Found;
 use crate::worker::{Mode, Worker};
 
 /// Answers from memory, and takes the request's headers for it; `None`, and the request as it was, where it cannot.
@@ -49,24 +48,18 @@ pub(super) fn resident(
     if !push_request_key(worker, request.uri(), key) || key.len() > worker.options.limits.url_bytes_max {
         return None;
     }
+    let directives = features.directives(worker, request.headers());
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
-    if let Found::Marker(names) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) {
+    if let Lookup::Varies(names) = look_at(worker, key, &object, &directives, at_ms) {
         variant.clear();
         push_variant(variant, names, request.headers());
         object = worker.store.get_resident(KeyRef::new(key, variant))?;
     }
     let object = object;
-    let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, key, &worker.default_ttl)) else {
-        return None;
-    };
-    let Verdict::Serve { age_s, ttl_s } =
-        decide(&stored.stored, &features.directives(worker, request.headers()), at_ms)
-    else {
-        return None;
-    };
+    let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &directives, at_ms) else { return None };
     // A body in fragments may have lost some; the long way checks that.
     object.whole()?;
-    let cache_status = worker.values.borrow_mut().hit(ttl_s);
+    let cache_status = worker.rendered.borrow_mut().hit(ttl_s);
     let version = request.version();
     let headers = std::mem::take(request.headers_mut());
     let question = Question { worker, client, method: &method, version, key, features, started, at_ms };

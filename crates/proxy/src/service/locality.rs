@@ -1,23 +1,24 @@
 //! Hints of locality for the store: what a page embeds belongs to the page.
 //!
-//! Owns: who belongs to whom, told from `Referer`. A hint is made where something has to be read or fetched: what is stored is laid beside its
-//! page, and what lies elsewhere is laid there when it is read for it. Hits in memory pay nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
+//! Owns: who belongs to whom, told from `Referer`. A hint is made where something has to be read or fetched: what is
+//! stored is laid beside its page, and what lies elsewhere is laid there when it is read for it. Hits in memory pay
+//! nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};
 
-use super::asked::{Asked, push_request_key};
+use super::request::{ClientRequest, push_request_key};
 
 /// Says to the store what the object of a request belongs to, where the request says it.
-pub(super) fn hint(asked: &Asked) {
-    let accepts = asked.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
+pub(super) fn hint(request: &ClientRequest) {
+    let accepts = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     if accepts.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html")) {
         return;
     }
-    let page = asked.headers.get(REFERER).and_then(|value| Uri::try_from(value.as_bytes()).ok());
+    let page = request.headers.get(REFERER).and_then(|value| Uri::try_from(value.as_bytes()).ok());
     let Some(page) = page.filter(|page| page.authority().is_some()) else { return };
     let mut seed = Vec::new();
-    if push_request_key(&asked.worker, &page, &mut seed) {
-        asked.worker.store.collocate(&asked.key, &seed);
+    if push_request_key(&request.worker, &page, &mut seed) {
+        request.worker.store.collocate(&request.key, &seed);
     }
 }

@@ -1,7 +1,7 @@
 //! Requests that go to the origin for themselves alone.
 //!
-//! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have changed
-//! before its response is passed on.
+//! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have
+//! changed before its response is passed on.
 
 use std::time::Duration;
 
@@ -12,43 +12,48 @@ use hyper::body::{Body, Incoming};
 use nectary_host::log::{Level, Throttle};
 use nectary_store::TAGS_MAX;
 
-use super::asked::Asked;
 use super::reply::{CACHE_STATUS, failed, finish};
+use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
-use crate::rules::cache_control::ResponseDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
-use crate::rules::cookies::{Cookies, cookies};
-use crate::rules::freshness::lifetime;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
-use crate::rules::storable::storability;
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
 /// Says that what an unsafe request changed is out of memory, but perhaps not off the device.
-static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Passes a request on and its response back.
-pub(super) async fn pass(asked: Asked, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
-    let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
-    let (Some(to), head) = asked.upstream() else {
-        return failed(&asked, &FetchError::Connect("the URL names no origin".into()), unanswered);
+pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
+    match ask(&request, body).await {
+        Ok((response, lease)) => forward(request, response, lease, why, Size::Any),
+        Err(error) => {
+            let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
+            failed(&request, &error, unanswered)
+        }
+    }
+}
+
+/// Passes a request on, and purges what that made invalid.
+pub(super) async fn ask(
+    request: &ClientRequest,
+    body: Option<Incoming>,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let (Some(to), head) = request.upstream() else {
+        return Err(FetchError::Connect("the URL names no origin".into()));
     };
     let body = match body {
         Some(body) if !body.is_end_stream() => {
-            RequestBody::of_client(body, asked.worker.options.limits.request_body_bytes_max, &asked.client.guard)
+            RequestBody::of_client(body, request.worker.options.limits.request_body_bytes_max, &request.client.watch)
         }
         _ => RequestBody::Empty,
     };
-    let herald = asked.herald();
-    match exchange(&asked.worker, &to, head, body, &|response| herald.announce(response)).await {
-        Ok((response, lease)) => {
-            invalidate(&asked, &response).await;
-            forward(asked, response, lease, why, Size::Any)
-        }
-        Err(error) => failed(&asked, &error, unanswered),
-    }
+    let herald = request.herald();
+    let (response, lease) = exchange(&request.worker, &to, head, body, &|response| herald.announce(response)).await?;
+    invalidate(request, &response).await;
+    Ok((response, lease))
 }
 
 /// Whether its size is why a response is not stored.
@@ -62,19 +67,19 @@ pub(super) enum Size {
 
 /// Passes back a response that is not stored.
 pub(super) fn forward(
-    asked: Asked,
+    request: ClientRequest,
     response: Response<Incoming>,
     lease: Lease,
     why: Forward,
     size: Size,
 ) -> Response<ReplyBody> {
-    forget_if_storable(&asked, &response);
+    forget_if_storable(&request, &response);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
-    if asked.worker.options.strip_tags {
+    if request.worker.options.strip_tags {
         strip(&mut parts.headers);
     }
-    parts.headers.append(VIA, asked.worker.via.clone());
+    parts.headers.append(VIA, request.worker.via.clone());
     let status = parts.status.as_u16();
     let cache_status = match size {
         Size::Any => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
@@ -87,51 +92,45 @@ pub(super) fn forward(
         Forward::Method | Forward::Bypass => Outcome::Bypass,
         _ => Outcome::Pass,
     };
-    let ticket = asked.ticket(parts.status.as_u16(), outcome, length);
+    let ticket = request.ticket(parts.status.as_u16(), outcome, length);
     let content = if length == Some(0) {
         lease.finish();
         Content::Empty
     } else {
         Content::Pieces(pieces(body, lease), length)
     };
-    finish(&asked.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
+    finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
 /// Lets the next request for a URL fill the store where this response could have.
-fn forget_if_storable(asked: &Asked, response: &Response<Incoming>) {
-    if asked.method != Method::GET || !asked.worker.memo.borrow().contains(&asked.key, asked.at_ms) {
+fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
+    if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
         return;
     }
-    let (status, headers) = (response.status(), response.headers());
-    let directives = ResponseDirectives::parse(headers);
-    let default_ttl_s = asked.worker.default_ttl.for_key(&asked.key);
-    let freshness = lifetime(status, headers, &directives, default_ttl_s, asked.at_ms);
-    let request = &asked.directives;
-    if cookies(headers, &directives, asked.worker.options.store_set_cookie) == Cookies::Forbidding {
-        return;
-    }
-    if storability(&asked.method, &asked.headers, request, status, headers, &directives, freshness).is_storable() {
-        asked.worker.memo.borrow_mut().remove(&asked.key);
+    let facts = (&request.method, &request.key[..], &request.headers, &request.directives);
+    let response = (response.status(), response.headers(), request.at_ms);
+    if request.worker.policy.storability(facts, response).is_storable() {
+        request.worker.hit_for_miss.borrow_mut().remove(&request.key);
     }
 }
 
 /// Purges what the response to an unsafe request makes invalid.
-async fn invalidate(asked: &Asked, response: &Response<Incoming>) {
-    if !is_unsafe(&asked.method) {
+async fn invalidate(request: &ClientRequest, response: &Response<Incoming>) {
+    if !is_unsafe(&request.method) {
         return;
     }
-    for key in invalidated(&asked.method, &asked.key, response.status(), response.headers()) {
-        asked.worker.stats.invalidations.add(1);
-        if let Err(error) = asked.worker.store.purge_key(&key).await {
+    for key in invalidated(&request.method, &request.key, response.status(), response.headers()) {
+        request.worker.stats.invalidations.add(1);
+        if let Err(error) = request.worker.store.purge_key(&key).await {
             let url = String::from_utf8_lossy(&key);
             PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
         }
     }
-    let groups = invalidated_groups_of(response.headers(), origin_of(&asked.key));
-    let purges = groups.iter().take(TAGS_MAX).map(|group| asked.worker.store.purge_tag(group));
+    let groups = invalidated_groups_of(response.headers(), origin_of(&request.key));
+    let purges = groups.iter().take(TAGS_MAX).map(|group| request.worker.store.purge_tag(group));
     for error in join_all(purges).await.into_iter().filter_map(Result::err) {
-        let url = String::from_utf8_lossy(&asked.key);
+        let url = String::from_utf8_lossy(&request.key);
         PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge a group of {url} durably: {error}"));
     }
-    asked.worker.stats.invalidations.add(groups.len() as u64);
+    request.worker.stats.invalidations.add(groups.len() as u64);
 }

@@ -1,7 +1,7 @@
 //! `PURGE`: a URL and all its variants out of the store, or all that has a tag.
 //!
-//! Owns: what a purge request means. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags, and its URL
-//! only says whose groups they are; without, about its URL. Leaves to others: who may ask for it (`admin`).
+//! Owns: what a purge request means. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags, and
+//! its URL only says whose groups they are; without, about its URL. Leaves to others: who may ask for it (`admin`).
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
@@ -9,8 +9,8 @@ use http::uri::{Authority, Scheme};
 use http::{Response, StatusCode, Uri};
 use nectary_store::{TAG_BYTES_MAX, TAGS_MAX};
 
-use super::asked::Asked;
 use super::reply::{own, own_with};
+use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::cache_status::CacheStatus;
@@ -19,45 +19,45 @@ use crate::rules::key::push_key;
 use crate::rules::tags::{are_about_tags, tags_of};
 
 /// Purges the request's URL. When the response is sent, the purge is durable.
-pub(super) async fn purge(mut asked: Asked, has_key: bool) -> Response<ReplyBody> {
-    let key = if has_key { None } else { key_of_host(&asked) };
+pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response<ReplyBody> {
+    let key = if has_key { None } else { key_of_host(&request) };
     let has_key = has_key || key.is_some();
     if let Some(key) = key {
-        asked.key = key;
+        request.key = key;
     }
-    if are_about_tags(&asked.headers) {
-        return purge_tags(&asked, &tags_of(&asked.headers, origin_of(&asked.key))).await;
+    if are_about_tags(&request.headers) {
+        return purge_tags(&request, &tags_of(&request.headers, origin_of(&request.key))).await;
     }
     if !has_key {
         let text =
             "PURGE needs a URL (a whole one, or a path with a Host header), or tags in Surrogate-Key or Cache-Tag.";
-        return own(&asked, StatusCode::BAD_REQUEST, "no-url", text, false);
+        return own(&request, StatusCode::BAD_REQUEST, "no-url", text, false);
     }
-    let url = String::from_utf8_lossy(&asked.key).into_owned();
-    match asked.worker.store.purge_key(&asked.key).await {
-        Ok(()) => purged(&asked, serde_json::json!({ "purged": url }), &format!("purged {url}")),
+    let url = String::from_utf8_lossy(&request.key).into_owned();
+    match request.worker.store.purge_key(&request.key).await {
+        Ok(()) => purged(&request, serde_json::json!({ "purged": url }), &format!("purged {url}")),
         Err(error) => {
             let text = format!("{url} is out of this process, but the purge is not on the device: {error}");
-            own(&asked, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false)
+            own(&request, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false)
         }
     }
 }
 
 /// Purges all that has one of these tags.
-async fn purge_tags(asked: &Asked, tags: &[Vec<u8>]) -> Response<ReplyBody> {
+async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<ReplyBody> {
     if !(1..=TAGS_MAX).contains(&tags.len()) || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
-        return own(asked, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
+        return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
     // Together, so that they share a block of the log and a flush.
-    let purges = join_all(tags.iter().map(|tag| asked.worker.store.purge_tag(tag))).await;
+    let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
     if let Some(error) = purges.into_iter().find_map(Result::err) {
         let text = format!("What has the tags is out of this process, but the purge is not on the device: {error}");
-        return own(asked, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false);
+        return own(request, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false);
     }
     let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
     let text = format!("purged what has a tag of: {}", names.join(", "));
-    purged(asked, serde_json::json!({ "purged_tags": names }), &text)
+    purged(request, serde_json::json!({ "purged_tags": names }), &text)
 }
 
 /// A tag as it was asked for: of a group, its name.
@@ -66,20 +66,20 @@ fn name(tag: &[u8]) -> &[u8] {
 }
 
 /// Says what was purged, in the form that was asked for.
-fn purged(asked: &Asked, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
-    let accept = asked.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
+fn purged(request: &ClientRequest, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
+    let accept = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     let status = CacheStatus::Own { detail: "purged" };
     let (kind, text) = match accept.windows(16).any(|window| window == b"application/json") {
         true => ("application/json", json.to_string()),
         false => ("text/plain; charset=utf-8", text.to_owned()),
     };
-    own_with(asked, StatusCode::OK, status, Outcome::Purged, kind, &text, false)
+    own_with(request, StatusCode::OK, status, Outcome::Purged, kind, &text, false)
 }
 
 /// The key of a path and a `Host`.
-fn key_of_host(asked: &Asked) -> Option<Vec<u8>> {
-    let path = asked.uri.path_and_query()?.clone();
-    let host: Authority = asked.headers.get(HOST)?.to_str().ok()?.parse().ok()?;
+fn key_of_host(request: &ClientRequest) -> Option<Vec<u8>> {
+    let path = request.uri.path_and_query()?.clone();
+    let host: Authority = request.headers.get(HOST)?.to_str().ok()?.parse().ok()?;
     let uri = Uri::builder().scheme(Scheme::HTTP).authority(host).path_and_query(path).build().ok()?;
     let mut key = Vec::new();
     push_key(&mut key, &uri).then_some(key)

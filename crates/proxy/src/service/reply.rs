@@ -1,7 +1,7 @@
 //! Responses to clients.
 //!
-//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in parts,
-//! `304` or `416`; `Age`, `Cache-Status`, and what is logged.
+//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in
+//! parts, `304` or `416`; `Age`, `Cache-Status`, and what is logged.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use http::header::{ACCEPT_RANGES, AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TY
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use nectary_store::{FillReader, Object};
 
-use super::asked::{Asked, Client, Features};
+use super::request::{Client, ClientRequest, Features};
 use crate::access_log::{Line, Outcome};
 use crate::body::{Content, ReplyBody, Ticket};
 use crate::rules::cache_status::CacheStatus;
@@ -69,7 +69,7 @@ pub(crate) struct Question<'a> {
     pub at_ms: u64,
 }
 
-impl Asked {
+impl ClientRequest {
     /// This request, for [`from_stored`].
     pub fn question(&self) -> Question<'_> {
         Question {
@@ -161,7 +161,7 @@ pub(crate) fn from_stored(
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.remove(CONTENT_TYPE);
     }
-    headers.insert(AGE, question.worker.values.borrow_mut().age(age_s));
+    headers.insert(AGE, question.worker.rendered.borrow_mut().age(age_s));
     headers.append(CACHE_STATUS, cache_status);
     finish(question.client, status, headers, content, ticket)
 }
@@ -233,7 +233,7 @@ pub(crate) fn finish(
     content: Content,
     ticket: Option<Box<Ticket>>,
 ) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::new(content, client.guard.clone(), ticket));
+    let mut response = Response::new(ReplyBody::new(content, client.watch.clone(), ticket));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
@@ -241,18 +241,18 @@ pub(crate) fn finish(
 
 /// The proxy's own words, and the end of the connection where `close` says so.
 pub(crate) fn own(
-    asked: &Asked,
+    request: &ClientRequest,
     status: StatusCode,
     detail: &'static str,
     text: &str,
     close: bool,
 ) -> Response<ReplyBody> {
-    own_with(asked, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
+    own_with(request, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
 }
 
 /// As [`own`], with all that can differ.
 pub(crate) fn own_with(
-    asked: &Asked,
+    request: &ClientRequest,
     status: StatusCode,
     cache_status: CacheStatus,
     outcome: Outcome,
@@ -267,8 +267,8 @@ pub(crate) fn own_with(
         headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
     }
     let body = Bytes::from(format!("{text}\n"));
-    let mut ticket = asked.ticket(status.as_u16(), outcome, None);
-    let content = if asked.method == Method::HEAD {
+    let mut ticket = request.ticket(status.as_u16(), outcome, None);
+    let content = if request.method == Method::HEAD {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         Content::Empty
     } else {
@@ -276,27 +276,27 @@ pub(crate) fn own_with(
         Content::Whole(body)
     };
     drop(ticket);
-    finish(&asked.client, status, headers, content, None)
+    finish(&request.client, status, headers, content, None)
 }
 
 /// What a client gets where there is no response: the origin failed, or the client did.
-pub(crate) fn failed(asked: &Asked, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
+pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
-        FetchError::Client(fault) => return at_fault(asked, *fault),
+        FetchError::Client(fault) => return at_fault(request, *fault),
         FetchError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };
-    own_with(asked, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
+    own_with(request, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
 }
 
 /// What a client gets for a bad body of its request, and the end of the connection.
-fn at_fault(asked: &Asked, fault: BodyFault) -> Response<ReplyBody> {
-    asked.client.is_at_fault.set(true);
+fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
+    request.client.is_at_fault.set(true);
     let (status, detail) = match fault {
         BodyFault::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
         BodyFault::Framing(_) | BodyFault::EndedEarly => (StatusCode::BAD_REQUEST, "bad-body"),
     };
-    own(asked, status, detail, &format!("The request is refused: {fault}."), true)
+    own(request, status, detail, &format!("The request is refused: {fault}."), true)
 }
 
 fn text_value(text: String) -> HeaderValue {

@@ -1,7 +1,7 @@
 //! `CONNECT`: bytes both ways between a client and an origin, unread.
 //!
-//! Owns: which ports may be tunnelled to, and copying until either side has ended, the tunnel is idle for too long, or the
-//! worker stops waiting. Bytes that came behind the request's head go first.
+//! Owns: which ports may be tunnelled to, and copying until either side has ended, the tunnel is idle for too long, or
+//! the worker stops waiting. Bytes that came behind the request's head go first.
 
 use std::rc::Rc;
 
@@ -10,43 +10,43 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::asked::Asked;
 use super::connection::until_killed;
 use super::reply::{failed, finish, own};
+use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody, Ticket};
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::key::Origin;
 use crate::upstream::connect_tcp;
-use crate::wire::guard::Guard;
-use crate::wire::stream::GuardedStream;
+use crate::wire::deadlines::Watch;
+use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
 
 /// What is copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to where the request says. The tunnel begins when the response has been sent.
-pub(super) async fn open(asked: Asked) -> Response<ReplyBody> {
-    if matches!(asked.worker.mode, Mode::Reverse { .. }) {
-        return own(&asked, StatusCode::METHOD_NOT_ALLOWED, "connect", "This is no forward proxy.", true);
+pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
+    if matches!(request.worker.mode, Mode::Reverse { .. }) {
+        return own(&request, StatusCode::METHOD_NOT_ALLOWED, "connect", "This is no forward proxy.", true);
     }
-    let target = asked.uri.authority().and_then(|authority| Origin::new(true, authority));
-    let Some(target) = target.filter(|_| asked.uri.authority().is_some_and(|it| it.port().is_some())) else {
-        return own(&asked, StatusCode::BAD_REQUEST, "no-port", "CONNECT needs a host and a port.", true);
+    let target = request.uri.authority().and_then(|authority| Origin::new(true, authority));
+    let Some(target) = target.filter(|_| request.uri.authority().is_some_and(|it| it.port().is_some())) else {
+        return own(&request, StatusCode::BAD_REQUEST, "no-port", "CONNECT needs a host and a port.", true);
     };
-    if !asked.worker.options.connect_ports.contains(&target.port) {
+    if !request.worker.options.connect_ports.contains(&target.port) {
         let text = format!("This proxy opens no tunnels to port {}.", target.port);
-        return own(&asked, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
+        return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    match connect_tcp(&asked.worker, &target.host, target.port, asked.reach()).await {
+    match connect_tcp(&request.worker, &target.host, target.port, request.reach()).await {
         Ok(stream) => {
-            let ticket = asked.ticket(200, Outcome::Tunnel, None);
-            *asked.client.tunnel.borrow_mut() = Some((stream, ticket));
-            finish(&asked.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
+            let ticket = request.ticket(200, Outcome::Tunnel, None);
+            *request.client.tunnel.borrow_mut() = Some((stream, ticket));
+            finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
         }
         Err(error) => {
-            let mut response = failed(&asked, &error, forwarded(None));
+            let mut response = failed(&request, &error, forwarded(None));
             // What follows on this connection was meant for the origin.
             let close = http::HeaderValue::from_static("close");
             response.headers_mut().insert(http::header::CONNECTION, close);
@@ -57,8 +57,8 @@ pub(super) async fn open(asked: Asked) -> Response<ReplyBody> {
 
 /// Copies until it is over. `early` came behind the head.
 pub(super) async fn run(
-    guard: &Rc<Guard>,
-    client: GuardedStream<TcpStream>,
+    watch: &Rc<Watch>,
+    client: WatchedStream<TcpStream>,
     early: Bytes,
     mut origin: TcpStream,
     mut ticket: Ticket,
@@ -77,7 +77,7 @@ pub(super) async fn run(
         // A side that has ended may still be told the rest by the other.
         tokio::join!(up, down);
     };
-    until_killed(guard, work).await;
+    until_killed(watch, work).await;
 }
 
 /// Copies one direction to its end and passes the end on.

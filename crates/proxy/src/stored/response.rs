@@ -1,20 +1,19 @@
 //! A stored response as requests meet it.
 //!
-//! Owns: what is worked out once when an object comes into memory (lifetime, age, directives), and headers for the three ways
-//! a stored response is sent: whole, as a part, as `304`. Small, for every object in memory may have one; headers are built
-//! for each response from the metadata, into a map that the connection reuses.
+//! Owns: what is worked out once when an object comes into memory (lifetime, age, directives), and headers for the
+//! three ways a stored response is sent: whole, as a part, as `304`. Small, for every object in memory may have one;
+//! headers are built for each response from the metadata, into a map that the connection reuses.
 
 use bytes::Bytes;
 use http::header::{
-    AGE, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_LOCATION, DATE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, VARY, VIA,
+    AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LENGTH, CONTENT_LOCATION, DATE, ETAG, EXPIRES, HeaderName,
+    LAST_MODIFIED, VARY, VIA,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::metadata::{Entries, Metadata, ResponseHead, decode, encode_response};
 use crate::rules::age::{Times, corrected_initial_age_ms};
-use crate::rules::cache_control::ResponseDirectives;
-use crate::rules::default_ttl::DefaultTtl;
-use crate::rules::freshness::lifetime;
+use crate::rules::policy::Policy;
 use crate::rules::serve::Stored;
 
 /// What an object of the store is to the proxy.
@@ -30,11 +29,9 @@ pub enum Found {
 
 impl Found {
     /// Reads an object's metadata. `key` is the primary key, for the operator's lifetimes.
-    pub fn read(metadata: &Bytes, key: &[u8], default_ttl: &DefaultTtl) -> Found {
+    pub fn read(metadata: &Bytes, key: &[u8], policy: &Policy) -> Found {
         match decode(metadata) {
-            Some(Metadata::Response(head, entries)) => {
-                Found::Response(StoredResponse::new(head, entries, default_ttl.for_key(key)))
-            }
+            Some(Metadata::Response(head, entries)) => Found::Response(StoredResponse::new(head, entries, key, policy)),
             Some(Metadata::Marker(names)) => Found::Marker(names.into()),
             None => Found::Damaged,
         }
@@ -52,11 +49,11 @@ pub struct StoredResponse {
 }
 
 impl StoredResponse {
-    fn new(head: ResponseHead, entries: Entries, default_ttl_s: Option<u64>) -> StoredResponse {
+    fn new(head: ResponseHead, entries: Entries, key: &[u8], policy: &Policy) -> StoredResponse {
         let headers = entries.to_map();
-        let directives = ResponseDirectives::parse(&headers);
+        let directives = policy.directives(&headers);
         let response_ms = head.times.response_ms;
-        let freshness = lifetime(head.status, &headers, &directives, default_ttl_s, response_ms);
+        let freshness = policy.lifetime(key, head.status, &headers, &directives, response_ms);
         let stored = Stored::new(response_ms, head.initial_age_ms, freshness.lifetime_ms, &directives);
         StoredResponse { head, stored, entries }
     }
@@ -83,7 +80,8 @@ impl StoredResponse {
 
     /// Puts the headers of a `304` into `out`: those that update what the client has.
     pub fn write_headers_of_304(&self, out: &mut HeaderMap) {
-        const KEPT: [HeaderName; 7] = [CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];
+        const KEPT: [HeaderName; 8] =
+            [CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];
         let is_kept = |name: &HeaderName| KEPT.contains(name) || *name == VIA || name.as_str() == "cache-status";
         self.entries.iter().filter(|(name, _)| is_kept(name)).for_each(|(name, value)| _ = out.append(name, value));
     }
@@ -91,8 +89,8 @@ impl StoredResponse {
 
 /// Prepares a response's headers for the store and writes its metadata; `None` where it exceeds the format.
 ///
-/// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time of
-/// reception, as RFC 9110, 6.6.1 wants of recipients that store.
+/// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time
+/// of reception, as RFC 9110, 6.6.1 wants of recipients that store.
 pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: Times) -> Option<Bytes> {
     let initial_age_ms = corrected_initial_age_ms(headers, times);
     let mut kept = headers.clone();
@@ -113,14 +111,14 @@ pub fn http_date(unix_ms: u64) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::default_ttl::Rule;
+    use crate::rules::default_ttl::{DefaultTtl, Rule};
     use crate::rules::headers;
 
     const TIMES: Times = Times { request_ms: 784_111_777_000, response_ms: 784_111_777_500 };
 
-    fn stored(lines: &[(&str, &str)], default_ttl: &DefaultTtl) -> StoredResponse {
+    fn stored(lines: &[(&str, &str)], policy: &Policy) -> StoredResponse {
         let metadata = to_metadata(StatusCode::OK, &headers(lines), TIMES).expect("small");
-        match Found::read(&metadata, b"http://a/x", default_ttl) {
+        match Found::read(&metadata, b"http://a/x", policy) {
             Found::Response(response) => response,
             other => panic!("{other:?}"),
         }
@@ -129,7 +127,7 @@ mod tests {
     #[test]
     fn age_and_length_leave_the_headers_and_a_date_is_there() {
         let found =
-            stored(&[("age", "5"), ("content-length", "9"), ("cache-control", "max-age=60")], &DefaultTtl::default());
+            stored(&[("age", "5"), ("content-length", "9"), ("cache-control", "max-age=60")], &Policy::default());
         assert_eq!(
             found.headers(),
             headers(&[("cache-control", "max-age=60"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")])
@@ -140,22 +138,31 @@ mod tests {
 
     #[test]
     fn lifetimes_of_the_operator_are_applied_when_read() {
-        let rules = DefaultTtl::new(vec![Rule::parse("a/x=90").expect("a rule")]);
+        let default_ttl = DefaultTtl::new(vec![Rule::parse("a/x=90").expect("a rule")]);
+        let rules = Policy { default_ttl, ..Policy::default() };
         assert_eq!(stored(&[], &rules).stored.lifetime_ms, 90_000);
         assert_eq!(stored(&[("expires", "0")], &rules).stored.lifetime_ms, 0);
     }
 
     #[test]
     fn a_304_carries_what_updates_a_cache_and_nothing_of_the_body() {
-        let found = stored(&[("etag", "\"a\""), ("content-type", "a/b"), ("vary", "accept")], &DefaultTtl::default());
+        let found = stored(
+            &[("etag", "\"a\""), ("content-type", "a/b"), ("vary", "accept"), ("cdn-cache-control", "max-age=1")],
+            &Policy::default(),
+        );
         let mut out = HeaderMap::new();
         found.write_headers_of_304(&mut out);
-        let expected = headers(&[("etag", "\"a\""), ("vary", "accept"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")]);
+        let expected = headers(&[
+            ("etag", "\"a\""),
+            ("vary", "accept"),
+            ("cdn-cache-control", "max-age=1"),
+            ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ]);
         assert_eq!(out, expected);
     }
 
     #[test]
     fn damaged_metadata_is_found_as_such() {
-        assert!(matches!(Found::read(&Bytes::from_static(b"x"), b"", &DefaultTtl::default()), Found::Damaged));
+        assert!(matches!(Found::read(&Bytes::from_static(b"x"), b"", &Policy::default()), Found::Damaged));
     }
 }

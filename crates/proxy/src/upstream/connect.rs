@@ -17,8 +17,8 @@ use tokio_rustls::TlsConnector;
 use super::exchange::FetchError;
 use super::socket::Socket;
 use super::{Destination, Idle, Reach, Upstream};
-use crate::wire::guard::Side;
-use crate::wire::stream::GuardedStream;
+use crate::wire::deadlines::Side;
+use crate::wire::stream::WatchedStream;
 use crate::worker::Worker;
 
 /// Connects to the first of a host's addresses that answers, within the connect timeout.
@@ -74,12 +74,12 @@ async fn handshake<S>(worker: &Rc<Worker>, stream: S, socket: Socket) -> Result<
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let guard = worker.new_guard(Side::Origin);
-    let stream = TokioIo::new(GuardedStream::new(stream, guard.clone()));
+    let watch = worker.new_watch(Side::Origin);
+    let stream = TokioIo::new(WatchedStream::new(stream, watch.clone()));
     let (sender, connection) =
         http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
-    worker.supervise(guard.clone(), connection);
-    Ok(Idle { sender, guard, socket })
+    worker.supervise(watch.clone(), connection);
+    Ok(Idle { sender, watch, socket })
 }
 
 /// Reads a file of certificates in PEM.

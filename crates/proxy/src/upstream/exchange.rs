@@ -12,6 +12,7 @@ use hyper::body::{Body, Incoming};
 use super::connect::connect;
 use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
 use crate::body::{BodyError, Pieces};
+use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
@@ -36,6 +37,16 @@ pub(crate) enum FetchError {
     Broken(String),
 }
 
+impl FetchError {
+    /// What it means for what is stored.
+    pub fn failure(&self) -> Failure {
+        match self {
+            FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,
+            FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
+        }
+    }
+}
+
 /// A connection in use for one exchange.
 ///
 /// Given back by [`Lease::finish`] once the response is read to its end; dropped otherwise, which ends the connection.
@@ -51,7 +62,7 @@ impl Lease {
     /// Gives the connection back for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
-            connection.guard.end();
+            connection.watch.end();
             let connections_max = self.worker.options.limits.origin_idle_connections_max;
             if self.is_reusable && !self.worker.is_stopping() {
                 self.worker.upstream.keep(&self.to, connection, connections_max);
@@ -59,13 +70,13 @@ impl Lease {
         }
     }
 
-    /// What went wrong, as far as the connection's guard knows better than hyper.
+    /// What went wrong, as far as the connection's watch knows better than hyper.
     fn explain(&self, error: &hyper::Error) -> FetchError {
         let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
-        if let Some(violation) = connection.guard.violation() {
+        if let Some(violation) = connection.watch.violation() {
             return FetchError::Refused(violation);
         }
-        if connection.guard.is_killed() {
+        if connection.watch.is_killed() {
             return FetchError::TimedOut("responding");
         }
         let mut text = error.to_string();
@@ -79,7 +90,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(connection) = &self.connection {
-            connection.guard.end();
+            connection.watch.end();
         }
     }
 }
@@ -126,15 +137,15 @@ async fn send(
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     worker.stats.origin_requests.add(1);
-    connection.guard.begin(head.method == Method::HEAD);
+    connection.watch.begin(head.method == Method::HEAD);
     let is_reusable = body.is_empty();
     let fault = body.fault();
     let mut response = pin!(connection.sender.send_request(head.with_body(body)));
-    let guard = connection.guard.clone();
+    let watch = connection.watch.clone();
     let lease = Lease { worker: worker.clone(), to: to.clone(), connection: Some(connection), is_reusable };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
-        guard.poll_informational(context).iter().for_each(hear);
+        watch.poll_informational(context).iter().for_each(hear);
         polled
     })
     .await;

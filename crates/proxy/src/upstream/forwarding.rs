@@ -1,8 +1,9 @@
 //! What an origin is told of how a request came here: `Forwarded` and `X-Forwarded-*`.
 //!
-//! Owns: one rule for all methods. What a client says is removed, unless the client is a proxy that the operator trusts.
-//! The proxy's own words are added behind what is left: `for` and `proto`. It tells no host: the client's `Host` is in no
-//! key of a reverse proxy, so an origin that made links of it would let one client decide what others get.
+//! Owns: one rule for all methods. What a client says is removed, unless the client is a proxy that the operator
+//! trusts. The proxy's own words are added behind what is left: `for` and `proto`. It tells no host: the client's
+//! `Host` is in no key of a reverse proxy, so an origin that made links of it would let one client decide what others
+//! get.
 //! *Source*: RFC 7239.
 
 use std::fmt::Write;

@@ -1,8 +1,8 @@
 //! The proxy as a client of origins.
 //!
-//! Owns: connections to origins, kept for reuse by each worker on its own, and one exchange on one of them. A request that
-//! may be repeated is repeated once on a new connection where a kept one turns out to be dead; any other request gets a new
-//! connection.
+//! Owns: connections to origins, kept for reuse by each worker on its own, and one exchange on one of them. A request
+//! that may be repeated is repeated once on a new connection where a kept one turns out to be dead; any other request
+//! gets a new connection.
 
 mod connect;
 mod exchange;
@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 
 use self::socket::Socket;
 use crate::rules::key::Origin;
-use crate::wire::guard::Guard;
+use crate::wire::deadlines::Watch;
 
 /// Where an exchange goes, and how far it may go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,14 +59,14 @@ impl Reach {
 /// A connection that waits for its next request.
 struct Idle {
     sender: SendRequest<RequestBody>,
-    guard: Rc<Guard>,
+    watch: Rc<Watch>,
     socket: Socket,
 }
 
 impl Idle {
     /// Whether another request may be sent: not where the origin has said more than it was asked.
     fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && !self.guard.is_killed() && self.guard.violation().is_none()
+        !self.sender.is_closed() && !self.watch.is_killed() && self.watch.violation().is_none()
     }
 }
 

@@ -16,12 +16,12 @@ use super::Forwarding;
 use crate::body::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
 use crate::rules::hop::remove_hop_by_hop;
+use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
-use crate::wire::guard::Guard;
 
 /// Headers by which origins take another request for the one that was sent although no key and no `Vary` has them: a
-/// client that may set them decides what others get from the store. They are not sent with requests that could be stored.
-/// What says how a request came is for [`Forwarding`].
+/// client that may set them decides what others get from the store. They are not sent with requests that could be
+/// stored. What says how a request came is for [`Forwarding`].
 const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
 /// A request's head as an origin gets it.
@@ -97,7 +97,7 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     /// How many bytes it may still have.
     left: u64,
-    guard: Rc<Guard>,
+    watch: Rc<Watch>,
     fault: Rc<Cell<Option<BodyFault>>>,
 }
 
@@ -116,10 +116,10 @@ pub(crate) enum BodyFault {
 }
 
 impl RequestBody {
-    /// The body of a request that came on the connection of `guard`.
-    pub fn of_client(incoming: Incoming, bytes_max: u64, guard: &Rc<Guard>) -> RequestBody {
+    /// The body of a request that came on the connection of `watch`.
+    pub fn of_client(incoming: Incoming, bytes_max: u64, watch: &Rc<Watch>) -> RequestBody {
         let fault = Rc::default();
-        RequestBody::Client(ClientBody { incoming, left: bytes_max, guard: guard.clone(), fault })
+        RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), fault })
     }
 
     /// Where it will be said what the client did wrong.
@@ -148,7 +148,7 @@ impl Body for RequestBody {
         let fault = loop {
             let frame = match std::task::ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
-                Some(Err(_)) => break body.guard.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
+                Some(Err(_)) => break body.watch.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => return Poll::Ready(None),
             };
             // Trailers go no further.

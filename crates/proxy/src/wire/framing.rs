@@ -1,16 +1,18 @@
 //! A strict reader of HTTP/1 framing that runs ahead of the parser.
 //!
-//! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could see
-//! in two ways. It parses nothing else: hyper does, and refuses names with spaces, bare CR, control characters and bad
-//! numbers itself. What hyper would let pass and this does not:
+//! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could
+//! see in two ways. It parses nothing else: hyper does, and refuses names with spaces, bare CR, control characters and
+//! bad numbers itself. What hyper would let pass and this does not:
 //! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
 //! - transfer codings other than `chunked` alone, once, in HTTP/1.1;
-//! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of one;
+//! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of
+//!   one;
 //! - bytes behind a response that nobody asked for, and a `101` (nothing here asks for an upgrade);
 //! - versions other than 1.x; a later minor version is noted, for its message is to be read as one of 1.1.
 //!
-//! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never gets
-//! a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's limit.
+//! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never
+//! gets a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's
+//! limit.
 //!
 //! Cost: one search for line ends in heads, a few comparisons a line; bodies of known length are skipped.
 
@@ -163,8 +165,8 @@ impl Framing {
         self.refused_in_head
     }
 
-    /// Where in the bytes accepted last a `1` is to be read: the last digits of versions later than 1.1, which are read as
-    /// that. *Source*: RFC 9110, 2.5.
+    /// Where in the bytes accepted last a `1` is to be read: the last digits of versions later than 1.1, which are read
+    /// as that. *Source*: RFC 9110, 2.5.
     pub fn later_minors(&self) -> &[usize] {
         &self.later_minors
     }

@@ -1,8 +1,9 @@
-//! The stream that keeps a [`Guard`] informed, and the way past hyper for requests that are answered at once.
+//! The stream that keeps a [`Watch`] informed, and the way past hyper for requests that are answered at once.
 //!
-//! Owns: what is read and written on one connection, and that nothing behind what the framing refused is read: the parser of
-//! requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
-//! [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
+//! Owns: what is read and written on one connection, and that nothing behind what the framing refused is read: the
+//! parser of requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its
+//! responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which
+//! asks [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::guard::{Guard, Side};
+use super::deadlines::{Side, Watch};
 
 /// Whoever can answer a request before anybody else sees it.
 pub trait Shortcut {
@@ -22,16 +23,16 @@ pub trait Shortcut {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
 }
 
-/// A stream whose bytes pass a [`Guard`].
-pub struct GuardedStream<S> {
+/// A stream whose bytes pass a [`Watch`].
+pub struct WatchedStream<S> {
     stream: S,
-    guard: Rc<Guard>,
+    watch: Rc<Watch>,
 }
 
-impl<S> GuardedStream<S> {
-    /// Puts a guard before a stream.
-    pub fn new(stream: S, guard: Rc<Guard>) -> GuardedStream<S> {
-        GuardedStream { stream, guard }
+impl<S> WatchedStream<S> {
+    /// Puts a watch before a stream.
+    pub fn new(stream: S, watch: Rc<Watch>) -> WatchedStream<S> {
+        WatchedStream { stream, watch }
     }
 
     /// The stream alone.
@@ -41,23 +42,23 @@ impl<S> GuardedStream<S> {
 
     fn note_write(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &result {
-            Poll::Pending => self.guard.on_write_waits(),
-            Poll::Ready(Ok(_)) => self.guard.on_written(),
+            Poll::Pending => self.watch.on_write_waits(),
+            Poll::Ready(Ok(_)) => self.watch.on_written(),
             Poll::Ready(Err(_)) => {}
         }
         result
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if let Some(violation) = this.guard.violation() {
-            if this.guard.side() == Side::Client && this.guard.is_refused_in_head() {
+        if let Some(violation) = this.watch.violation() {
+            if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
                 // What came before is still to be answered. Nobody is woken: the connection asks `is_refused` when it has
                 // polled the parser.
                 return Poll::Pending;
@@ -67,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
         let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
             Poll::Pending => {
-                this.guard.on_read_waits();
+                this.watch.on_read_waits();
                 Poll::Pending
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -76,7 +77,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
                 if came.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
-                let Err((accepted, _)) = this.guard.on_read(came) else { return Poll::Ready(Ok(())) };
+                let Err((accepted, _)) = this.watch.on_read(came) else { return Poll::Ready(Ok(())) };
                 buffer.set_filled(before + accepted);
                 if accepted > 0 { Poll::Ready(Ok(())) } else { Pin::new(this).poll_read(context, buffer) }
             }
@@ -84,7 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.note_write(result)
@@ -106,7 +107,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(context);
         if matches!(result, Poll::Ready(Ok(()))) {
-            self.guard.on_flushed();
+            self.watch.on_flushed();
         }
         result
     }
@@ -121,7 +122,7 @@ pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
 
 /// What both have in hand.
 struct Front<S> {
-    stream: GuardedStream<S>,
+    stream: WatchedStream<S>,
     /// Whether hyper waits for bytes: it may have requests in its buffer until then.
     is_awaited: bool,
     /// What was read and not answered by the shortcut: hyper's next bytes.
@@ -145,7 +146,7 @@ impl<S> Clone for SharedStream<S> {
 
 impl<S> SharedStream<S> {
     /// Shares a stream.
-    pub fn new(stream: GuardedStream<S>) -> SharedStream<S> {
+    pub fn new(stream: WatchedStream<S>) -> SharedStream<S> {
         SharedStream(Rc::new(RefCell::new(Front {
             stream,
             is_awaited: true,
@@ -160,7 +161,7 @@ impl<S> SharedStream<S> {
     }
 
     /// The stream alone; `None` while somebody else has a share of it.
-    pub fn into_inner(self) -> Option<GuardedStream<S>> {
+    pub fn into_inner(self) -> Option<WatchedStream<S>> {
         Rc::into_inner(self.0).map(|front| front.into_inner().stream)
     }
 }
@@ -177,7 +178,7 @@ impl<S> SharedStream<S> {
     /// Whether a request's head was refused and nothing before it is left to be done: hyper waits for the rest of it.
     pub fn is_refused(&self) -> bool {
         let front = self.0.borrow();
-        front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.guard.is_refused()
+        front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.watch.is_refused()
     }
 }
 
@@ -195,7 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
                     return Poll::Ready(());
                 }
             }
-            if !front.is_awaited || !front.came.is_empty() || !front.stream.guard.is_fresh() {
+            if !front.is_awaited || !front.came.is_empty() || !front.stream.watch.is_fresh() {
                 return Poll::Ready(());
             }
             let mut buffer = ReadBuf::new(room);
@@ -208,7 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
                 }
             }
             let request = buffer.filled();
-            let is_whole = !request.is_empty() && front.stream.guard.is_fresh();
+            let is_whole = !request.is_empty() && front.stream.watch.is_fresh();
             match is_whole.then(|| shortcut.answer(request, &mut front.head)).flatten() {
                 Some(body) => front.body = body,
                 None => {
@@ -223,9 +224,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 impl<S: AsyncWrite + Unpin> Front<S> {
     /// Writes what was announced, where the next byte begins a response; pending where the client does not take it.
     fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.stream.guard.has_announced() {
+        while self.stream.watch.has_announced() {
             if self.announced.is_empty() {
-                match self.stream.guard.take_announced() {
+                match self.stream.watch.take_announced() {
                     Some(announced) => self.announced = announced,
                     None => break,
                 }
@@ -238,7 +239,7 @@ impl<S: AsyncWrite + Unpin> Front<S> {
             if self.announced_sent == self.announced.len() {
                 self.announced = Vec::new();
                 self.announced_sent = 0;
-                self.stream.guard.on_announced();
+                self.stream.watch.on_announced();
             }
         }
         Poll::Ready(Ok(()))
@@ -297,7 +298,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let front = &mut *self.0.borrow_mut();
         std::task::ready!(front.poll_announced(context))?;
-        front.stream.guard.on_parser_writes();
+        front.stream.watch.on_parser_writes();
         Pin::new(&mut front.stream).poll_write(context, bytes)
     }
 
@@ -308,7 +309,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
     ) -> Poll<io::Result<usize>> {
         let front = &mut *self.0.borrow_mut();
         std::task::ready!(front.poll_announced(context))?;
-        front.stream.guard.on_parser_writes();
+        front.stream.watch.on_parser_writes();
         Pin::new(&mut front.stream).poll_write_vectored(context, slices)
     }
 

@@ -5,13 +5,13 @@ use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::wire::deadlines::{Clock, Deadlines};
 use crate::wire::framing::Violation;
-use crate::wire::guard::{Clock, Deadlines};
 
 const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
 
-fn guard(side: Side) -> Rc<Guard> {
-    Guard::new(side, Rc::new(Clock::default()), DEADLINES, 1024)
+fn watch(side: Side) -> Rc<Watch> {
+    Watch::new(side, Rc::new(Clock::default()), DEADLINES, 1024)
 }
 
 #[tokio::test]
@@ -21,17 +21,17 @@ async fn a_parser_never_sees_the_end_of_a_refused_head() {
         ("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n folded\r\n\r\n", b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n"),
     ] {
         let (mut peer, own) = tokio::io::duplex(4096);
-        let guard = guard(Side::Client);
-        let mut stream = SharedStream::new(GuardedStream::new(own, guard.clone()));
+        let watch = watch(Side::Client);
+        let mut stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
         peer.write_all(sent.as_bytes()).await.expect("room");
         let mut found = [0; 256];
         let count = stream.read(&mut found).await.expect("as much as was accepted");
         assert_eq!(&found[..count], seen);
-        assert!(guard.violation().is_some() && !stream.is_refused(), "the parser may still be at work");
+        assert!(watch.violation().is_some() && !stream.is_refused(), "the parser may still be at work");
         let mut more = ReadBuf::new(&mut found);
         let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut more))).await;
         assert!(polled.is_pending() && stream.is_refused());
-        guard.begin(false);
+        watch.begin(false);
         assert!(!stream.is_refused(), "what came before is still to be answered");
     }
 }
@@ -39,15 +39,15 @@ async fn a_parser_never_sees_the_end_of_a_refused_head() {
 #[tokio::test]
 async fn a_bad_body_is_an_error_for_its_reader() {
     let (mut peer, own) = tokio::io::duplex(4096);
-    let guard = guard(Side::Origin);
-    guard.begin(false);
-    guard.on_written();
-    let mut stream = GuardedStream::new(own, guard.clone());
+    let watch = watch(Side::Origin);
+    watch.begin(false);
+    watch.on_written();
+    let mut stream = WatchedStream::new(own, watch.clone());
     peer.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd").await.expect("room");
     let mut found = Vec::new();
     assert!(stream.read_to_end(&mut found).await.is_err());
     assert!(found.ends_with(b"3\r\nabc"));
-    assert_eq!(guard.violation(), Some(Violation::Chunk));
+    assert_eq!(watch.violation(), Some(Violation::Chunk));
 }
 
 /// Answers `/a` with `A` and nothing else.
@@ -63,8 +63,8 @@ impl Shortcut for Letters {
 #[tokio::test]
 async fn what_the_shortcut_answers_never_reaches_the_parser_and_all_else_does() {
     let (mut peer, own) = tokio::io::duplex(4096);
-    let guard = guard(Side::Client);
-    let mut stream = SharedStream::new(GuardedStream::new(own, guard.clone()));
+    let watch = watch(Side::Client);
+    let mut stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
     let mut room = [0; 256];
     let mut found = [0; 6];
     for _ in 0..3 {
@@ -96,7 +96,7 @@ async fn what_the_shortcut_answers_never_reaches_the_parser_and_all_else_does() 
 #[tokio::test]
 async fn a_request_behind_those_in_the_parsers_buffer_waits_for_the_parser() {
     let (mut peer, own) = tokio::io::duplex(4096);
-    let mut stream = SharedStream::new(GuardedStream::new(own, guard(Side::Client)));
+    let mut stream = SharedStream::new(WatchedStream::new(own, watch(Side::Client)));
     let mut room = [0; 256];
     let two = b"GET /b HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
     peer.write_all(two).await.expect("room");
@@ -112,10 +112,10 @@ async fn a_request_behind_those_in_the_parsers_buffer_waits_for_the_parser() {
 #[tokio::test]
 async fn a_request_behind_an_unfinished_exchange_waits_for_the_parser() {
     let (mut peer, own) = tokio::io::duplex(4096);
-    let guard = guard(Side::Client);
-    let stream = SharedStream::new(GuardedStream::new(own, guard.clone()));
+    let watch = watch(Side::Client);
+    let stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
     let mut room = [0; 256];
-    guard.begin(false);
+    watch.begin(false);
     peer.write_all(b"GET /a HTTP/1.1\r\n\r\n").await.expect("room");
     let polled = poll_fn(|context| Poll::Ready(stream.poll_shortcut(context, &Letters, &mut room))).await;
     assert!(polled.is_ready(), "answers keep the order of requests");

@@ -43,15 +43,12 @@ pub async fn check(
         }
     };
     let stat = store.stat();
-    // In one image of two memory is as it was before the crash when the first key is asked for.
+    // In one image of two memory is as it was before the crash when the first key is requested.
     while stat.sequences.written.0.is_multiple_of(2) && store.stat().warming {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
-    let recovered = RecoveredStore {
-        sequence: stat.sequences.written.0,
-        head: stat.head_incarnation,
-        segment_count: stat.segment_count,
-    };
+    let recovered =
+        RecoveredStore { sequence: stat.sequences.written.0, head: stat.head_epoch, segment_count: stat.segment_count };
     let durable = expectation.durable(crash);
     if recovered.sequence < durable {
         verdict.violations.push(format!("recovered up to {:#x}, promised up to {durable:#x}", recovered.sequence));

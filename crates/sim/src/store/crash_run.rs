@@ -38,7 +38,7 @@ pub struct CrashReport {
     pub reinserted: u64,
     /// Objects that they wrote beside those that hints tie them to.
     pub tied: u64,
-    /// Objects that workloads wrote anew from memory.
+    /// Objects that workloads rewrote from memory.
     pub rewritten: u64,
     /// Purges by tag that returned.
     pub tag_purges: u64,

@@ -10,7 +10,7 @@
 //! | a version that was not admitted to the disk | may be the hit, and hides what is older |
 //! | anything older, purged by its key or a tag that it has, or never put | must not |
 //!
-//! What a purge by tag killed hides what it replaced, so where it may be there, what it replaced need not be found.
+//! A version purged by tag hides the versions it replaced. So if it may still be there, those need not be found.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub struct Version {
     pub length: usize,
     /// When its put or fill began, in events.
     pub began: usize,
-    /// The segment incarnation that was being written when it began.
+    /// The segment epoch that was being written when it began.
     pub head: u64,
     /// Its tags, a bit for each.
     pub tags: u32,
@@ -82,7 +82,7 @@ pub struct Expectation {
 pub struct RecoveredStore {
     /// The recovered sequence.
     pub sequence: u64,
-    /// The segment incarnation being written.
+    /// The segment epoch being written.
     pub head: u64,
     /// How many segments there are.
     pub segment_count: u64,
@@ -91,7 +91,7 @@ pub struct RecoveredStore {
 /// What a key may answer.
 #[derive(Debug, Clone)]
 pub struct Allowed {
-    /// Versions that may be the hit.
+    /// Versions that a hit may have.
     pub versions: Vec<Version>,
     /// Whether it must hit.
     pub must_hit: bool,

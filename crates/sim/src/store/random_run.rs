@@ -1,9 +1,9 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
 //! Owns: the model (the current version of each key), and the account of what may be missing: what the ring has
-//! overtaken, and one object for each damaged place. Damage in what no later append says was flushed cannot be told from where
-//! power cut the log; the store then says how far it recovered, and a version from behind that may have taken its place or
-//! not: any of them from the last before it on may be found. Every answer is compared byte by byte.
+//! overtaken, and one object for each damaged place. Damage in records that no later append states as flushed looks
+//! like a power cut. The store then reports how far it recovered. Of the versions of a key, the last one before that
+//! point or any later one may be found. Every answer is compared byte by byte.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -84,11 +84,9 @@ pub struct RunReport {
     pub reinserted: u64,
     /// Objects that came into memory with a neighbour's read.
     pub neighbours: u64,
-    /// Those of them that the index knew by a copy.
-    pub copies: u64,
-    /// Objects that were written anew beside the page they were wanted with.
+    /// Objects that were moved next to their page.
     pub regrouped: u64,
-    /// Objects that were written anew from memory before their segment was overwritten.
+    /// Objects that were rewritten from memory before their segment was overwritten.
     pub kept: u64,
     /// Objects that purges by tag killed.
     pub purged_by_tag: u64,
@@ -100,7 +98,7 @@ pub struct RunReport {
     pub uncertain: u64,
     /// Of these, how many were found to be lost: what they replaced was there.
     pub rolled_back: u64,
-    /// The most that a life with a write budget admitted of what could be refused, as a share of what the budget allowed.
+    /// The most that a life with a write budget admitted, of puts that could be refused, as a share of the budget.
     pub budget_used_max: f64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
@@ -186,7 +184,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// All that a run brings to light.
+    /// The results of a run.
     pub fn all() -> Vec<Plant> {
         let bugs = Bug::RUNNING.into_iter().chain(Bug::ADMISSION);
         [Plant::WrongModel].into_iter().chain(bugs.map(Plant::Bug)).collect()
@@ -292,7 +290,7 @@ impl Run {
         }
     }
 
-    /// Asks for a page, for some of what lies with it, and for something that lies with the page before.
+    /// Requests a page, some objects stored with it, and an object stored with the previous page.
     async fn view(&mut self, key: u32) {
         let page = page_of(key);
         self.get(page, None).await;
@@ -313,7 +311,7 @@ impl Run {
             self.settle(key, metadata);
         }
         let expected = self.expected[key as usize];
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         // Fragments in the oldest quarter of the ring count as gone for as long as it turns too fast to read them all.
         let leaving = if u64::from(expected.length) > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
         let is_certain = !self.uncertain.contains(&key);
@@ -349,7 +347,7 @@ impl Run {
         }
     }
 
-    /// Takes what was found for what is there, where it is one of those that may be.
+    /// Accepts the version found as the current one, if it is one of the possible ones.
     fn settle(&mut self, key: u32, metadata: &[u8]) {
         if !self.uncertain.contains(&key) {
             return;
@@ -387,7 +385,7 @@ impl Run {
         let name = primary(key);
         let bytes = bytes::Bytes::from(body(0, key, version, length as usize));
         let metadata = bytes::Bytes::copy_from_slice(&version.to_le_bytes());
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         if self.random.chance(50) {
             self.store().collocate(&name, &primary(page_of(key)));
         }
@@ -481,13 +479,13 @@ impl Run {
         let name = primary(key);
         let key_ref = KeyRef::new(&name, variant(key));
         let Some(stale) = self.store().get(key_ref).await else { return };
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         if let FillRole::Leader(fill) = self.store().begin_fill(key_ref, Some(&stale)) {
             let mut metadata = stale.metadata()[..4].to_vec();
             metadata.extend_from_slice(b"refreshed");
             let whole = stale.whole().is_some();
             if fill.refresh(&stale, metadata.into()).await.is_ok() && whole {
-                // A whole object is written anew with its metadata; fragments stay where they are.
+                // A whole object is rewritten with its metadata; fragments stay where they are.
                 self.expected[key as usize].head = head;
                 self.expected[key as usize].in_memory_alone = self.was_not_admitted();
             }
@@ -508,7 +506,6 @@ impl Run {
         self.report.neighbours += counts.neighbours_taken;
         self.report.regrouped += counts.regrouped;
         self.report.kept += counts.kept;
-        self.report.copies += counts.copies_taken;
         self.report.unadmitted += counts.unadmitted_first + counts.unadmitted_size + counts.unadmitted_budget;
         self.report.admitted_replacing += counts.admitted_replacing;
         self.look_at_the_budget();

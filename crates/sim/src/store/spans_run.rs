@@ -27,7 +27,7 @@ use crate::switch::{Off, Switch};
 const SPAN_BYTES: u64 = 4 << 20;
 /// Fills that are left open for a while, at most.
 const FILLS_MAX: usize = 4;
-/// Opens with other spans away after which there must have been one that succeeded.
+/// After so many opens with other spans away at least one must have succeeded.
 const OPENS_MAX: u32 = 500;
 /// Operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;
@@ -62,7 +62,7 @@ pub struct SpansReport {
     pub returns: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
-    /// Spans put back as they were earlier: in an earlier life, and in the one that ended.
+    /// Spans restored from older copies: from before the last open, and from since then.
     pub put_back: [u64; 2],
     /// Opens that a crash ended.
     pub torn_opens: u64,
@@ -83,7 +83,7 @@ struct Expected {
     newest: u32,
     /// What a crash cannot take `oldest` below.
     durable: u32,
-    /// What nothing can take it below: the last purge that returned.
+    /// A lower bound for it: the last purge that returned.
     floor: u32,
     /// Whether a purge failed since the last put: it may hold all the same.
     is_shaken: bool,
@@ -289,7 +289,7 @@ impl Run {
         let (key, version, mut fill) = self.fills.swap_remove(at);
         let bytes = body(self.seed, key, version, length(version));
         if fill.write(bytes.into()).await.is_ok() && fill.finish().await.is_ok() {
-            // One that a purge overtook is not stored.
+            // A fill that began before a purge of its key is not stored.
             let expected = &mut self.expected[key as usize];
             expected.is_purged &= version < expected.oldest;
             expected.oldest = expected.oldest.max(version);
@@ -376,7 +376,7 @@ impl Run {
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
         for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
-            // What was purged meanwhile is not asked for.
+            // What was purged meanwhile is not demanded.
             let Expected { is_shaken, is_purged, .. } = self.expected[key as usize];
             if is_shaken || is_purged {
                 continue;
@@ -425,7 +425,7 @@ impl Run {
         }
     }
 
-    /// Puts a span back as it was earlier, where another one was there all the time and so knows better.
+    /// Restores an older copy of a span, while another span was there all the time and can notice it.
     fn put_back(&mut self) {
         let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
         let span = self.random.below(self.devices.len() as u64) as usize;
@@ -437,7 +437,7 @@ impl Run {
         let is_same_life = opens == self.opens;
         self.report.put_back[usize::from(is_same_life)] += 1;
         if is_same_life {
-            // Nobody knows what was put on it since.
+            // The other spans do not know what was put on it since.
             for expected in &mut self.expected {
                 (expected.oldest, expected.durable) = (expected.floor, expected.floor);
             }
@@ -446,14 +446,15 @@ impl Run {
         self.keeps_all = true;
     }
 
-    /// Opens the store; before that at times as far as a crash lets it come, which leaves some disks a change of the membership behind.
+    /// Opens the store. Sometimes a crash ends a first attempt, so that some disks lack the last change of the
+    /// membership.
     async fn reopen(&mut self) {
         if self.version > 0 && self.random.chance(30) {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
             // What begins empty does so before anybody knows that it is there.
-            let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.life == 1);
+            let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.open_count == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;
             self.settle().await;
@@ -518,7 +519,8 @@ impl Run {
             match Spans::open(named, options).await {
                 Ok(store) => {
                     self.opens += 1;
-                    let has_begun = |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.life == 1);
+                    let has_begun =
+                        |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
                     if store.stat().spans.iter().all(has_begun) {
                         // It is another store than the one that was copied.
                         self.devices.iter_mut().for_each(|device| device.copy = None);

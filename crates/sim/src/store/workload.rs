@@ -1,7 +1,7 @@
 //! Short seeded workloads on a small store, recorded on their way to the device.
 //!
 //! Owns: what is done and in which order, and telling every promise as an event and a mark in the recording. A workload
-//! may start on the ruins of another store, on a store that has been filled for several laps, and crashes and reopens
+//! may start on the ruins of another store, on a store that has been filled for several cycles, and crashes and reopens
 //! itself now and then.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
 use nectary_store::{
     AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
-    PackEnd, Sequence, Store,
+    Sequence, Store,
 };
 
 use crate::random::Random;
@@ -28,7 +28,7 @@ const PURGE_ALL_EVERY: u64 = 400;
 const TAGS: u32 = 6;
 /// Of the keys, so many are put most of the time.
 const BUSY_KEYS: u32 = 6;
-/// Keys asked for at a time, so that something proves itself.
+/// Keys requested at a time, so that something proves itself.
 const LOOKS: u32 = 4;
 /// The salt of the bodies of the former store: none of them may ever be returned.
 const FORMER_SALT: u64 = 0xdead;
@@ -49,7 +49,7 @@ pub struct Workload {
     pub reinserted: u64,
     /// Objects that were written beside those that hints tie them to.
     pub tied: u64,
-    /// Objects that were written anew from memory, to be kept or beside what they are wanted with.
+    /// Objects that were rewritten from memory, to be kept or to be next to their page.
     pub rewritten: u64,
 }
 
@@ -98,10 +98,11 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
     let write_delay = Duration::from_millis(random.below(6));
-    let pack_end = if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot };
+    // This draw decides nothing any more; it stays so that seeds keep their meaning.
+    random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
-    // What is not in memory again after a restart is read from disk, and may be written anew beside what it is wanted with.
+    // What is not in memory again after a restart is read from disk, and may be moved next to its page.
     let warm_up = random.chance(50);
     let admission = admission(seed);
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart, IndexLoading::BySize][(seed % 3) as usize];
@@ -109,7 +110,6 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         write_delay,
         reinsert_percent,
         rewrite_percent,
-        pack_end,
         cluster_bytes,
         warm_up,
         admission,
@@ -131,7 +131,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         unadmitted: 0,
     };
 
-    // Before the recording: one lap to three, so that reclaimed and re-inserted segments and old laps are around.
+    // Before the recording: one cycle to three, so that reclaimed and re-inserted segments and old cycles are around.
     let before = if running.random.chance(60) { 200 + running.random.below(400) } else { running.random.below(12) };
     for _ in 0..before {
         running.operate().await;
@@ -200,7 +200,7 @@ async fn leave_former_store(
     let _ = store.checkpoint().await;
 }
 
-/// The tags of which there are bits.
+/// The tags whose bits are set.
 fn names(tags: u32) -> Vec<Vec<u8>> {
     (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
 }
@@ -258,7 +258,7 @@ impl Running {
 
     /// Begins a version: its key, number, length, and tags.
     fn begin(&mut self) -> (u32, u32, usize, u32) {
-        // Some keys are replaced all the time; the others lie long enough to be re-inserted.
+        // Some keys are replaced all the time; the others stay long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
         let key = self.random.below(keys.into()) as u32;
         self.next_version += 1;
@@ -268,7 +268,7 @@ impl Running {
             1..=7 => self.random.below(4096),
             _ => 4096 + self.random.below(20_000),
         } as usize;
-        let head = self.store().stat().head_incarnation;
+        let head = self.store().stat().head_epoch;
         let tags = match self.random.below(10) {
             0..=3 => 0,
             4..=7 => 1 << self.random.below(TAGS.into()),

@@ -1,49 +1,47 @@
 //! Shards as a checkpoint keeps them: out of the index, and into it again.
 //!
-//! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its shard,
-//! and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
+//! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its
+//! shard, and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
 //!
 //! *Cost* of loading: one pass over the slots without a branch that depends on them; they are taken as they were read.
 
 use std::sync::atomic::Ordering;
 
-use super::{
-    DISTANCE_MASK, DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, UNIT_BITS, UNIT_MASK, class_units, distance_of,
-    location_of, slots_bytes,
-};
-use crate::format::UNIT_BYTES;
+use super::{DISTANCE_MASK, DISTANCE_SHIFT, Index, SLOT_BYTES, Shard, Slots, distance_of, location_of, slots_bytes};
+use crate::format::GRANULE_BYTES;
+use crate::format::location::{GRANULE_BITS, GRANULE_MASK, class_granules};
 use crate::planted::{Bug, planted};
 
 /// Which places a checkpoint may lead to.
 #[derive(Debug, Clone)]
 pub struct Kept {
     /// Places from here on lie behind the segments.
-    units: u64,
+    granules: u64,
     /// Of each segment, whether it still holds what it held; empty where all do.
     segments: Vec<bool>,
-    segment_units: u64,
+    segment_granules: u64,
 }
 
 impl Kept {
-    /// All places below `units`.
-    pub fn below(units: u64) -> Kept {
-        Kept { units, segments: Vec::new(), segment_units: units.max(1) }
+    /// All places below `granules`.
+    pub fn below(granules: u64) -> Kept {
+        Kept { granules, segments: Vec::new(), segment_granules: granules.max(1) }
     }
 
-    /// Those in segments of `segment_units` of which `segments` says so.
-    pub fn of(segments: Vec<bool>, segment_units: u64) -> Kept {
-        let units = segments.len() as u64 * segment_units;
+    /// Those in segments of `segment_granules` of which `segments` says so.
+    pub fn of(segments: Vec<bool>, segment_granules: u64) -> Kept {
+        let granules = segments.len() as u64 * segment_granules;
         let segments = if segments.iter().all(|&kept| kept) { Vec::new() } else { segments };
-        Kept { units, segments, segment_units: segment_units.max(1) }
+        Kept { granules, segments, segment_granules: segment_granules.max(1) }
     }
 
-    fn has(&self, unit: u64) -> bool {
-        let segment = || self.segments.get((unit / self.segment_units) as usize) == Some(&true);
-        unit < self.units && (self.segments.is_empty() || segment())
+    fn has(&self, granule: u64) -> bool {
+        let segment = || self.segments.get((granule / self.segment_granules) as usize) == Some(&true);
+        granule < self.granules && (self.segments.is_empty() || segment())
     }
 
-    fn has_all_below(&self, unit_end: u64) -> bool {
-        unit_end <= self.units && self.segments.is_empty()
+    fn has_all_below(&self, granule_end: u64) -> bool {
+        granule_end <= self.granules && self.segments.is_empty()
     }
 }
 
@@ -63,25 +61,27 @@ impl Index {
         homes as usize >= self.homes_initial
     }
 
-    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump cannot
-    /// be right.
+    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump
+    /// cannot be right.
     pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
             return false;
         }
         let mut shard = Shard { slots, homes: homes as usize, entries: 0 };
-        let class_bytes: [u64; 64] = std::array::from_fn(|class| class_units(class as u8) * UNIT_BYTES);
-        // How far from home the entry in the slot before may stand at most, and one more. So none stands before the first slot.
+        let class_bytes: [u64; 64] = std::array::from_fn(|class| class_granules(class as u8) * GRANULE_BYTES);
+        // How far from home the entry in the slot before may stand at most, and one more. So none stands before the
+        // first slot.
         let mut distance_end = 1;
-        let (mut is_right, mut record_bytes, mut unit_end) = (true, 0, 0);
+        let (mut is_right, mut record_bytes, mut granule_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
-            // An entry that is nothing but its distance would be none when it moves up; no record stands at such a place.
+            // An entry that is nothing but its distance would be none when it moves up; no record stands at such a
+            // place.
             is_right &= !is_entry | ((distance < distance_end) & (entry & !DISTANCE_MASK != 0));
             distance_end = if is_entry { distance + 2 } else { 1 };
             shard.entries += usize::from(is_entry);
-            record_bytes += class_bytes[(entry >> UNIT_BITS & 63) as usize] * u64::from(is_entry);
-            unit_end = unit_end.max((entry & UNIT_MASK) + 1);
+            record_bytes += class_bytes[(entry >> GRANULE_BITS & 63) as usize] * u64::from(is_entry);
+            granule_end = granule_end.max((entry & GRANULE_MASK) + 1);
         }
         is_right &= self.last_are_right(&shard);
         if !is_right && !planted(Bug::CheckpointSlotUnchecked) {
@@ -89,8 +89,8 @@ impl Index {
         }
         self.entries.fetch_add(shard.entries as u64, Ordering::Relaxed);
         self.record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
-        if !kept.has_all_below(unit_end) {
-            let is_dead = |slot: &usize| shard.slots[*slot] != 0 && !kept.has(shard.slots[*slot] & UNIT_MASK);
+        if !kept.has_all_below(granule_end) {
+            let is_dead = |slot: &usize| shard.slots[*slot] != 0 && !kept.has(shard.slots[*slot] & GRANULE_MASK);
             let dead: Vec<usize> = (0..shard.slots.len()).filter(is_dead).collect();
             // From the end, so that what moves up has been looked at already.
             for slot in dead.into_iter().rev() {
@@ -123,7 +123,8 @@ impl Index {
         *current = shard;
     }
 
-    /// Whether what stands in the last slots has a home, and a hash: at the last homes place and tag may be those of none.
+    /// Whether what stands in the last slots has a home, and a hash: at the last homes place and tag may be those of
+    /// none.
     fn last_are_right(&self, shard: &Shard) -> bool {
         let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
         shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {
@@ -139,8 +140,8 @@ impl Index {
 mod tests {
     use super::super::REACH;
     use super::*;
-    use crate::index::Location;
-    use crate::key::KeyHash;
+    use crate::format::Location;
+    use crate::names::key::KeyHash;
 
     const UNITS: u64 = 1000;
 
@@ -192,7 +193,7 @@ mod tests {
         let segments = (0..10).map(|segment| segment % 3 != 1).collect();
         let copy = Index::new(4, 1 << 20);
         assert!(copy.load(0, homes, taken(&whole), &Kept::of(segments, 100)));
-        let kept = index.locations().iter().filter(|location| location.unit / 100 % 3 != 1).count();
+        let kept = index.locations().iter().filter(|location| location.granule / 100 % 3 != 1).count();
         assert_eq!((copy.len() as usize, copy.locations().len()), (kept, kept));
         let other = Index::new(4, 1 << 20);
         other.adopt(0, &copy);

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use papaya::{Guard, LocalGuard};
 
-use crate::entry::Entry;
-use crate::key::Hashed;
+use crate::memory::entry::Entry;
+use crate::names::key::Hashed;
 
 type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::MemoryTier;
-use crate::entry::Entry;
+use super::tier::MemoryTier;
+use crate::memory::entry::Entry;
 
 impl MemoryTier {
     /// Puts an entry that will not be written, in the place of what was there.

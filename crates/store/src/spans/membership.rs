@@ -1,19 +1,22 @@
 //! What spans remember of who was there, and what a span may be believed that was away.
 //!
-//! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not believed,
-//! in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`, `writer`).
+//! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not
+//! believed, in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`,
+//! `writer`).
 //!
-//! A change is in force once all whom it names have it; each names the last one before it that was. One that a crash ended was not
-//! in force where somebody whom it names has not come as far; then nothing was done under it, and the next change names the same one before.
-//! Each open makes two changes before it serves. So a span that knows neither was put back as it was in an earlier life, and what it holds
-//! may have been purged or replaced since. One that was put back as it was in this life is told by its purges (`open`).
+//! A change is committed once all whom it names have it; each names the last one before it that was. One that a crash
+//! ended was not committed where somebody whom it names has not come as far; then nothing was done under it, and the
+//! next change names the same one before. Each open makes two changes before it serves. So a span that knows neither
+//! was put back as it was before an earlier open, and what it holds may have been purged or replaced since. One that
+//! was put back as it was since this open is told by its purges (`open`).
 
-use crate::recovery::Membership;
+use crate::recover::Membership;
 
-/// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be known.
+/// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be
+/// known.
 ///
-/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be an older copy. Who
-/// is not seen may have gone on alone.
+/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be
+/// an older copy. Who is not seen may have gone on alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -34,15 +37,15 @@ pub(super) fn believed(span: usize, seen: &[Option<Membership>], latest: &Member
     own.number > 0 && latest.present >> span & 1 == 1 && is_with(own, seen, latest)
 }
 
-/// Number and identity of the last change that was in force, where `latest` is the last of all.
+/// Number and identity of the last change that was committed, where `latest` is the last of all.
 pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) -> (u64, u64) {
     let has_it = |own: Membership| own.id == latest.id || is_older_copy(&own, latest);
     let have_it = named(latest).all(|span| seen.get(span).copied().flatten().is_some_and(has_it));
     if have_it { (latest.number, latest.id) } else { (latest.before_number, latest.before) }
 }
 
-/// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was in force, and
-/// does not know of it. (It may also have been away then; it is not believed in either case.)
+/// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was
+/// committed, and does not know of it. (It may also have been away then; it is not believed in either case.)
 fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }
@@ -52,12 +55,12 @@ fn is_with(own: &Membership, seen: &[Option<Membership>], latest: &Membership) -
     own.id == latest.id || own.id == latest.before || own.before == latest.before && came_to_nothing(own, seen)
 }
 
-/// Whether a change was never in force: somebody whom it names has not come as far.
+/// Whether a change was never committed: somebody whom it names has not come as far.
 fn came_to_nothing(change: &Membership, seen: &[Option<Membership>]) -> bool {
     named(change).filter_map(|span| seen.get(span).copied().flatten()).any(|own| own.number < change.number)
 }
 
-/// Whether another change after the same one was in force, or may have been.
+/// Whether another change after the same one was committed, or may have been.
 fn has_rival(latest: &Membership, seen: &[Option<Membership>]) -> bool {
     seen.iter().flatten().any(|other| {
         other.id != latest.id && other.before == latest.before && other.number > 0 && !came_to_nothing(other, seen)
@@ -103,9 +106,9 @@ mod tests {
 
     #[test]
     fn a_span_put_back_as_it_was_before_the_last_open_is_not_believed_and_does_not_hide_the_others() {
-        // Each open makes two changes: 5 and 6 in the life before, 7 and 8 in the last one.
+        // Each open makes two changes: 5 and 6 in the open before the last, 7 and 8 in the last one.
         let (now, half_way) = (follows(8, 7, 0b111), follows(7, 6, 0b111));
-        assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the life before");
+        assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the open before");
         assert_eq!(who(&[now, follows(2, 1, 0b111), now]), Some(vec![0, 2]), "1 is of long ago");
         assert_eq!(who(&[now, half_way, now]), Some(vec![0, 1, 2]), "nothing was done before all had both");
         assert_eq!(

@@ -1,27 +1,32 @@
 //! The spans of one store: several devices that serve as one, and the loss of one of them.
 //!
-//! Owns: serving from several spans, and what is done when one is lost (`open`: what a span may be believed that was away; `placement`: which
-//! span a key belongs to; `membership`: who was there). Promises: those
-//! of [`Store`], for the spans together; the loss of a span makes its objects misses and nothing else; a purge that returned
-//! holds on every span, also on one that was away then. Leaves to others: each span (`store`).
+//! Owns: serving from several spans, and what is done when one is lost (`open`: what a span may be believed that was
+//! away; `placement`: which span a key belongs to; `membership`: who was there). Promises: those
+//! of [`Store`], for the spans together; the loss of a span makes its objects misses and nothing else; a purge that
+//! returned holds on every span, also on one that was away then. Leaves to others: each span (`store`).
 //!
 //! # Idea
-//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not agree on
-//! anything but on who is there. Where a key's span is away, the next one of the key's order stands in for it.
+//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not
+//! agree on anything but on who is there. Where a key's span is away, the next one of the key's order stands in for it.
 //!
-//! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there since
-//! (`present`), and what its own clock was when a span last came back (`since`). A change is in force when all who are there have flushed it. Before that nothing is put
-//! for a span that is away, and no purge returns that it missed. So
-//! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something, and begins empty;
-//! - a store is not opened while spans are missing that may have gone on without the others (those are named by the last change that
-//!   is known), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others know;
-//! - a span that is put back as it was earlier is noticed where another was there all the time: each open is a change (two, so that a
-//!   span which knows the one before the last is not of an earlier life), and purges are numbered in one order for all spans (`open`);
-//! - what stands in for a span that is away is believed only where it was put since a span last came back: what is left of an
-//!   earlier absence may have been replaced since, on the span that was back.
+//! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there
+//! since (`present`), and what its own clock was when a span last came back (`since`). A change is committed when all
+//! who are there have flushed it. Before that nothing is put for a span that is away, and no purge returns that it
+//! missed. So
+//! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something,
+//!   and begins empty;
+//! - a store is not opened while spans are missing that may have gone on without the others (those are named by the
+//!   last change that is known), unless all is to be forgotten. A span that was lost while the store served is not
+//!   missed so: all others know;
+//! - a span that is put back as it was earlier is noticed where another was there all the time: each open is a change
+//!   (two, so that a span which knows the one before the last is not of an earlier open), and purges are numbered in
+//!   one order for all spans (`open`);
+//! - what stands in for a span that is away is believed only where it was put since a span last came back: what is left
+//!   of an earlier absence may have been replaced since, on the span that was back.
 //!
 //! # Cost
-//! With one span nothing: each call goes straight to it. With several, one hash of the key a call and some nanoseconds a span.
+//! With one span nothing: each call goes straight to it. With several, one hash of the key a call and some nanoseconds
+//! a span.
 
 mod membership;
 mod open;
@@ -35,18 +40,20 @@ use futures_util::future::join_all;
 use nectary_block::SharedDevice;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::check::CheckReport;
+use crate::api::check::CheckReport;
+use crate::api::purging::Turn;
+use crate::api::stat::{SpanStat, Stat};
+use crate::api::store::Store;
+use crate::counters::Sequence;
 use crate::error::Error;
-use crate::fill::FillRole;
-use crate::key::KeyRef;
-use crate::layout::{Member, SPANS_MAX};
-use crate::object::Object;
+use crate::format::layout::{Member, SPANS_MAX};
+use crate::get::object::Object;
+use crate::names::key::KeyRef;
 use crate::planted::{Bug, planted};
-use crate::purge_log::PurgeOrder;
-use crate::purging::Turn;
-use crate::recovery::Membership;
-use crate::stat::{Sequence, SpanStat, Stat};
-use crate::store::{Store, random_u64};
+use crate::purge::log::PurgeOrder;
+use crate::put::fill::FillRole;
+use crate::random::random_u64;
+use crate::recover::Membership;
 
 use placement::Placement;
 
@@ -79,7 +86,8 @@ struct Inner {
     present: AtomicU64,
     /// Whether it was closed: then nothing is lost that takes no more writes.
     is_closed: AtomicBool,
-    /// The number of the last change, and number and identity of the last that was in force; held while the next one is made.
+    /// The number of the last change, and number and identity of the last that was committed; held while the next one
+    /// is made.
     membership: tokio::sync::Mutex<(u64, (u64, u64))>,
     /// The number of the last purge; held until the writers of all spans have it.
     purge_turn: Arc<tokio::sync::Mutex<u64>>,
@@ -153,8 +161,8 @@ impl Spans {
         store.get_resident(key).filter(|object| is_current(store, stands_in, object))
     }
 
-    /// Finds an object in memory or on disk, as [`Store::get`]. The first to meet a span that has failed sees to it that
-    /// the others know.
+    /// Finds an object in memory or on disk, as [`Store::get`]. The first to meet a span that has failed sees to it
+    /// that the others know.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         if let Some(only) = self.sole() {
             return only.get(key).await;
@@ -162,6 +170,18 @@ impl Spans {
         self.notice_losses().await;
         let (store, stands_in) = self.place(key.primary)?;
         store.get(key).await.filter(|object| is_current(store, stands_in, object))
+    }
+
+    /// Finds an object in memory or on disk, and tells a failed device from a miss, as [`Store::try_get`].
+    ///
+    /// *Errors*: those of the device; `Stopped` where no span is there.
+    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
+        if let Some(only) = self.sole() {
+            return only.try_get(key).await;
+        }
+        self.notice_losses().await;
+        let (store, stands_in) = self.place(key.primary).ok_or_else(all_lost)?;
+        Ok(store.try_get(key).await?.filter(|object| is_current(store, stands_in, object)))
     }
 
     /// Joins the fill of a key under way, or begins it, as [`Store::begin_fill`].
@@ -200,11 +220,11 @@ impl Spans {
         store.put_tagged(key, tags, metadata, body).await
     }
 
-    /// Says that objects of the primary key `object` will be wanted with those of `seed`, as [`Store::collocate`]. Where the two belong to
-    /// different spans the hint is of no use.
+    /// Says that objects of the primary key `object` will be wanted with those of `seed`, as [`Store::collocate`].
+    /// Where the two belong to different spans the hint is of no use.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         if let (Some((store, _)), Some((other, _))) = (self.place(object), self.place(seed))
-            && Arc::ptr_eq(store.shared(), other.shared())
+            && Arc::ptr_eq(store.puts(), other.puts())
         {
             store.collocate(object, seed);
         }
@@ -212,7 +232,8 @@ impl Spans {
 
     /// Purges a key with all its variants, as [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
-        // The key's span is not enough: another may have stood in for it and still do so for somebody who has just looked.
+        // The key's span is not enough: another may have stood in for it and still do so for somebody who has just
+        // looked.
         self.purge(|store, turn| async move { store.purge_key_in(primary, turn).await }).await
     }
 
@@ -265,8 +286,8 @@ impl Spans {
         }
     }
 
-    /// The turn of the next purge, which ends when all that hold it have let go. A number may stay unused, on some spans or all: then
-    /// its purge never returned.
+    /// The turn of the next purge, which ends when all that hold it have let go. A number may stay unused, on some
+    /// spans or all: then its purge never returned.
     async fn purge_turn(&self) -> (PurgeOrder, Arc<OwnedMutexGuard<u64>>) {
         let mut last = Arc::clone(&self.inner.purge_turn).lock_owned().await;
         *last += 1;
@@ -338,8 +359,8 @@ impl Spans {
         }
     }
 
-    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it in force. Where nobody has
-    /// failed since the last change, there is a new one only if `is_open`.
+    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it
+    /// committed. Where nobody has failed since the last change, there is a new one only if `is_open`.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;
@@ -398,8 +419,8 @@ impl From<Store> for Spans {
     }
 }
 
-/// Whether an object may be believed: one that stands in for a span that is away, only if it was put since one last came
-/// back.
+/// Whether an object may be believed: one that stands in for a span that is away, only if it was put since one last
+/// came back.
 fn is_current(store: &Store, stands_in: bool, object: &Object) -> bool {
     !stands_in || object.generation() > store.since() || planted(Bug::StandInTrusted)
 }

@@ -1,8 +1,8 @@
 //! Opening and making a store of several spans.
 //!
-//! Owns: what is on each device, which number it has, and whether it is believed. Promises: nothing that may be behind is
-//! served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean (`membership`), and
-//! serving (`mod`).
+//! Owns: what is on each device, which number it has, and whether it is believed. Promises: nothing that may be behind
+//! is served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean
+//! (`membership`), and serving (`mod`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -12,15 +12,16 @@ use nectary_block::SharedDevice;
 use super::membership::{self, believed, last_in_force};
 use super::placement::Placement;
 use super::{Inner, Span, SpanDevice, Spans};
+use crate::api::options::{CreateOptions, OpenOptions};
+use crate::api::store::Store;
 use crate::error::{Error, ErrorKind};
 use crate::format::PurgeRecord;
-use crate::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
-use crate::options::{CreateOptions, OpenOptions};
+use crate::format::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
 use crate::planted::{Bug, planted};
-use crate::purge_log::{self, PurgeLog, PurgeOrder};
-use crate::purges::all_record;
-use crate::recovery::{self, Membership, SpanPurges};
-use crate::store::{Store, random_u64s};
+use crate::purge::log::{self as purge_log, PurgeLog, PurgeOrder};
+use crate::purge::rules::all_record;
+use crate::random::random_u64s;
+use crate::recover::{self as recovery, Membership, SpanPurges};
 
 /// What was found on a device.
 enum Found {
@@ -65,21 +66,21 @@ struct Part {
 impl Spans {
     /// Opens the store whose spans are on `devices`, in any order; makes it where all of them are blank.
     ///
-    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one is
-    /// there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are not the
-    /// spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there is
-    /// flushed on every span when this returns.
+    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one
+    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are
+    /// not the spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there
+    /// is flushed on every span when this returns.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins anew: what is on
-    /// the others is forgotten, and whatever comes back is of another store.
+    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins again:
+    /// what is on the others is forgotten, and whatever comes back is of another store.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }
 
-    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_anew: bool) -> Result<Spans, Error> {
+    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_again: bool) -> Result<Spans, Error> {
         if let [_] = &devices[..] {
             let only = devices.into_iter().next().ok_or_else(|| Error::invalid("no device is named"))?;
             return Spans::open_sole(only, options).await;
@@ -106,9 +107,9 @@ impl Spans {
         }
         let known = match membership::latest(&memberships) {
             Some(known) => known,
-            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other after crashes in a
-            // row: then nothing can be behind, as all begin empty.
-            None if begins_anew || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
+            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other
+            // after crashes in a row: then nothing can be behind, as all begin empty.
+            None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
             None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
         };
@@ -128,7 +129,8 @@ impl Spans {
             })
             .collect();
         let order = compare_purges(&mut parts);
-        // Those that are behind first: they have what they missed before another span forgets it in a new lap of its log.
+        // Those that are behind first: they have what they missed before another span forgets it in a new cycle of its
+        // log.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };
@@ -147,13 +149,13 @@ impl Spans {
                             "{spec}: span {number} was away, or others may have been, or it is an older copy; it begins empty"
                         ));
                     }
-                    begin_anew(device, layout.span_bytes, Some(layout.segment_bytes), member, &options, order).await
+                    begin_again(device, layout.span_bytes, Some(layout.segment_bytes), member, &options, order).await
                 }
                 Found::Blank(device) => {
                     if !is_new {
                         notes.push(format!("{spec}: it was blank and takes the place of span {number}"));
                     }
-                    begin_anew(device, size_bytes, None, member, &options, order).await
+                    begin_again(device, size_bytes, None, member, &options, order).await
                 }
                 Found::Lost(reason) => Err(Error::new(ErrorKind::Io, reason)),
             };
@@ -185,8 +187,8 @@ impl Spans {
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
-        // Two changes: once the first span has the second one, all have the first. So a span that has neither was away, or is a copy of an
-        // earlier life.
+        // Two changes: once the first span has the second one, all have the first. So a span that has neither was away,
+        // or is a copy of an earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)
@@ -322,8 +324,8 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
 
 /// Compares what spans that were there together know of the store's purges; returns how far they have come together.
 ///
-/// One that lacks a purge of which another knows that all had it was put back as it was earlier: it is not believed. One that lacks
-/// others, as the store may have ended before they returned, gets them.
+/// One that lacks a purge of which another knows that all had it was put back as it was earlier: it is not believed.
+/// One that lacks others, as the store may have ended before they returned, gets them.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));
@@ -377,7 +379,7 @@ fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Err
 }
 
 /// Makes an empty span in the place of whatever was there, and opens it.
-async fn begin_anew(
+async fn begin_again(
     device: SharedDevice,
     size_bytes: u64,
     segment_bytes: Option<u64>,

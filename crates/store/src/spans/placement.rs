@@ -1,12 +1,13 @@
 //! Which span a key belongs to.
 //!
-//! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order is the
-//! same for the life of the store, also where a span was replaced by one of another size: a key that went back to an earlier
-//! place would find what was there before. A span that goes away changes nothing for keys that belong to others. Leaves to others: who is there.
+//! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order is
+//! the same as long as there is the store, also where a span was replaced by one of another size: a key that went back
+//! to an earlier place would find what was there before. A span that goes away changes nothing for keys that belong to
+//! others. Leaves to others: who is there.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::layout::Member;
+use crate::format::layout::Member;
 
 /// The order of spans for each key.
 pub(super) struct Placement {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nectary_block::MemoryDevice;
 
 use super::*;
+use crate::api::options::OpenOptions;
 use crate::error::ErrorKind;
-use crate::options::OpenOptions;
 
 fn device() -> SharedDevice {
     Arc::new(MemoryDevice::new(4 << 20))

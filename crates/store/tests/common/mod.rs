@@ -37,8 +37,8 @@ pub async fn read_all(store: &Store, key: KeyRef<'_>) -> Option<Vec<u8>> {
     let object = store.get(key).await?;
     let mut reader = object.reader(0..u64::MAX);
     let mut bytes = Vec::new();
-    while let Some(piece) = reader.next().await {
-        bytes.extend_from_slice(&piece.unwrap());
+    while let Some(chunk) = reader.next().await {
+        bytes.extend_from_slice(&chunk.unwrap());
     }
     assert_eq!(bytes.len() as u64, object.body_bytes());
     Some(bytes)

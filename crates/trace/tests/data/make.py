@@ -153,6 +153,148 @@ def postgres(record):
     record(single + ["postgres"], input="".join(query + "\n\n" for query in queries), user=user)
 
 
+# What nothing is tuned on: recorded once, to judge.
+
+
+def text_files(random, files, lines, folder="text"):
+    for file in range(files):
+        write(f"{folder}/d{file % 12}/t{file}", "".join(f"{' '.join(names(random, 5))}\n" for _ in range(lines)))
+
+
+def grep(record):
+    """Six searches through one tree, two of them through a part of it."""
+    text_files(Random(22), 300, 90)
+    record(["sh", "-c", "grep -r 77 text; grep -rc abc text; grep -r zz text/d1 text/d2 text/d3; grep -rl 12345 text;"
+            " grep -r yy text/d1 text/d2; grep -rc 99 text; true"])
+
+
+def archive(record):
+    """tar of a tree, gzip of the archive, a listing, a comparison with the tree."""
+    text_files(Random(23), 220, 150)
+    record(["sh", "-c", "tar cf a.tar text; gzip -k a.tar; tar tf a.tar; tar df a.tar; gzip -dc a.tar.gz | tar df -; true"])
+
+
+def build(record):
+    """make: 50 files compiled, 12 of them again after a change of a header, and linked each time."""
+    c_sources(Random(24), 50, 12, header_lines=60)
+    write("main.c", "int f0_0(int);\nint main(void) { return f0_0(1); }\n")
+    objects = " ".join(f"s{file}.o" for file in range(50))
+    write("Makefile", f"all: {objects} main.o\n\tld -r -o all.o {objects} main.o\n%.o: source/%.c\n\tcc -O0 -Iinclude -c $< -o $@\n")
+    touch = " ".join(f"source/s{file}.c" for file in range(0, 48, 4))
+    record(["sh", "-c", f"make -s all; sleep 1.1; touch {touch}; make -s all; make -s all"])
+
+
+def compare(record):
+    """diff and cmp of two trees that differ in a few files."""
+    text_files(Random(25), 180, 120, "one")
+    text_files(Random(25), 180, 120, "two")
+    for file in range(0, 180, 17):
+        write(f"two/d{file % 12}/t{file}", "another\n" * 400)
+    record(["sh", "-c", "diff -rq one two; diff -r one two; for d in 1 2 3 4; do diff -rq one/d$d two/d$d; done; diff -rq one two; true"])
+
+
+def awk(record):
+    """A join by awk: a small table for each of eight passes over a large one."""
+    random = Random(26)
+    write("large", "".join(f"{n} {random.below(4000)} {' '.join(names(random, 4))}\n" for n in range(30000)))
+    for part in range(8):
+        write(f"small{part}", "".join(f"{random.below(4000)} name{n}\n" for n in range(6000)))
+    record(["sh", "-c", "for p in 0 1 2 3 4 5 6 7; do awk 'NR==FNR {n[$1]=$2; next} $2 in n {c++} END {print c}' small$p large; done"])
+
+
+def index(record):
+    """SQLite: 900 lookups by an index, most of them of few keys, with updates between them, and a small cache."""
+    random = Random(27)
+    rows = ",\n".join(f"({p}, '{names(random, 1)[0]}', {random.below(20000)}, '{' '.join(names(random, 6))}')" for p in range(30000))
+    write("fill.sql", f"create table t (id integer primary key, name text, k integer, note text);\ninsert into t values {rows};\n"
+          "create index i on t (k);\n")
+    with open("fill.sql") as fill:
+        run(["sqlite3", "data"], stdin=fill)
+    query = ["pragma cache_size = 20;"]
+    for step in range(900):
+        key = int(20000 ** (random.below(10**6) / 10**6))
+        query.append(f"select count(note) from t where k between {key} and {key + 1};")
+        if step % 60 == 0:
+            query.append(f"update t set k = k + 1 where id = {random.below(30000)};")
+        if step % 300 == 299:
+            query.append("select sum(length(note)) from t;")
+    record(["sqlite3", "data"], input="\n".join(query) + "\n")
+
+
+def dbm(record):
+    """Python: a hash file of 20,000 keys filled, read by skewed keys, and read through."""
+    script = """
+import dbm.dumb, random
+random.seed(28)
+with dbm.dumb.open('hash', 'n') as db:
+    for k in range(4000):
+        db[str(k)] = 'x' * random.randrange(200, 900)
+with dbm.dumb.open('hash', 'r') as db:
+    for _ in range(9000):
+        db[str(int(4000 ** random.random()))]
+    for k in range(4000):
+        db[str(k)]
+    for _ in range(4000):
+        db[str(int(4000 ** random.random()))]
+"""
+    write("hash.py", script)
+    record(["python3", "hash.py"])
+
+
+def merge(record):
+    """GNU sort: four files sorted with little memory, then merged, then checked, twice."""
+    random = Random(29)
+    for part in range(4):
+        write(f"in{part}", "".join(f"{random.below(10**9):09} {' '.join(names(random, 2))}\n" for _ in range(12000)))
+    script = "for p in 0 1 2 3; do sort -S 256K --parallel=1 --batch-size=4 -T . -o s$p in$p; done; sort -m -o all s0 s1 s2 s3;"
+    record(["sh", "-c", script + "sort -c all; uniq -c all > u; sort -c all; join s0 s1 > j; comm s2 s3 > c; true"])
+
+
+def perl(record):
+    """Perl: random reads by offset from a file of records, in two phases of other places, with a scan between them."""
+    random = Random(30)
+    write("records", "".join(f"{n:08} {' '.join(names(random, 8))}".ljust(255)[:255] + "\n" for n in range(24000)))
+    script = """
+my $s = 31; sub r { $s = ($s * 1103515245 + 12345) & 0x7fffffff; return ($s >> 8) % $_[0]; }
+open(my $f, '<', 'records') or die; my $b;
+sub at { sysseek($f, $_[0] * 256, 0); sysread($f, $b, 256); }
+for (1..7000) { at(int(6000 * (r(1000) / 1000) ** 3)); }
+sysseek($f, 0, 0); while (sysread($f, $b, 8192)) {}
+for (1..7000) { at(16000 + int(6000 * (r(1000) / 1000) ** 2)); }
+for (1..3000) { at(int(6000 * (r(1000) / 1000) ** 3)); at(16000 + $_ * 2); }
+"""
+    write("at.pl", script)
+    record(["perl", "at.pl"])
+
+
+def checksums(record):
+    """md5sum of a tree, the sums checked twice, then the words of a part of it counted again and again."""
+    text_files(Random(32), 260, 100)
+    script = "find text -type f | sort | xargs md5sum > sums; md5sum -c sums; for d in 1 2 3 1 2 4 1 2 5; do cat text/d$d/* | wc; done; md5sum -c sums; true"
+    record(["sh", "-c", script])
+
+
+def xz(record):
+    """xz of a file in blocks, tested, and parts of it taken out of the archive, while a log is written."""
+    random = Random(33)
+    write("data", "".join(f"{' '.join(names(random, 6))}\n" for _ in range(40000)))
+    record(["sh", "-c", "xz -0 -k --block-size=256KiB data; xz -t data.xz; for n in 1 2 3; do xz -dc data.xz | head -n 9000 >> log; done;"
+            " cmp data data; tail -n 2000 log; xz -t data.xz; true"])
+
+
+HELD_OUT = {
+    "grep": (grep, ["grep"]),
+    "archive": (archive, ["tar", "gzip"]),
+    "build": (build, ["make", "cc", "ld"]),
+    "compare": (compare, ["diff"]),
+    "awk": (awk, ["awk"]),
+    "index": (index, ["sqlite3"]),
+    "dbm": (dbm, ["python3"]),
+    "merge": (merge, ["sort", "join"]),
+    "perl": (perl, ["perl"]),
+    "checksums": (checksums, ["md5sum", "find"]),
+    "xz": (xz, ["xz"]),
+}
 TRACES = {
     "cscope": (cscope, ["cscope"]),
     "sort": (sort, ["sort"]),
@@ -170,8 +312,8 @@ def main():
     environment = {"PATH": os.environ["PATH"] + ":/usr/lib/postgresql/15/bin", "LC_ALL": "C", "TMPDIR": "."}
     os.environ.clear()
     os.environ.update(environment)
-    for name in sys.argv[2:] or TRACES:
-        make, programs = TRACES[name]
+    for name in sys.argv[2:] or [*TRACES, *HELD_OUT]:
+        make, programs = {**TRACES, **HELD_OUT}[name]
         missing = [program for program in programs if not shutil.which(program)]
         if missing:
             print(f"{name}: passed over, {missing[0]} is not installed")
@@ -189,7 +331,9 @@ def main():
 
         try:
             make(record)
-            shutil.copyfile(trace, os.path.join(FOLDER, trace))
+            folder_out = os.path.join(FOLDER, "held_out" if name in HELD_OUT else "")
+            os.makedirs(folder_out, exist_ok=True)
+            shutil.copyfile(trace, os.path.join(folder_out, trace))
         finally:
             os.chdir("/")
             shutil.rmtree(folder)

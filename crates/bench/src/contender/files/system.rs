@@ -56,7 +56,7 @@ impl FileSystem {
         }
     }
 
-    /// Why this machine cannot run it, where it cannot.
+    /// Why this machine cannot run it; `None` if it can.
     pub fn missing(self) -> Option<String> {
         let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
         if !known.lines().any(|line| line.trim() == self.kernel_name()) {

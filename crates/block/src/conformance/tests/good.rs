@@ -130,7 +130,7 @@ async fn files_conform(parent: &Path) {
         if let Err(failure) = check(make).await {
             panic!("{engine:?}, direct {direct}: {failure}");
         }
-        // What is seen of a crash of this process: the device is closed and opened again.
+        // A crash of this process, as the device sees it: it is closed and opened again.
         let again = |device: SharedDevice| async move {
             drop(device);
             let device = FileDevice::open_file(files.last(), &options(None)).await.unwrap();
@@ -247,7 +247,7 @@ async fn ramfs_without_direct_io_falls_back_and_conforms() {
 
 #[tokio::test]
 async fn every_registered_name_is_covered_here() {
-    // A new device or filter that nobody checks shows up as a difference here.
+    // A new device or filter without a check shows up as a difference here.
     let names = [
         "corrupt", "delay", "disk", "error", "file", "log", "memory", "model", "record", "stats", "stripe", "throttle",
     ];

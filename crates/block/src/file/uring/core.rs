@@ -1,4 +1,4 @@
-//! The bookkeeping of one ring: which operation is in which slot, what waits, what has ended.
+//! The bookkeeping of one ring: which operation is in which slot, which wait, which have ended.
 //!
 //! Owns: the ring and, from acceptance to completion entry, the operations with their buffers. That is the safety of the
 //! engine: memory that the kernel may touch belongs to a slot, a slot is emptied only by its completion entry, and what a
@@ -219,7 +219,7 @@ impl Core {
                 break;
             };
             match job.reply.is_closed() {
-                // Nobody waits for it and it has not begun: it never does.
+                // No caller waits for it and it has not begun: it never will.
                 true => self.free.push(slot),
                 false => self.place(slot, job),
             }

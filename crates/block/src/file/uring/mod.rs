@@ -6,7 +6,7 @@
 //! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same runtime.
 //! 2. The driver is polled after the tasks that are ready; it submits everything that has come together in one call.
 //! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable the driver collects what has
-//!    ended and wakes whoever waits.
+//!    ended and wakes its waiter.
 //!
 //! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped the driver
 //! waits for what the kernel has (at most [`CLOSE_PATIENCE`]), tells everybody, and closes the ring. When the thread ends
@@ -157,7 +157,7 @@ struct Ring {
 
 struct State {
     core: Core,
-    /// Wakes the driver; taken by whoever wakes it.
+    /// Wakes the driver; taken by the task that wakes it.
     waker: Option<Waker>,
     /// The thread has ended: nothing new comes.
     is_orphan: bool,
@@ -229,7 +229,7 @@ impl Drop for Driver {
 
 fn tell(ended: Ended) {
     for (reply, result) in ended {
-        // Where nobody waits any more the buffers end here, after the kernel is done with them.
+        // If no caller waits any more, the buffers are freed here, after the kernel is done with them.
         let _ = reply.send(result);
     }
 }

@@ -5,10 +5,11 @@
 //! has really passed, plus what its service took, and is read from the figures; so a run of hours fits into what the
 //! processor needs.
 //!
-//! On a disk with platters the requests that are there when the arm is free form a queue, of which `queue-depth` are looked
-//! at, 32 by default: the one whose data come under the head first goes next, unless the oldest has been passed over for
-//! [`PATIENCE_NS`]. With a depth of 1 they are served in the order in which they come, as disks of 1999 did. Whoever is polled drives the queue; there is no task. An operation whose future is dropped while it waits
-//! leaves the queue, though the device below may have done it; one that is being served takes its time all the same.
+//! On a disk with platters requests wait in a queue while the arm is busy. Of the oldest `queue-depth` of them, 32 by
+//! default, the one whose data reach the head first is served next, unless the oldest has waited for [`PATIENCE_NS`].
+//! With a depth of 1 they are served in the order in which they come, as disks of 1999 did. Any polled operation drives
+//! the queue; there is no task. An operation whose future is dropped while it waits leaves the queue, though the device
+//! below may have done it; one that is being served takes its time all the same.
 //!
 //! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
 

@@ -1,13 +1,13 @@
 //! Who is served by a modelled disk, and until when.
 //!
-//! Owns: the disk's clock, the queue and the counters. Promises: whoever is served has a time at which that ends; when it
-//! ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when that was noticed: late
-//! timers cost nothing.
+//! Owns: the disk's clock, the queue and the counters. Promises: a request that is served has a time at which that
+//! ends; when it ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when
+//! that was noticed: late timers cost nothing.
 //!
-//! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends when
-//! nobody has sent another one for [`QUIET`] of real time, or when the queue is as long as the disk looks at: by then everybody
-//! waits for the disk, and what came meanwhile was there when it chooses again. With a queue of one there is nothing to
-//! choose, and nothing is waited for.
+//! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends
+//! when no other one has come for [`QUIET`] of real time, or when the queue is as long as the disk chooses from. By
+//! then all callers wait for the disk, and it chooses from all of their requests. With a queue of one there is nothing
+//! to choose, and nothing is waited for.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::disk::{Mechanics, Times, Work};
 use super::timer::Timers;
 use super::{Clock, ModelOptions, ModelStats};
 
-/// From how many waiting requests a disk with platters chooses, unless it is told otherwise.
+/// From how many waiting requests a disk with platters chooses by default.
 pub(super) const QUEUE_DEPTH: usize = 32;
 
 /// For how long the oldest request may be passed over, in nanoseconds of the disk's time.
@@ -28,7 +28,7 @@ pub(super) const PATIENCE_NS: u64 = 500_000_000;
 /// How long after its end a request that is served may still choose the next; then any that waits does. *Units*: real time.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// On a virtual clock: for how long nobody sends a request while one is served, before it ends. *Units*: real time. Longer than
+/// On a virtual clock: how long no new request must have come before a served one ends. *Units*: real time. Longer than
 /// the kernel takes from the end of one request to sending the next one.
 const QUIET: Duration = Duration::from_micros(100);
 
@@ -136,14 +136,14 @@ impl Model {
         self.options.clock == Clock::Virtual && self.options.queue_depth > 1
     }
 
-    /// How long the request that is served on a virtual clock goes on, if nobody sends another; `None` where it ends now.
+    /// How long a served request still takes on a virtual clock, if no other comes; `None` if it ends now.
     fn quiet_in(&self) -> Option<Duration> {
         let state = self.lock();
         let left = (state.last_came.max(state.last_chosen) + QUIET).checked_duration_since(std::time::Instant::now());
         left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
     }
 
-    /// Ends the request that is served on a virtual clock where whoever waits for it is not polled.
+    /// Ends the request that is served on a virtual clock where its waiter is not polled.
     fn end_late(&self) {
         let (serving, end) = {
             let state = self.lock();
@@ -165,7 +165,7 @@ impl Model {
         state.dispatch(self.options.queue_depth);
     }
 
-    /// Goes on where the request that is served should have ended, but whoever waits for it is not polled.
+    /// Ends the served request if its time is over, also if its waiter is not polled.
     fn advance(&self) {
         let mut state = self.lock();
         if self.real(state.free_at) <= Instant::now() {
@@ -273,7 +273,7 @@ impl Turn {
             End::Told(told) => loop {
                 let late = self.model.free_at() + GRACE;
                 match tokio::time::timeout_at(late, &mut *told).await {
-                    // The sender is dropped only with the queue, which this turn keeps.
+                    // The sender lives as long as the queue, which this turn keeps alive.
                     Ok(end) => break end.unwrap_or(0),
                     Err(_) => self.model.advance(),
                 }

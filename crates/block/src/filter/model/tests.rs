@@ -49,7 +49,7 @@ async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
         let busy = busy_by_depth(options).await;
         assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
     }
-    // Whoever serves requests as they come gains nothing by their number.
+    // A disk that serves requests in order gains nothing by their number.
     let busy = busy_by_depth(ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..real }).await;
     assert!(busy[1] * 10 > busy[0] * 9 && busy[1] * 9 < busy[0] * 10, "{busy:?}");
 }

@@ -23,7 +23,7 @@ const MADE_TOGETHER: usize = 64;
 /// How many are kept.
 const KEPT_MAX: usize = 256;
 
-/// A timer that is watched by one runtime; in another one, nobody would hear of it once the first one stands still.
+/// A timer belongs to one runtime: in another one it would not fire once the first one stops.
 struct Timer {
     descriptor: AsyncFd<OwnedFd>,
     runtime: Id,
@@ -87,7 +87,7 @@ impl Timers {
     fn keep(&self, timer: Timer) {
         let mut kept = self.kept();
         if kept.len() >= KEPT_MAX {
-            // Those of runtimes that are gone go first, as nobody takes them any more.
+            // Timers of ended runtimes go first, as they are never taken again.
             kept.remove(0);
         }
         kept.push(timer);

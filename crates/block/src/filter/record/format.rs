@@ -222,7 +222,7 @@ fn parse_event(
         let detail = format!("event {index}: {data_bytes} bytes of data do not fit its kind and length");
         return damage(position, bytes.len(), detail);
     }
-    // Read piece by piece: a length that lies costs no more memory than the file has bytes.
+    // Read piece by piece, so a false length costs no more memory than the file has bytes.
     let mut data = Vec::new();
     source.by_ref().take(data_bytes).read_to_end(&mut data).map_err(Problem::Os)?;
     if (data.len() as u64) < data_bytes {

@@ -3,9 +3,9 @@
 //!
 //! Owns: the filter and the [`Recorder`], a handle that tests keep to take the recording out and to set marks.
 //! Promises: an operation's begin is recorded before the device below sees it, its end before its user does. So a flush
-//! covers exactly the writes whose end stands before the flush's begin. An operation whose future is dropped has no end: it
-//! may have happened or not. Reads are not recorded. When the recording is full, or cannot be written, operations fail: a
-//! recording with holes would lie. The file's format is `docs/formats/record.md`.
+//! covers exactly the writes whose end is recorded before the flush's begin. An operation whose future is dropped has
+//! no end: it may have happened or not. Reads are not recorded. When the recording is full, or cannot be written,
+//! operations fail: a recording with holes would be wrong. The file's format is `docs/formats/record.md`.
 
 mod format;
 mod recording;
@@ -130,7 +130,7 @@ impl Recorder {
         self.lock().recording.clone()
     }
 
-    /// Takes what has been recorded in memory out of the recorder, which goes on with an empty list.
+    /// Takes the recording in memory out of the recorder, which continues with an empty list.
     ///
     /// Operations under way keep their numbers, so their ends may stand in the next recording.
     pub fn take(&self) -> Recording {

@@ -189,7 +189,7 @@ fn every_sector_has_only_what_the_rules_allow() {
     }
 }
 
-/// What each block may hold, written down anew from the rules: the last certain write to it, or any in doubt after that.
+/// What each block may hold, derived again from the rules: the last certain write to it, or any in doubt after that.
 fn allowed(recording: &Recording, model: CrashModel, point: usize) -> Vec<BTreeSet<u8>> {
     let events = &recording.events[..point];
     let ended = |id: u64| events.iter().position(|event| *event == Event::Completed { id, succeeded: true });

@@ -1,7 +1,7 @@
 //! What a client does: one operation after another, each noted when it begins and when it ends.
 //!
-//! Promises: what a client was told is in the history before it goes on. A client that is dropped in the middle leaves its operation
-//! open, as a process does that is killed.
+//! Promises: each answer is in the history before its client continues. A client that is dropped in the middle leaves
+//! its operation open, as a process does that is killed.
 
 use futures_util::future::join_all;
 use nectary_store::{ErrorKind, FillHead, FillRole, Object};

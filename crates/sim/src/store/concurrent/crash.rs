@@ -10,8 +10,9 @@ use std::time::Duration;
 use futures_util::future::{join_all, select};
 use nectary_block::{Recorder, Recording};
 
+use super::ending::Way;
 use super::history::{End, Scope, Time, name_of};
-use super::world::{KEYS, Way, World};
+use super::world::{KEYS, World};
 use super::{CLIENTS, client};
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
 use crate::late::in_virtual_time;
@@ -111,7 +112,7 @@ async fn record(seed: u64) -> Recorded {
     Recorded { world, base, began, recording: recorder.take() }
 }
 
-/// Opens an image, compares, writes to it, and compares again after another end.
+/// Opens an image, compares it with the history, writes to it, ends the store again, and compares once more.
 async fn look(recorded: &World, state: &CrashState, began: Time, seed: u64, report: &mut CrashReport) -> Vec<String> {
     let moment = state.last_mark().unwrap_or(began);
     let history = recorded.history.borrow().until(moment);

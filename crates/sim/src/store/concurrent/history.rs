@@ -1,8 +1,9 @@
 //! What clients did and saw, and whether one store that does one thing at a time could have answered so.
 //!
 //! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once, and the store
-//! gives each accepted version a sequence, so the order of the versions of a key is known; a get is explained by where it can stand in that
-//! order. Operations have a beginning and an end, in one count of all of them; one that a crash broke off has no end.
+//! gives each accepted version a sequence, so the order of the versions of a key is known; a get is explained by a
+//! possible position in that order. Operations have a beginning and an end, in one count of all of them; one that a
+//! crash broke off has no end.
 //!
 //! | rule | a get of version `v` is refused where |
 //! |---|---|
@@ -46,7 +47,7 @@ pub struct Version {
     pub outcome: Outcome,
     /// The life in which it began.
     pub life: usize,
-    /// The segment incarnation that was being written when it began; `None` where part of it is older.
+    /// The segment epoch that was being written when it began; `None` where part of it is older.
     pub head: Option<u64>,
 }
 
@@ -88,7 +89,7 @@ pub struct Get {
     pub follows: bool,
     /// Whether a miss needs no reason: it looked into memory alone.
     pub may_miss: bool,
-    /// The segment incarnation that was being written when it ended.
+    /// The segment epoch that was being written when it ended.
     pub head: u64,
 }
 

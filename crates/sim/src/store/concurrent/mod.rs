@@ -1,10 +1,12 @@
 //! Many clients on one store at once, and whether what they saw can be explained.
 //!
-//! Owns: a run (clients, lives, and how they end) and the account of many. `world`: the store and its device; `client`: operations;
-//! `history`: what is allowed; `crash`: crash states of such runs. A run is repeated exactly by its seed.
+//! Owns: a run (clients, lives, and how they end) and the account of many. `world`: the store and its device; `client`:
+//! operations; `ending`: how lives end; `history`: what is allowed; `crash`: crash states of such runs. A run is repeated
+//! exactly by its seed.
 
 mod client;
 pub mod crash;
+mod ending;
 mod history;
 mod world;
 
@@ -16,8 +18,9 @@ use nectary_store::planted::{Bug, plant};
 
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
+use ending::Way;
 use history::End;
-use world::{Way, World};
+use world::World;
 
 /// Operations of a run, at least.
 pub const OPERATIONS: u64 = 200;

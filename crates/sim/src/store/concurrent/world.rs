@@ -1,17 +1,15 @@
-//! The store under concurrent clients: its stack of devices, how it is opened, and how its lives end.
+//! The store under concurrent clients: its stack of devices, and how it is opened.
 //!
-//! Owns: one open store at a time, on a device whose operations take time and end in any order, and what happens between two lives:
-//! a kill, a clean stop, a loss of power, a purge log that was cut. Everything runs on the caller's thread in virtual time, so a seed
-//! repeats a run exactly.
+//! Owns: one open store at a time, on a device whose operations take time and end in any order. Everything runs on the
+//! caller's thread in virtual time, so a seed repeats a run exactly. Leaves to others: how its lives end (`ending`).
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_block::{BlockDevice, Buffer, Context, Recorder, SharedDevice, Snapshot, WriteFlags};
+use nectary_block::{BlockDevice, Recorder, SharedDevice, Snapshot};
 use nectary_store::{
-    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, PackEnd,
-    Store,
+    AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, Store,
 };
 
 use super::history::{End, History, Life, Outcome, Told};
@@ -27,19 +25,6 @@ const SEGMENT_BYTES: u64 = 32 << 10;
 pub const KEYS: u32 = 24;
 /// Tags of a run.
 pub const TAGS: u32 = 6;
-/// A block of the purge log, and what it begins with.
-const BLOCK_BYTES: u64 = 4096;
-const PURGE_BLOCK: &[u8; 4] = b"NPRG";
-
-/// How a life is ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    Killed,
-    Stopped,
-    PowerLost,
-    /// Killed, and then the last block of the purge log, of which later appends tell, is gone.
-    LogCut,
-}
 
 /// A store and everything around it.
 pub struct World {
@@ -54,10 +39,10 @@ pub struct World {
     /// Puts that the open store did not admit so far.
     unadmitted: Cell<u64>,
     next_version: Cell<u32>,
-    disk: RefCell<Arc<Disk>>,
-    under_way: RefCell<UnderWay>,
+    pub(super) disk: RefCell<Arc<Disk>>,
+    pub(super) under_way: RefCell<UnderWay>,
     /// What records, once something is to be recorded.
-    recorder: RefCell<Option<Recorder>>,
+    pub(super) recorder: RefCell<Option<Recorder>>,
     pub options: OpenOptions,
     seed: u64,
 }
@@ -148,32 +133,6 @@ impl World {
         *self.store.borrow_mut() = Some(store);
     }
 
-    /// Ends a life. The clients are gone, but for a clean stop, which they saw begin.
-    pub async fn end(&self, way: Way) -> End {
-        let cuts_log = way == Way::LogCut && self.purge_and_append().await;
-        self.look();
-        *self.store.borrow_mut() = None;
-        if way == Way::PowerLost {
-            let crashed = self.disk.borrow().crash();
-            self.settle().await;
-            *self.disk.borrow_mut() = crashed;
-            return End::Power;
-        }
-        self.settle().await;
-        if cuts_log {
-            self.cut_purge_log().await;
-            return End::LogCut;
-        }
-        End::Process
-    }
-
-    async fn settle(&self) {
-        // What a recording says was called has to have happened, or not, from then on: there all of it does.
-        let loses = self.recorder.borrow().is_none().then(|| self.below(u64::MAX));
-        let under_way = self.under_way.borrow().clone();
-        under_way.settle(loses).await;
-    }
-
     /// Notes how far the store says it has come.
     pub fn look(&self) {
         let Some(store) = &*self.store.borrow() else { return };
@@ -231,44 +190,15 @@ impl World {
         self.mark(&history);
     }
 
-    /// The segment incarnation that is being written.
+    /// The segment epoch that is being written.
     pub fn head(&self) -> u64 {
-        self.store().stat().head_incarnation
+        self.store().stat().head_epoch
     }
 
     /// Waits for up to some milliseconds.
     pub async fn pause(&self, most_ms: u64) {
         let ms = self.below(most_ms + 1);
         tokio::time::sleep(Duration::from_millis(ms)).await;
-    }
-
-    /// A purge, and an append that says how far the log of purges goes; nothing else happens meanwhile. Whether there is one.
-    async fn purge_and_append(&self) -> bool {
-        let store = self.store();
-        let appends = || store.stat().counts.appends;
-        // What clients left behind is done first.
-        let _ = store.sync().await;
-        super::client::purge(self, super::history::Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
-        let before = appends();
-        super::client::put(self, self.below(KEYS.into()) as u32, 1000).await;
-        store.sync().await.is_ok() && appends() > before
-    }
-
-    /// Wipes the last block of the purge log in both copies.
-    async fn cut_purge_log(&self) {
-        let disk = self.disk.borrow().clone();
-        let image = disk.image();
-        let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        // Lap and number of the block.
-        let order = |block: &[u8]| (number(block, 32), number(block, 64) & u64::from(u32::MAX));
-        let blocks = image.chunks(BLOCK_BYTES as usize).enumerate().filter(|(_, block)| block.starts_with(PURGE_BLOCK));
-        let Some(last) = blocks.clone().map(|(_, block)| order(block)).max() else { return };
-        for (at, _) in blocks.filter(|(_, block)| order(block) == last) {
-            let wiped = vec![Buffer::zeroed(BLOCK_BYTES as usize)];
-            let flags = WriteFlags { fua: true };
-            let offset = at as u64 * BLOCK_BYTES;
-            BlockDevice::write_at(&*disk, offset, wiped, flags, Context::default()).await.expect("memory writes");
-        }
     }
 }
 
@@ -291,8 +221,12 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         rewrite_percent: pick(random, [0, 20, 100, 100]),
         cluster_bytes: u64::from(pick(random, [0, 0, 8 << 10, 16 << 10])),
         cluster_read: if random.chance(50) { ClusterRead::Cluster } else { ClusterRead::Auto },
-        warm_up: random.chance(40),
-        pack_end: if random.chance(50) { PackEnd::Cold } else { PackEnd::Hot },
+        warm_up: {
+            let warm_up = random.chance(40);
+            // A draw that decided what is no choice any more: seeds go on to mean what they did.
+            random.chance(50);
+            warm_up
+        },
         admission,
         index_loading: if random.chance(70) { IndexLoading::Shards } else { IndexLoading::BySize },
         background: Background::Caller,

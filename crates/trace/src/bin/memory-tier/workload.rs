@@ -12,6 +12,9 @@
 
 use std::collections::HashMap;
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 /// Objects that can be popular at one time.
 const CATALOGUE: usize = 100_000;
 /// The log-normal sizes: median, deviation of the logarithm, bounds. *Units*: bytes.
@@ -61,7 +64,7 @@ pub struct Workload {
 impl Workload {
     /// Makes `count` requests.
     pub fn new(kind: &Kind, seed: u64, count: usize) -> Workload {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let cumulative = zipf(kind.exponent);
         // Popularity is in no order of the objects' numbers.
         let mut objects: Vec<u64> = (0..CATALOGUE as u64).collect();
@@ -125,23 +128,22 @@ fn zipf(exponent: f64) -> Vec<f64> {
 
 /// An object's size: the same whenever it is asked for.
 fn bytes_of(id: u64, seed: u64) -> u32 {
-    let mut random = Random(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
+    let mut random = Random::new(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
     // Box and Muller's way to a normal number.
     let (radius, angle) = (random.uniform().max(f64::MIN_POSITIVE), random.uniform());
     let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
     (MEDIAN_BYTES * (DEVIATION * normal).exp()).clamp(BYTES_MIN, BYTES_MAX) as u32
 }
 
-/// SplitMix64.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
+    fn new(seed: u64) -> Random {
+        Random(SplitMix64::seed_from_u64(seed))
+    }
+
     /// A number from 0 to 1.
     fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use nectary_cache::Stream;
 use nectary_trace::formats::ReadOptions;
 use nectary_trace::simulate::{LoadOptions, Workload};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 const REFERENCES: u64 = 20_000;
 const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
@@ -12,16 +14,11 @@ const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
 /// The reference at a time.
 type Next = fn(&mut Random, u64) -> u64;
 
-/// SplitMix64.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`, the lower the likelier: by a power of a uniform one.
@@ -54,7 +51,7 @@ pub fn generated(seed: u64) -> Vec<Workload> {
         }),
     ];
     let made = kinds.iter().zip(0..).map(|((name, next), number)| {
-        let mut random = Random(seed.wrapping_mul(1000).wrapping_add(number));
+        let mut random = Random(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
         Workload::new(*name, (0..REFERENCES).map(|time| (next(&mut random, time), Stream(0))))
     });
     made.collect()

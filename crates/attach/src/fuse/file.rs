@@ -1,0 +1,225 @@
+//! A device as a file system with one file.
+//!
+//! Owns: what each request means to the device, and the tasks that wait for it. Promises:
+//! 1. Data of a write go to the device from the buffers that the kernel wrote; data of a read go back from those that the
+//!    device filled.
+//! 2. A request is answered once, after the device has ended it, except a read or a flush whose waiter is interrupted, which
+//!    is answered at once with `EINTR`; its memory stays out until the device gives it back. A write is never answered
+//!    early: it could land after a later one.
+//! 3. A flush covers every write that was answered before it came.
+//! 4. A discarded range reads as zeroes, whatever the device below makes of a discard: the kernel takes a hole for zeroes.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context as TaskContext, Waker};
+use std::time::Duration;
+
+use nectary_block::{Context, Error, SharedDevice, WriteFlags};
+use nectary_fuse::protocol::open_flags;
+use nectary_fuse::{Attributes, Call, Data, Entry, Errno, FileSystem, Pool, Read, Reply, Request, StatFs, Wishes};
+use nectary_host::log::{Level, Throttle};
+use tokio::task::JoinSet;
+
+use crate::counters::{Counters, add};
+use crate::error::errno;
+
+/// The number of the file; that of its directory is 1.
+const FILE: u64 = 2;
+
+/// The kernel's own requests side by side: all that its block layer sends.
+const BACKGROUND_MAX: u16 = 128;
+
+/// For how long the kernel may believe what it was told of the file's size.
+const VALID: Duration = Duration::from_secs(3600);
+
+/// Nothing is cached, writes run side by side, closing says nothing.
+const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH | open_flags::PARALLEL_DIRECT_WRITES;
+
+/// A device as a file.
+pub struct DeviceFile {
+    shared: Arc<Shared>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// What the tasks have of it.
+struct Shared {
+    device: SharedDevice,
+    read_only: bool,
+    counters: Arc<Counters>,
+    /// For the data of reads. Those of writes are where the kernel wrote them.
+    memory: Pool,
+}
+
+impl DeviceFile {
+    /// A file of `device`; the data of its reads lie in `memory`.
+    pub fn new(device: SharedDevice, read_only: bool, counters: Arc<Counters>, memory: Pool) -> DeviceFile {
+        let shared = Arc::new(Shared { device, read_only, counters, memory });
+        DeviceFile { shared, tasks: Mutex::new(JoinSet::new()) }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins what the device has to do, and lets a task wait for it where it is not done at once.
+    fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
+        if work.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending() {
+            // The task polls it again, with a waker that counts.
+            let mut tasks = self.tasks();
+            tasks.spawn(work);
+            while tasks.try_join_next().is_some() {}
+        }
+    }
+
+    /// Waits for all that was begun.
+    pub async fn finish(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks());
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+impl FileSystem for DeviceFile {
+    fn wishes(&self) -> Wishes {
+        Wishes { background_max: BACKGROUND_MAX, ..Wishes::default() }
+    }
+
+    fn serve(&self, request: Request<'_>, reply: Reply) {
+        let shared = self.shared.clone();
+        match (request.call, request.data) {
+            (Call::Read(read), _) => {
+                reply.can_be_cut_short();
+                self.begin(async move { shared.read(read, reply).await });
+            }
+            (Call::Write(write), Some(data)) => {
+                self.begin(async move { shared.write(write.offset, data, reply).await })
+            }
+            (Call::Sync { .. }, _) => {
+                reply.can_be_cut_short();
+                self.begin(async move {
+                    let flushed = shared.device.flush(Context::default()).await;
+                    add(&shared.counters.flushes, 1);
+                    reply.done(flushed.map_err(|error| shared.failed(&error)));
+                });
+            }
+            (Call::Allocate { offset, length, mode, .. }, _) => self.begin(async move {
+                let done = shared.allocate(offset, length, mode).await;
+                add(&shared.counters.zeroes, 1);
+                reply.done(done);
+            }),
+            // The mount has no place, so only its maker asks, and any name that it asks for is that of the file.
+            (Call::LookUp { .. }, _) => {
+                let attributes = shared.attributes(FILE);
+                let entry =
+                    Entry { node: FILE, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
+                reply.entry(&entry);
+            }
+            (Call::GetAttributes { .. }, _) => reply.attributes(&shared.attributes(request.node), VALID),
+            (Call::Open { .. }, _) => reply.opened(1, OPEN_FLAGS),
+            (Call::StatFs, _) => {
+                let geometry = shared.device.geometry();
+                reply.statfs(&StatFs {
+                    blocks: geometry.size_bytes / u64::from(geometry.block_bytes),
+                    block_bytes: geometry.block_bytes,
+                    fragment_bytes: geometry.block_bytes,
+                    name_bytes_max: 255,
+                    ..StatFs::default()
+                });
+            }
+            (Call::Release { .. }, _) => reply.ok(),
+            _ => reply.errno(libc::ENOSYS),
+        }
+    }
+
+    fn interrupted(&self, _unique: u64, is_answered: bool) {
+        if is_answered {
+            add(&self.shared.counters.interrupted, 1);
+        }
+    }
+}
+
+impl Shared {
+    /// The attributes of the file, or of the directory that it is in.
+    fn attributes(&self, node: u64) -> Attributes {
+        if node != FILE {
+            return Attributes { number: node, mode: libc::S_IFDIR | 0o500, links: 2, ..Attributes::default() };
+        }
+        let geometry = self.device.geometry();
+        Attributes {
+            number: node,
+            size: geometry.size_bytes,
+            blocks: geometry.size_bytes / 512,
+            mode: libc::S_IFREG | if self.read_only { 0o400 } else { 0o600 },
+            links: 1,
+            block_bytes: geometry.block_bytes,
+            ..Attributes::default()
+        }
+    }
+
+    async fn read(&self, read: Read, reply: Reply) {
+        let size = self.device.geometry().size_bytes;
+        let length = u64::from(read.size).min(size.saturating_sub(read.offset));
+        let Some(mut data) = self.memory.take(length as usize).await else { return reply.errno(libc::EINVAL) };
+        if length == 0 {
+            return reply.bytes(&[]);
+        }
+        let result = self.device.read_at(read.offset, data.take(), Context::default()).await;
+        add(&self.counters.reads, 1);
+        match result {
+            Ok(buffers) => {
+                data.put(buffers);
+                add(&self.counters.bytes_read, length);
+                reply.parts(&data.parts());
+            }
+            Err(error) => reply.error(self.failed(&error)),
+        }
+    }
+
+    async fn write(&self, offset: u64, mut data: Data, reply: Reply) {
+        if self.read_only {
+            return reply.errno(libc::EROFS);
+        }
+        let length = data.len();
+        let written = self.device.write_at(offset, data.take(), WriteFlags::default(), Context::default()).await;
+        add(&self.counters.writes, 1);
+        match written {
+            Ok(buffers) => {
+                data.put(buffers);
+                add(&self.counters.bytes_written, length as u64);
+                reply.written(length as u32);
+            }
+            Err(error) => reply.error(self.failed(&error)),
+        }
+    }
+
+    /// Makes a hole or zeroes.
+    async fn allocate(&self, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
+        if self.read_only {
+            return Err(Errno::new(libc::EROFS));
+        }
+        let failed = |error: Error| self.failed(&error);
+        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            libc::FALLOC_FL_ZERO_RANGE => {
+                self.device.write_zeroes(offset, length, Context::default()).await.map_err(failed)
+            }
+            libc::FALLOC_FL_PUNCH_HOLE => {
+                self.device.discard(offset, length, Context::default()).await.map_err(failed)?;
+                let left = self.device.allocation(offset, length, Context::default()).await.map_err(failed)?;
+                for extent in left.into_iter().filter(|extent| extent.mapped) {
+                    let zeroed = self.device.write_zeroes(extent.offset, extent.length, Context::default());
+                    zeroed.await.map_err(failed)?;
+                }
+                Ok(())
+            }
+            _ => Err(Errno::new(libc::EOPNOTSUPP)),
+        }
+    }
+
+    /// Counts and names a failure of the device; gives the number that the kernel understands.
+    fn failed(&self, error: &Error) -> Errno {
+        static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
+        add(&self.counters.failed, 1);
+        FAILED.write(Level::Error, "attach", format_args!("{error}"));
+        errno(error.kind)
+    }
+}

@@ -1,0 +1,182 @@
+//! Bytes of files: through the cache.
+//!
+//! Owns: the ways of a read and of a write. A hit is answered on the thread that read the request, from the cache's own memory, without a
+//! copy; what has to wait waits in a task of the tree's runtime, so no thread of the crew ever waits for a disk. Promises: a
+//! read whose waiter is interrupted is answered at once; a write that was answered is in the source.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nectary_block::{Buffer, Context, Error, WriteFlags};
+use nectary_buffer::{BufferCache, FileId, Pinned, READ_BLOCKS_MAX, Source, stream_of};
+use nectary_fuse::{Caller, Data, Errno, Pool, Read, Reply, Write};
+
+use super::handles::OpenFile;
+use super::processes::Processes;
+use super::source::{Shared, errno};
+
+/// A read that meets a file which has become shorter looks again, so often.
+const TRIES_MAX: u32 = 3;
+
+/// The cache, and what reading and writing need beside it.
+pub struct Bytes {
+    /// The cache.
+    pub cache: BufferCache,
+    /// For reads of more blocks than the cache pins at once.
+    pub memory: Pool,
+    /// Whose threads read.
+    pub processes: Processes,
+    block_bytes: u64,
+}
+
+impl Bytes {
+    /// Reads and writes through a cache.
+    pub fn new(cache: BufferCache, memory: Pool) -> Bytes {
+        let block_bytes = u64::from(cache.options().block_bytes);
+        Bytes { cache, memory, processes: Processes::default(), block_bytes }
+    }
+
+    fn context(&self, caller: Caller, file: &OpenFile) -> Context {
+        let process = self.processes.of(caller.thread);
+        Context { stream: stream_of(process.into(), file.node.number), ..Context::default() }
+    }
+
+    /// The bytes that a read can have now.
+    fn length(file: &OpenFile, read: Read) -> u64 {
+        let size = Shared(file.file.source.clone()).size_bytes();
+        u64::from(read.size).min(size.saturating_sub(read.offset))
+    }
+
+    fn blocks(&self, offset: u64, length: u64) -> u64 {
+        (offset + length).div_ceil(self.block_bytes) - offset / self.block_bytes
+    }
+
+    /// Reads; `spawn` starts the task of a read that has to wait.
+    pub fn read(
+        self: &Arc<Bytes>,
+        file: &Arc<OpenFile>,
+        read: Read,
+        caller: Caller,
+        reply: Reply,
+        spawn: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>),
+    ) {
+        let length = Bytes::length(file, read);
+        if length == 0 {
+            return reply.bytes(&[]);
+        }
+        let context = self.context(caller, file);
+        if self.blocks(read.offset, length) <= READ_BLOCKS_MAX as u64
+            && let Some(pins) = self.cache.try_read(file.file.id, read.offset, length, context)
+        {
+            return answer(reply, &pins);
+        }
+        reply.can_be_cut_short();
+        let (bytes, file) = (self.clone(), file.clone());
+        spawn(Box::pin(async move { bytes.read_slowly(&file, read, context, reply).await }));
+    }
+
+    async fn read_slowly(&self, file: &OpenFile, read: Read, context: Context, reply: Reply) {
+        for tries in 1.. {
+            let length = Bytes::length(file, read);
+            if length == 0 {
+                return reply.bytes(&[]);
+            }
+            let error = if self.blocks(read.offset, length) <= READ_BLOCKS_MAX as u64 {
+                match self.cache.read(file.file.id, read.offset, length, context).await {
+                    Ok(pins) => return answer(reply, &pins),
+                    Err(error) => error,
+                }
+            } else {
+                match self.read_in_pieces(file.file.id, read.offset, length, context).await {
+                    Ok(Some(data)) => return reply.parts(&data.parts()),
+                    Ok(None) => return reply.errno(libc::ENOMEM),
+                    Err(error) => error,
+                }
+            };
+            if tries == TRIES_MAX || Bytes::length(file, read) >= length {
+                return reply.error(failed(&error));
+            }
+        }
+    }
+
+    /// Copies a read of many blocks together: no block stays pinned while the next ones are waited for.
+    async fn read_in_pieces(
+        &self,
+        file: FileId,
+        offset: u64,
+        length: u64,
+        context: Context,
+    ) -> Result<Option<Data>, Error> {
+        let Some(mut data) = self.memory.take(length as usize).await else { return Ok(None) };
+        let end = offset + length;
+        let mut at = offset;
+        let mut buffers = data.take();
+        let mut place = Place { buffer: 0, offset: 0 };
+        while at < end {
+            let piece_end = (at / self.block_bytes + READ_BLOCKS_MAX as u64) * self.block_bytes;
+            let piece = piece_end.min(end) - at;
+            for pin in self.cache.read(file, at, piece, context).await? {
+                place.copy(&mut buffers, &pin);
+            }
+            at += piece;
+        }
+        data.put(buffers);
+        Ok(Some(data))
+    }
+
+    /// Writes; `data` are the write's.
+    pub async fn write(&self, file: Arc<OpenFile>, write: Write, caller: Caller, mut data: Data, reply: Reply) {
+        let context = match write.from_page_cache {
+            // It is written back by the kernel, whoever wrote it.
+            true => Context::default(),
+            false => self.context(caller, &file),
+        };
+        let length = data.len() as u32;
+        let written = self.cache.write(file.file.id, write.offset, data.take(), WriteFlags::default(), context).await;
+        let result = match written {
+            Ok(buffers) => {
+                data.put(buffers);
+                let is_synchronous = write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
+                if is_synchronous { self.cache.flush(file.file.id, Context::default()).await } else { Ok(()) }
+            }
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => reply.written(length),
+            Err(error) => reply.error(failed(&error)),
+        }
+    }
+}
+
+/// Where the next byte of a copy goes.
+struct Place {
+    buffer: usize,
+    offset: usize,
+}
+
+impl Place {
+    fn copy(&mut self, buffers: &mut [Buffer], bytes: &[u8]) {
+        let mut bytes = bytes;
+        while let Some(buffer) = buffers.get_mut(self.buffer).filter(|_| !bytes.is_empty()) {
+            let count = (buffer.len() - self.offset).min(bytes.len());
+            buffer[self.offset..self.offset + count].copy_from_slice(&bytes[..count]);
+            (bytes, self.offset) = (&bytes[count..], self.offset + count);
+            if self.offset == buffer.len() {
+                (self.buffer, self.offset) = (self.buffer + 1, 0);
+            }
+        }
+    }
+}
+
+/// Answers from the cache's own memory.
+fn answer(reply: Reply, pins: &[Pinned]) {
+    let parts: Vec<IoSlice<'_>> = pins.iter().map(|pin| IoSlice::new(pin)).collect();
+    reply.parts(&parts);
+}
+
+fn failed(error: &Error) -> Errno {
+    use nectary_host::log::{Level, Throttle};
+    static FAILED: Throttle = Throttle::every(std::time::Duration::from_secs(10));
+    FAILED.write(Level::Error, "cache", format_args!("{error}"));
+    errno(error)
+}

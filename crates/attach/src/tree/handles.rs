@@ -1,0 +1,79 @@
+//! What programs have open.
+//!
+//! Owns: the numbers of handles. Promises: a number that is none is an error, and harms nothing.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use nectary_fuse::Errno;
+
+use super::nodes::Node;
+use super::source::CachedFile;
+
+/// An open file.
+pub struct OpenFile {
+    /// What it is.
+    pub node: Arc<Node>,
+    /// Where its bytes are.
+    pub file: Arc<CachedFile>,
+}
+
+/// Something that is open.
+#[derive(Clone)]
+enum Handle {
+    File(Arc<OpenFile>),
+    Directory(Arc<Mutex<File>>),
+}
+
+/// Everything that is open.
+#[derive(Default)]
+pub struct Handles {
+    handles: RwLock<HashMap<u64, Handle>>,
+    next: AtomicU64,
+}
+
+impl Handles {
+    fn add(&self, handle: Handle) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).insert(number, handle);
+        number
+    }
+
+    /// Gives an open file a number.
+    pub fn add_file(&self, node: Arc<Node>, file: Arc<CachedFile>) -> u64 {
+        self.add(Handle::File(Arc::new(OpenFile { node, file })))
+    }
+
+    /// Gives an open directory a number.
+    pub fn add_directory(&self, directory: File) -> u64 {
+        self.add(Handle::Directory(Arc::new(Mutex::new(directory))))
+    }
+
+    fn get(&self, number: u64) -> Result<Handle, Errno> {
+        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        handles.get(&number).cloned().ok_or(Errno::new(libc::EBADF))
+    }
+
+    /// An open file.
+    pub fn file(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        match self.get(number)? {
+            Handle::File(file) => Ok(file),
+            Handle::Directory(_) => Err(Errno::new(libc::EISDIR)),
+        }
+    }
+
+    /// An open directory.
+    pub fn directory(&self, number: u64) -> Result<Arc<Mutex<File>>, Errno> {
+        match self.get(number)? {
+            Handle::Directory(directory) => Ok(directory),
+            Handle::File(_) => Err(Errno::new(libc::ENOTDIR)),
+        }
+    }
+
+    /// Closes it.
+    pub fn remove(&self, number: u64) {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}

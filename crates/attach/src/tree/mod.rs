@@ -1,0 +1,220 @@
+//! A directory shown through the cache: `nectary cache mount`.
+//!
+//! Owns: the mount, its crew, the thread on which misses and writes wait, and their order of ending. Promises: every read of a program
+//! reaches the cache with the thread that reads; what was written is in the source when the write returns; a process
+//! that is killed leaves the source as it is. Leaves to others: the cache (`nectary-buffer`), the protocol (`nectary-fuse`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `serve` | what each request means |
+//! | `nodes`, `handles` | what the kernel knows, and what programs have open |
+//! | `data`, `source` | bytes: to the cache, and from the cache to the file |
+//! | `processes` | whose thread reads |
+//! | `sys` | system calls |
+
+mod data;
+mod handles;
+mod nodes;
+mod processes;
+mod serve;
+mod source;
+mod sys;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nectary_buffer::{BufferCache, Mode, Options, Stats, StreamStats};
+use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Pool, unmount};
+use tokio::sync::{oneshot, watch};
+
+use crate::error::Error;
+use data::Bytes;
+use serve::TreeFileSystem;
+
+/// Memory for reads of more blocks than the cache pins at once. *Units*: bytes.
+const READ_BYTES: usize = 4 << 20;
+/// The unit of that memory. *Units*: bytes.
+const READ_UNIT_BYTES: usize = 64 << 10;
+/// What lists of mounts show as the kind, behind `fuse.`.
+const SUBTYPE: &str = "nectary-cache";
+
+/// How a directory is shown.
+#[derive(Debug, Clone)]
+pub struct TreeOptions {
+    /// The directory below.
+    pub source: PathBuf,
+    /// Where it is shown.
+    pub directory: PathBuf,
+    /// The cache; with [`Mode::ReadOnly`] nothing can be changed.
+    pub cache: Options,
+}
+
+/// A directory that is shown through a cache.
+pub struct Tree {
+    options: TreeOptions,
+    file_system: Arc<TreeFileSystem>,
+    ended: watch::Receiver<bool>,
+    threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
+    descriptors_max: u64,
+}
+
+/// What a tree did and has.
+#[derive(Debug, Clone)]
+pub struct TreeFigures {
+    /// Files, directories and others that the kernel knows now; each takes a descriptor.
+    pub nodes: usize,
+    /// The most descriptors that the process may have.
+    pub descriptors_max: u64,
+    /// The cache.
+    pub cache: Stats,
+    /// The cache, by stream.
+    pub streams: Vec<StreamStats>,
+}
+
+impl Tree {
+    /// Shows `source` at `directory`. The directory's own contents are hidden meanwhile; it may be the source itself.
+    ///
+    /// It changes the process: its mask of modes becomes 0, and its limit of open descriptors what it may be.
+    ///
+    /// *Errors*: what is missing on this machine, what is wrong with the directories, and options that no cache has.
+    pub fn start(options: TreeOptions) -> Result<Tree, Error> {
+        let channel = Channel::open(true)?;
+        sys::clear_mask();
+        let descriptors_max = sys::raise_descriptor_limit();
+        let root = open_directory(&options.source)?;
+        open_directory(&options.directory)?;
+        let (handle, is_ready) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel::<Arc<TreeFileSystem>>();
+        let waiter =
+            std::thread::Builder::new().name("nectary-tree".to_owned()).spawn(move || -> std::io::Result<()> {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                let _ = handle.send(runtime.handle().clone());
+                runtime.block_on(async {
+                    // Nothing comes where the mount could not be made.
+                    if let Ok(file_system) = stopped.await {
+                        file_system.finish().await;
+                    }
+                });
+                Ok(())
+            });
+        let waiter = waiter.map_err(|error| Error::os("starting a thread", error))?;
+        let Ok(runtime) = is_ready.recv() else {
+            let error = waiter.join().map_or_else(
+                |_| std::io::ErrorKind::Other.into(),
+                |result| result.err().unwrap_or_else(|| std::io::ErrorKind::Other.into()),
+            );
+            return Err(Error::os("starting a runtime", error));
+        };
+        let cache = {
+            let _inside = runtime.enter();
+            BufferCache::new(options.cache.clone())?
+        };
+        let read_only = options.cache.mode == Mode::ReadOnly;
+        let bytes = Arc::new(Bytes::new(cache, Pool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES)));
+        let file_system = TreeFileSystem::new(root, bytes, read_only, runtime).map_err(|error| {
+            Error::os("looking at the directory", std::io::Error::from_raw_os_error(error.number()))
+        })?;
+        let file_system = Arc::new(file_system);
+        let mount_options = MountOptions {
+            source: options.source.display().to_string(),
+            subtype: SUBTYPE.to_owned(),
+            root_mode: libc::S_IFDIR | 0o755,
+            for_all: true,
+            default_permissions: true,
+            read_only,
+            programs: true,
+        };
+        let mount = Mount::new(&channel, &mount_options)?;
+        let connection = Connection::new(file_system.clone(), Limits::default());
+        let crew =
+            Crew::start(connection, channel, "nectary-fuse").map_err(|error| Error::os("starting a thread", error))?;
+        mount.attach(&options.directory)?;
+        let (end, ended) = watch::channel(false);
+        let of_crew = file_system.clone();
+        let crew = std::thread::Builder::new().name("nectary-end".to_owned()).spawn(move || {
+            let served = crew.wait();
+            let _ = stop.send(of_crew);
+            let _ = end.send(true);
+            served
+        });
+        let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
+        let threads = Mutex::new(vec![crew, waiter]);
+        Ok(Tree { options, file_system, ended, threads, descriptors_max })
+    }
+
+    /// How it is shown.
+    pub fn options(&self) -> &TreeOptions {
+        &self.options
+    }
+
+    /// What it did and has.
+    pub fn figures(&self) -> TreeFigures {
+        let cache = &self.file_system.bytes.cache;
+        let nodes = self.file_system.nodes.count();
+        TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
+    }
+
+    /// A watch that turns true when it is not shown any more, whoever unmounted it.
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.clone()
+    }
+
+    /// Takes it off the directory, unless somebody uses it; `lazily` also then, and it ends with its last user.
+    ///
+    /// *Errors*: [`Error::InUse`].
+    pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
+        unmount_tree(&self.options.directory, lazily)
+    }
+
+    /// Waits until it has ended, once. It blocks the calling thread.
+    ///
+    /// *Errors*: what the kernel's end of the protocol reported.
+    pub fn finish(&self) -> Result<(), Error> {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let ended = thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread panicked")));
+            ended.map_err(|error| Error::os("reading from /dev/fuse", error))?;
+        }
+        self.file_system.nodes.clear();
+        Ok(())
+    }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path);
+    opened.map(OwnedFd::from).map_err(|source| Error::Os { what: path.display().to_string(), source })
+}
+
+/// Takes a tree off a directory; also what a killed process left there.
+///
+/// *Errors*: [`Error::InUse`]; [`Error::Os`] where nothing of the kind is there.
+pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
+    if !is_tree(directory) {
+        let source = std::io::Error::from_raw_os_error(libc::EINVAL);
+        return Err(Error::Os {
+            what: format!("{}: no cached directory is mounted there", directory.display()),
+            source,
+        });
+    }
+    unmount(directory, lazily).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::InUse {
+            path: directory.to_owned(),
+            users: "a program has a file of it open or stands in it (`fuser -vm` lists them)".to_owned(),
+        },
+        _ => Error::os("unmounting", error),
+    })
+}
+
+/// Whether a tree, or what is left of one, is mounted on a directory.
+pub fn is_tree(directory: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
+    let kind = format!("fuse.{SUBTYPE}");
+    text.lines().any(|line| {
+        let Some((left, right)) = line.split_once(" - ") else { return false };
+        let place = left.split(' ').nth(4).map(crate::loop_device::unescape);
+        place.is_some_and(|place| Path::new(&place) == directory) && right.split(' ').next() == Some(kind.as_str())
+    })
+}

@@ -1,0 +1,130 @@
+//! The nodes that the kernel knows.
+//!
+//! Owns: their numbers, and how often each was looked up. Promises: a node of the source has one number as long as the kernel
+//! knows it, whatever names it has; as its descriptor is open meanwhile, its inode number is not given to another one.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nectary_fuse::{Attributes, Entry, Errno};
+
+use super::source::CachedFile;
+use super::sys;
+
+/// The number of the root.
+pub const ROOT: u64 = 1;
+
+/// For how long the kernel may believe names and attributes: what changes underneath is seen so late at most.
+pub const VALID: Duration = Duration::from_secs(1);
+
+/// A node.
+pub struct Node {
+    /// Its number.
+    pub number: u64,
+    /// Opened with `O_PATH`.
+    pub descriptor: OwnedFd,
+    /// The file in the cache, once it was opened.
+    pub file: Mutex<Option<Arc<CachedFile>>>,
+}
+
+impl Node {
+    /// The file in the cache, where it was opened.
+    pub fn file(&self) -> Option<Arc<CachedFile>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it is now.
+    pub fn attributes(&self) -> Result<Attributes, Errno> {
+        sys::stat(&self.descriptor).map(|stat| Attributes::from(&stat))
+    }
+}
+
+/// All nodes that the kernel knows.
+pub struct Nodes {
+    state: Mutex<State>,
+}
+
+type Key = (u64, u64);
+
+struct State {
+    nodes: HashMap<u64, (Arc<Node>, Key, u64)>,
+    numbers: HashMap<Key, u64>,
+    next: u64,
+}
+
+impl Nodes {
+    /// Knows the root alone.
+    pub fn new(root: OwnedFd) -> Result<Nodes, Errno> {
+        let stat = sys::stat(&root)?;
+        let key = (stat.st_dev, stat.st_ino);
+        let node = Arc::new(Node { number: ROOT, descriptor: root, file: Mutex::new(None) });
+        let nodes = HashMap::from([(ROOT, (node, key, 1))]);
+        Ok(Nodes { state: Mutex::new(State { nodes, numbers: HashMap::from([(key, ROOT)]), next: ROOT + 1 }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.state().nodes.len()
+    }
+
+    /// A node by its number.
+    pub fn get(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        self.state().nodes.get(&number).map(|(node, ..)| node.clone()).ok_or(Errno::new(libc::ESTALE))
+    }
+
+    /// Looks a name up; it counts as one look-up.
+    pub fn look_up(&self, parent: &Node, name: &CStr) -> Result<(Arc<Node>, Entry), Errno> {
+        self.know(sys::look_up(&parent.descriptor, name)?)
+    }
+
+    /// Knows a node by its descriptor; it counts as one look-up.
+    pub fn know(&self, descriptor: OwnedFd) -> Result<(Arc<Node>, Entry), Errno> {
+        let stat = sys::stat(&descriptor)?;
+        let key = (stat.st_dev, stat.st_ino);
+        let mut state = self.state();
+        let State { nodes, numbers, next } = &mut *state;
+        let number = *numbers.entry(key).or_insert_with(|| {
+            *next += 1;
+            *next - 1
+        });
+        let (node, _, lookups) = nodes
+            .entry(number)
+            .or_insert_with(|| (Arc::new(Node { number, descriptor, file: Mutex::new(None) }), key, 0));
+        *lookups += 1;
+        let entry = Entry {
+            node: number,
+            generation: 0,
+            attributes: Attributes::from(&stat),
+            entry_valid: VALID,
+            attributes_valid: VALID,
+        };
+        Ok((node.clone(), entry))
+    }
+
+    /// Takes look-ups back; gives the node where none is left.
+    pub fn forget(&self, number: u64, lookups: u64) -> Option<Arc<Node>> {
+        let mut state = self.state();
+        let (_, key, known) = state.nodes.get_mut(&number).filter(|_| number != ROOT)?;
+        *known = known.saturating_sub(lookups);
+        if *known > 0 {
+            return None;
+        }
+        let key = *key;
+        state.numbers.remove(&key);
+        state.nodes.remove(&number).map(|(node, ..)| node)
+    }
+
+    /// Takes all nodes out.
+    pub fn clear(&self) -> Vec<Arc<Node>> {
+        let mut state = self.state();
+        state.numbers.clear();
+        state.nodes.drain().map(|(_, (node, ..))| node).collect()
+    }
+}

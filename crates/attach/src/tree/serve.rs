@@ -1,0 +1,441 @@
+//! What each request means to the directory below.
+//!
+//! Owns: the file system: names and attributes are those of the source, each asked for when the kernel asks; bytes go through
+//! the cache. Leaves to the kernel: permissions, by mode and owner; locks, which hold between programs in the mount.
+
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nectary_block::Context;
+use nectary_fuse::protocol::{decode_device, open_flags, valid};
+use nectary_fuse::{Call, Caller, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, features};
+use tokio::runtime::Handle as Runtime;
+use tokio::task::JoinSet;
+
+use super::data::Bytes;
+use super::handles::Handles;
+use super::nodes::{Node, Nodes, VALID};
+use super::source::{CachedFile, FileSource, Shared, errno};
+use super::sys::{self, SetTime};
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// The memory in which a directory is read. *Units*: bytes.
+const DIRECTORY_BYTES: usize = 32 << 10;
+/// Before the name of an entry of `getdents64`: inode, offset, length, kind.
+const DIRENT_HEAD_BYTES: usize = 19;
+
+/// A directory behind a cache.
+pub struct TreeFileSystem {
+    pub(super) nodes: Nodes,
+    handles: Handles,
+    pub(super) bytes: Arc<Bytes>,
+    read_only: bool,
+    runtime: Runtime,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl TreeFileSystem {
+    /// Shows `root` through `bytes`; what waits runs in `runtime`.
+    pub fn new(root: OwnedFd, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
+        let (nodes, handles) = (Nodes::new(root)?, Handles::default());
+        Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.spawn_on(task, &self.runtime);
+        while tasks.try_join_next().is_some() {}
+    }
+
+    /// Waits for all that was begun, and closes the cache.
+    pub async fn finish(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        while tasks.join_next().await.is_some() {}
+        let _ = self.bytes.cache.close().await;
+    }
+
+    fn changes(&self) -> Result<()> {
+        if self.read_only { Err(Errno::new(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// The file of a node in the cache, which looks whether it was changed underneath.
+    fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
+        let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*file {
+            if file.source.look()? {
+                self.bytes.cache.invalidate(file.id, 0, u64::MAX);
+            }
+            return Ok(file.clone());
+        }
+        let source = Arc::new(FileSource::open(&node.descriptor, format!("file {} of the tree", node.number))?);
+        let id = self.bytes.cache.add(Arc::new(Shared(source.clone()))).map_err(|error| errno(&error))?;
+        let cached = Arc::new(CachedFile { id, source });
+        *file = Some(cached.clone());
+        Ok(cached)
+    }
+
+    /// After a change of a file past the cache.
+    fn changed(&self, node: &Node, offset: u64, length: u64) {
+        if let Some(file) = node.file() {
+            let _ = file.source.look();
+            self.bytes.cache.invalidate(file.id, offset, length);
+        }
+    }
+
+    /// Gives what was made to its maker, unless its directory gives it its group.
+    fn give(&self, parent: &Node, descriptor: &OwnedFd, caller: Caller, mode: u32) -> Result<()> {
+        let parent = sys::stat(&parent.descriptor)?;
+        let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);
+        sys::set_owner(descriptor, Some(caller.user), group)?;
+        // A new owner takes these bits away.
+        let has_bits = mode & 0o6000 != 0 && mode & libc::S_IFMT == libc::S_IFREG;
+        if has_bits { sys::set_mode(descriptor, mode) } else { Ok(()) }
+    }
+
+    /// Makes a name by `make`, and knows it.
+    fn make(
+        &self,
+        request: &Request<'_>,
+        name: &CStr,
+        mode: u32,
+        make: impl FnOnce(&OwnedFd) -> Result<()>,
+    ) -> Result<Entry> {
+        self.changes()?;
+        let parent = self.nodes.get(request.node)?;
+        make(&parent.descriptor)?;
+        let descriptor = sys::look_up(&parent.descriptor, name)?;
+        self.give(&parent, &descriptor, request.caller, mode)?;
+        Ok(self.nodes.know(descriptor)?.1)
+    }
+
+    /// Makes a file, with a name or without, and opens it.
+    fn create(&self, request: &Request<'_>, name: Option<&CStr>, mode: u32, flags: i32) -> Result<(Entry, u64)> {
+        self.changes()?;
+        let parent = self.nodes.get(request.node)?;
+        let mode = mode & 0o7777;
+        let descriptor = match name {
+            Some(name) => match sys::create(&parent.descriptor, name, mode) {
+                Ok(_) => {
+                    let descriptor = sys::look_up(&parent.descriptor, name)?;
+                    self.give(&parent, &descriptor, request.caller, mode | libc::S_IFREG)?;
+                    descriptor
+                }
+                // Another one was first, which is good enough unless it was to be new.
+                Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
+                    sys::look_up(&parent.descriptor, name)?
+                }
+                Err(error) => return Err(error),
+            },
+            None => {
+                let descriptor = OwnedFd::from(sys::create_nameless(&parent.descriptor, mode)?);
+                self.give(&parent, &descriptor, request.caller, mode | libc::S_IFREG)?;
+                descriptor
+            }
+        };
+        let (node, mut entry) = self.nodes.know(descriptor)?;
+        let opened = self.open(&node).and_then(|file| {
+            file.source.writer(&node.descriptor)?;
+            Ok(file)
+        });
+        match opened {
+            Ok(file) => {
+                entry.attributes = node.attributes()?;
+                Ok((entry, self.handles.add_file(node, file)))
+            }
+            Err(error) => {
+                self.forget(node.number, 1);
+                Err(error)
+            }
+        }
+    }
+
+    fn open_handle(&self, node: u64, flags: i32) -> Result<u64> {
+        let node = self.nodes.get(node)?;
+        let file = self.open(&node)?;
+        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+            self.changes()?;
+            file.source.writer(&node.descriptor)?;
+        }
+        Ok(self.handles.add_file(node, file))
+    }
+
+    fn set(&self, number: u64, change: SetAttributes) -> Result<nectary_fuse::Attributes> {
+        self.changes()?;
+        let node = self.nodes.get(number)?;
+        let has = |bit| change.valid & bit != 0;
+        if has(valid::MODE) {
+            sys::set_mode(&node.descriptor, change.mode)?;
+        }
+        if has(valid::USER | valid::GROUP) {
+            let user = has(valid::USER).then_some(change.user);
+            sys::set_owner(&node.descriptor, user, has(valid::GROUP).then_some(change.group))?;
+        }
+        if has(valid::SIZE) {
+            let before = sys::stat(&node.descriptor)?.st_size as u64;
+            let set = sys::open(&node.descriptor, libc::O_WRONLY)?.set_len(change.size);
+            // Of the block that the shorter of the two ends in, memory may have more than the file.
+            self.changed(&node, change.size.min(before), u64::MAX);
+            set?;
+        }
+        let time = |is_set, is_now, (seconds, ns)| match (has(is_now), has(is_set)) {
+            (true, _) => SetTime::Now,
+            (false, true) => SetTime::To(seconds, ns),
+            (false, false) => SetTime::Keep,
+        };
+        if has(valid::ACCESSED | valid::MODIFIED | valid::ACCESSED_NOW | valid::MODIFIED_NOW) {
+            let accessed = time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed);
+            let modified = time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified);
+            sys::set_times(&node.descriptor, accessed, modified)?;
+            if let Some(file) = node.file() {
+                let _ = file.source.look();
+            }
+        }
+        node.attributes()
+    }
+
+    fn list(&self, handle: u64, offset: u64, size: u32) -> Result<Listing> {
+        let directory = self.handles.directory(handle)?;
+        let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listing = Listing::new(size, false);
+        let mut entries = vec![0; DIRECTORY_BYTES.min((size as usize).max(4096))];
+        let count = sys::read_directory(&directory, offset, &mut entries)?;
+        let mut rest = &entries[..count];
+        while let Some((head, _)) = rest.split_at_checked(DIRENT_HEAD_BYTES) {
+            let number = u64::from_ne_bytes(head[..8].try_into().unwrap_or_default());
+            let next = u64::from_ne_bytes(head[8..16].try_into().unwrap_or_default());
+            let bytes = usize::from(u16::from_ne_bytes([head[16], head[17]]));
+            let Some((entry, further)) = rest.split_at_checked(bytes.max(DIRENT_HEAD_BYTES)) else { break };
+            let name = &entry[DIRENT_HEAD_BYTES..];
+            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            if !listing.add(name, number, head[18], next, &Entry::default()) {
+                break;
+            }
+            rest = further;
+        }
+        Ok(listing)
+    }
+
+    fn copy(&self, copy: nectary_fuse::Copy) -> Result<u64> {
+        self.changes()?;
+        let (from, to) = (self.handles.file(copy.handle)?, self.handles.file(copy.to_handle)?);
+        // Not the descriptor that reads past the page cache: a copy may begin anywhere.
+        let reader = sys::open(&from.node.descriptor, libc::O_RDONLY)?;
+        let writer = to.file.source.writer(&to.node.descriptor)?;
+        let copied = sys::copy(&reader, copy.offset, writer, copy.to_offset, copy.length);
+        self.changed(&to.node, copy.to_offset, copy.length);
+        copied
+    }
+
+    fn allocate(&self, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
+        self.changes()?;
+        let open = self.handles.file(handle)?;
+        let done = sys::allocate(open.file.source.writer(&open.node.descriptor)?, mode, offset, length);
+        // Some kinds move what is behind the range.
+        let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
+        self.changed(&open.node, offset, if moves { u64::MAX } else { length });
+        done
+    }
+
+    fn rename(&self, request: &Request<'_>, name: &CStr, parent: u64, new_name: &CStr, flags: u32) -> Result<()> {
+        self.changes()?;
+        let (from, to) = (self.nodes.get(request.node)?, self.nodes.get(parent)?);
+        sys::rename(&from.descriptor, name, &to.descriptor, new_name, flags)
+    }
+
+    fn link(&self, request: &Request<'_>, node: u64, new_name: &CStr) -> Result<Entry> {
+        self.changes()?;
+        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(request.node)?);
+        sys::link(&node.descriptor, &parent.descriptor, new_name)?;
+        Ok(self.nodes.look_up(&parent, new_name)?.1)
+    }
+
+    fn unlink(&self, parent: u64, name: &CStr, is_directory: bool) -> Result<()> {
+        self.changes()?;
+        sys::unlink(&self.nodes.get(parent)?.descriptor, name, is_directory)
+    }
+
+    /// Lets the cache forget the file of a node that the kernel does not know any more.
+    fn retire(&self, node: &Node) {
+        let file = node.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(file) = file {
+            file.source.retire();
+            let bytes = self.bytes.clone();
+            self.spawn(async move {
+                let _ = bytes.cache.remove(file.id).await;
+            });
+        }
+    }
+}
+
+fn entry(reply: Reply, result: Result<Entry>) {
+    match result {
+        Ok(entry) => reply.entry(&entry),
+        Err(error) => reply.error(error),
+    }
+}
+
+impl FileSystem for TreeFileSystem {
+    fn wishes(&self) -> Wishes {
+        let features = features::PARALLEL_DIRECTORY
+            | features::DIRECT_IO_ALLOW_MMAP
+            | features::AUTO_INVALIDATE
+            | features::EXPIRE_ONLY;
+        Wishes { features, ..Wishes::default() }
+    }
+
+    fn serve(&self, mut request: Request<'_>, reply: Reply) {
+        let (number, caller, data) = (request.node, request.caller, request.data.take());
+        let node = || self.nodes.get(number);
+        match request.call {
+            Call::LookUp { name } => {
+                entry(reply, node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1)));
+            }
+            Call::GetAttributes { .. } => match node().and_then(|node| node.attributes()) {
+                Ok(attributes) => reply.attributes(&attributes, VALID),
+                Err(error) => reply.error(error),
+            },
+            Call::SetAttributes(change) => match self.set(number, change) {
+                Ok(attributes) => reply.attributes(&attributes, VALID),
+                Err(error) => reply.error(error),
+            },
+            Call::ReadLink => match node().and_then(|node| sys::read_link(&node.descriptor)) {
+                Ok(target) => reply.bytes(&target),
+                Err(error) => reply.error(error),
+            },
+            Call::SymbolicLink { name, target } => {
+                entry(reply, self.make(&request, name, 0, |parent| sys::make_link(parent, name, target)));
+            }
+            Call::MakeNode { name, mode, device, .. } => {
+                let device = decode_device(device);
+                entry(reply, self.make(&request, name, mode, |parent| sys::make_node(parent, name, mode, device)));
+            }
+            Call::MakeDirectory { name, mode, .. } => {
+                entry(reply, self.make(&request, name, 0, |parent| sys::make_directory(parent, name, mode)));
+            }
+            Call::Unlink { name } => reply.done(self.unlink(number, name, false)),
+            Call::RemoveDirectory { name } => reply.done(self.unlink(number, name, true)),
+            Call::Rename { name, new_parent, new_name, flags } => {
+                reply.done(self.rename(&request, name, new_parent, new_name, flags));
+            }
+            Call::Link { node, new_name } => entry(reply, self.link(&request, node, new_name)),
+            Call::Open { flags, .. } => match self.open_handle(number, flags) {
+                Ok(handle) => reply.opened(handle, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
+                Err(error) => reply.error(error),
+            },
+            Call::Create { name, mode, flags, .. } => {
+                self.created(self.create(&request, Some(name), mode, flags), reply)
+            }
+            Call::TemporaryFile { mode, flags, .. } => self.created(self.create(&request, None, mode, flags), reply),
+            Call::Read(read) => match self.handles.file(read.handle) {
+                Ok(file) => {
+                    // Reading ahead begins tasks.
+                    let _inside = self.runtime.enter();
+                    self.bytes.read(&file, read, caller, reply, |task| self.spawn(task));
+                }
+                Err(error) => reply.error(error),
+            },
+            Call::Write(write) => match (self.changes().and_then(|()| self.handles.file(write.handle)), data) {
+                (Ok(file), Some(data)) => {
+                    let bytes = self.bytes.clone();
+                    self.spawn(async move { bytes.write(file, write, caller, data, reply).await });
+                }
+                (Err(error), _) => reply.error(error),
+                (Ok(_), None) => reply.errno(libc::EINVAL),
+            },
+            Call::StatFs => match node().and_then(|node| sys::sizes(&node.descriptor)) {
+                Ok(sizes) => reply.statfs(&sizes),
+                Err(error) => reply.error(error),
+            },
+            Call::Release { handle, .. } | Call::ReleaseDirectory { handle } => {
+                self.handles.remove(handle);
+                reply.ok();
+            }
+            Call::Sync { handle, .. } => match self.handles.file(handle) {
+                Ok(file) => {
+                    let bytes = self.bytes.clone();
+                    self.spawn(async move {
+                        let flushed = bytes.cache.flush(file.file.id, Context::default()).await;
+                        reply.done(flushed.map_err(|error| errno(&error)));
+                    });
+                }
+                Err(error) => reply.error(error),
+            },
+            Call::SyncDirectory { handle, .. } => {
+                let synced = self
+                    .handles
+                    .directory(handle)
+                    .and_then(|directory| Ok(directory.lock().unwrap_or_else(PoisonError::into_inner).sync_all()?));
+                reply.done(synced);
+            }
+            Call::SyncFileSystem => {
+                reply.done(self.nodes.get(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root.descriptor)));
+            }
+            Call::SetXattr { name, value, flags, .. } => {
+                let set = self.changes().and_then(|()| node());
+                reply.done(set.and_then(|node| sys::set_xattr(&node.descriptor, name, value, flags)));
+            }
+            Call::GetXattr { name, size } => {
+                match node().and_then(|node| sys::xattr(&node.descriptor, name, size as usize)) {
+                    Ok(value) => reply.xattr(&value),
+                    Err(error) => reply.error(error),
+                }
+            }
+            Call::ListXattr { size } => match node().and_then(|node| sys::xattr_names(&node.descriptor, size as usize))
+            {
+                Ok(names) => reply.xattr(&names),
+                Err(error) => reply.error(error),
+            },
+            Call::RemoveXattr { name } => {
+                let removed = self.changes().and_then(|()| node());
+                reply.done(removed.and_then(|node| sys::remove_xattr(&node.descriptor, name)));
+            }
+            Call::OpenDirectory { .. } => {
+                let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+                match node().and_then(|node| sys::open(&node.descriptor, flags)) {
+                    Ok(directory) => reply.opened(self.handles.add_directory(directory), 0),
+                    Err(error) => reply.error(error),
+                }
+            }
+            Call::ReadDirectory { handle, offset, size, plus: false } => match self.list(handle, offset, size) {
+                Ok(listing) => reply.listing(&listing),
+                Err(error) => reply.error(error),
+            },
+            Call::Access { mask } => reply.done(node().and_then(|node| sys::access(&node.descriptor, mask))),
+            Call::Seek { offset, whence, .. } => {
+                let found =
+                    node().and_then(|node| sys::seek(&sys::open(&node.descriptor, libc::O_RDONLY)?, offset, whence));
+                match found {
+                    Ok(offset) => reply.position(offset),
+                    Err(error) => reply.error(error),
+                }
+            }
+            Call::Allocate { handle, offset, length, mode } => {
+                reply.done(self.allocate(handle, offset, length, mode));
+            }
+            Call::Copy(copy) => match self.copy(copy) {
+                Ok(bytes) => reply.copied(bytes),
+                Err(error) => reply.error(error),
+            },
+            _ => reply.errno(libc::ENOSYS),
+        }
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        if let Some(node) = self.nodes.forget(node, lookups) {
+            self.retire(&node);
+        }
+    }
+}
+
+impl TreeFileSystem {
+    fn created(&self, result: Result<(Entry, u64)>, reply: Reply) {
+        match result {
+            Ok((entry, handle)) => {
+                reply.created(&entry, handle, open_flags::DIRECT_IO | open_flags::NO_FLUSH);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+}

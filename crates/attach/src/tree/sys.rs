@@ -1,0 +1,293 @@
+//! System calls on nodes that are held open by `O_PATH`.
+//!
+//! Owns: the unsafe calls of the tree. A node is never looked up by its path again, so a rename underneath leads nowhere else;
+//! what needs a path gets that of the descriptor in `/proc/self/fd`.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use nectary_fuse::{Errno, StatFs};
+
+const EMPTY: &CStr = c"";
+
+type Result<T> = std::result::Result<T, Errno>;
+
+fn last<T>() -> Result<T> {
+    Err(io::Error::last_os_error().into())
+}
+
+fn done(result: libc::c_int) -> Result<()> {
+    if result < 0 { last() } else { Ok(()) }
+}
+
+/// The path of a descriptor.
+fn path(descriptor: RawFd) -> CString {
+    CString::new(format!("/proc/self/fd/{descriptor}")).expect("a number has no zero byte")
+}
+
+fn owned(descriptor: RawFd) -> Result<OwnedFd> {
+    if descriptor < 0 {
+        return last();
+    }
+    // SAFETY: the call gave a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// A node in a directory, whatever it is.
+pub fn look_up(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
+    owned(unsafe { libc::openat(parent.as_raw_fd(), name.as_ptr(), flags) })
+}
+
+/// The attributes of a node.
+pub fn stat(node: &impl AsRawFd) -> Result<libc::stat64> {
+    // SAFETY: all zeroes are a value of this layout.
+    let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a string that ends with a zero byte, the buffer has the layout that the call writes.
+    done(unsafe { libc::fstatat64(node.as_raw_fd(), EMPTY.as_ptr(), &raw mut stat, libc::AT_EMPTY_PATH) })?;
+    Ok(stat)
+}
+
+/// Opens a node for reading or writing.
+pub fn open(node: &OwnedFd, flags: libc::c_int) -> Result<File> {
+    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+    owned(unsafe { libc::open(path(node.as_raw_fd()).as_ptr(), flags | libc::O_CLOEXEC) }).map(File::from)
+}
+
+/// Makes a file and opens it; one of the name must not be there.
+pub fn create(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<File> {
+    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
+    owned(unsafe { libc::openat(parent.as_raw_fd(), name.as_ptr(), flags, mode) }).map(File::from)
+}
+
+/// Makes a file without a name.
+pub fn create_nameless(parent: &OwnedFd, mode: u32) -> Result<File> {
+    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+    owned(unsafe { libc::open(path(parent.as_raw_fd()).as_ptr(), flags, mode) }).map(File::from)
+}
+
+/// Makes a file, device, pipe or socket.
+pub fn make_node(parent: &OwnedFd, name: &CStr, mode: u32, device: u64) -> Result<()> {
+    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
+    done(unsafe { libc::mknodat(parent.as_raw_fd(), name.as_ptr(), mode, device) })
+}
+
+/// Makes a directory.
+pub fn make_directory(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<()> {
+    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
+    done(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), mode) })
+}
+
+/// Makes a symbolic link.
+pub fn make_link(parent: &OwnedFd, name: &CStr, target: &CStr) -> Result<()> {
+    // SAFETY: both are strings that end with a zero byte and outlive the call.
+    done(unsafe { libc::symlinkat(target.as_ptr(), parent.as_raw_fd(), name.as_ptr()) })
+}
+
+/// Gives a node one more name.
+pub fn link(node: &OwnedFd, parent: &OwnedFd, name: &CStr) -> Result<()> {
+    let from = path(node.as_raw_fd());
+    let flags = libc::AT_SYMLINK_FOLLOW;
+    // SAFETY: both are strings that end with a zero byte and outlive the call.
+    done(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), parent.as_raw_fd(), name.as_ptr(), flags) })
+}
+
+/// Takes a name away: of a directory, or of anything else.
+pub fn unlink(parent: &OwnedFd, name: &CStr, is_directory: bool) -> Result<()> {
+    let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
+    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
+    done(unsafe { libc::unlinkat(parent.as_raw_fd(), name.as_ptr(), flags) })
+}
+
+/// Moves a name.
+pub fn rename(from: &OwnedFd, name: &CStr, to: &OwnedFd, new_name: &CStr, flags: u32) -> Result<()> {
+    // SAFETY: both are strings that end with a zero byte and outlive the call.
+    done(unsafe { libc::renameat2(from.as_raw_fd(), name.as_ptr(), to.as_raw_fd(), new_name.as_ptr(), flags) })
+}
+
+/// Where a symbolic link points to.
+pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
+    let mut bytes = vec![0u8; libc::PATH_MAX as usize];
+    // SAFETY: the buffer has the length that the call is told.
+    let count = unsafe { libc::readlinkat(node.as_raw_fd(), EMPTY.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
+    if count < 0 {
+        return last();
+    }
+    bytes.truncate(count as usize);
+    Ok(bytes)
+}
+
+/// Sets permissions.
+pub fn set_mode(node: &OwnedFd, mode: u32) -> Result<()> {
+    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+    done(unsafe { libc::chmod(path(node.as_raw_fd()).as_ptr(), mode & 0o7777) })
+}
+
+/// Sets owner and group; `None` leaves one as it is.
+pub fn set_owner(node: &impl AsRawFd, user: Option<u32>, group: Option<u32>) -> Result<()> {
+    let (user, group) = (user.unwrap_or(u32::MAX), group.unwrap_or(u32::MAX));
+    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+    done(unsafe { libc::fchownat(node.as_raw_fd(), EMPTY.as_ptr(), user, group, libc::AT_EMPTY_PATH) })
+}
+
+/// A time to set.
+#[derive(Clone, Copy)]
+pub enum SetTime {
+    Keep,
+    Now,
+    To(i64, u32),
+}
+
+impl SetTime {
+    fn layout(self) -> libc::timespec {
+        match self {
+            SetTime::Keep => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT },
+            SetTime::Now => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
+            SetTime::To(seconds, ns) => libc::timespec { tv_sec: seconds, tv_nsec: ns.into() },
+        }
+    }
+}
+
+/// Sets the times of access and of modification.
+pub fn set_times(node: &OwnedFd, accessed: SetTime, modified: SetTime) -> Result<()> {
+    let times = [accessed.layout(), modified.layout()];
+    // SAFETY: the path is a string that ends with a zero byte; the array has the two times that the call reads.
+    done(unsafe { libc::utimensat(node.as_raw_fd(), EMPTY.as_ptr(), times.as_ptr(), libc::AT_EMPTY_PATH) })
+}
+
+/// Sets an extended attribute.
+pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
+    let path = path(node.as_raw_fd());
+    let flags = flags as libc::c_int;
+    // SAFETY: both are strings that end with a zero byte; the value has the length that the call is told.
+    done(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
+}
+
+/// The value of an extended attribute, of at most so many bytes; as many zeroes as it has for a length of 0.
+pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
+    let path = path(node.as_raw_fd());
+    let mut value = vec![0u8; bytes_max];
+    // SAFETY: both are strings that end with a zero byte; the buffer has the length that the call is told.
+    let count = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), bytes_max) };
+    value_of(value, count)
+}
+
+/// The names of all extended attributes, each with its zero byte, of at most so many bytes.
+pub fn xattr_names(node: &OwnedFd, bytes_max: usize) -> Result<Vec<u8>> {
+    let path = path(node.as_raw_fd());
+    let mut names = vec![0u8; bytes_max];
+    // SAFETY: the path is a string that ends with a zero byte; the buffer has the length that the call is told.
+    let count = unsafe { libc::listxattr(path.as_ptr(), names.as_mut_ptr().cast(), bytes_max) };
+    value_of(names, count)
+}
+
+fn value_of(mut value: Vec<u8>, count: isize) -> Result<Vec<u8>> {
+    let Ok(count) = usize::try_from(count) else { return last() };
+    value.resize(count, 0);
+    Ok(value)
+}
+
+/// Takes an extended attribute away.
+pub fn remove_xattr(node: &OwnedFd, name: &CStr) -> Result<()> {
+    // SAFETY: both are strings that end with a zero byte and outlive the call.
+    done(unsafe { libc::removexattr(path(node.as_raw_fd()).as_ptr(), name.as_ptr()) })
+}
+
+/// Makes room, a hole or zeroes.
+pub fn allocate(file: &File, mode: i32, offset: u64, length: u64) -> Result<()> {
+    // SAFETY: the call takes numbers only.
+    done(unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset as i64, length as i64) })
+}
+
+/// The next data or hole from `offset` on.
+pub fn seek(file: &File, offset: u64, whence: i32) -> Result<u64> {
+    // SAFETY: the call takes numbers only.
+    let found = unsafe { libc::lseek64(file.as_raw_fd(), offset as i64, whence) };
+    u64::try_from(found).map_err(|_| io::Error::last_os_error().into())
+}
+
+/// Copies inside the file system below.
+pub fn copy(from: &File, offset: u64, to: &File, to_offset: u64, length: u64) -> Result<u64> {
+    let (mut offset, mut to_offset) = (offset as i64, to_offset as i64);
+    // SAFETY: both offsets outlive the call, which reads and writes them.
+    let count = unsafe {
+        libc::copy_file_range(
+            from.as_raw_fd(),
+            &raw mut offset,
+            to.as_raw_fd(),
+            &raw mut to_offset,
+            usize::try_from(length).unwrap_or(usize::MAX),
+            0,
+        )
+    };
+    u64::try_from(count).map_err(|_| io::Error::last_os_error().into())
+}
+
+/// Reads entries of an open directory from an offset on; the layout is that of `getdents64`.
+pub fn read_directory(directory: &File, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+    // SAFETY: the call takes numbers only.
+    if unsafe { libc::lseek64(directory.as_raw_fd(), offset as i64, libc::SEEK_SET) } < 0 {
+        return last();
+    }
+    // SAFETY: the buffer has the length that the call is told.
+    let count = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error().into())
+}
+
+/// Makes all that was written to a file system durable.
+pub fn sync_file_system(node: &OwnedFd) -> Result<()> {
+    let file = open(node, libc::O_RDONLY | libc::O_DIRECTORY)?;
+    // SAFETY: the call takes a number only.
+    done(unsafe { libc::syncfs(file.as_raw_fd()) })
+}
+
+/// The sizes of a file system.
+pub fn sizes(node: &OwnedFd) -> Result<StatFs> {
+    // SAFETY: all zeroes are a value of this layout.
+    let mut sizes: libc::statvfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the buffer has the layout that the call writes.
+    done(unsafe { libc::fstatvfs64(node.as_raw_fd(), &raw mut sizes) })?;
+    Ok(StatFs {
+        blocks: sizes.f_blocks,
+        free: sizes.f_bfree,
+        available: sizes.f_bavail,
+        files: sizes.f_files,
+        files_free: sizes.f_ffree,
+        block_bytes: sizes.f_bsize as u32,
+        fragment_bytes: sizes.f_frsize as u32,
+        name_bytes_max: sizes.f_namemax as u32,
+    })
+}
+
+/// Whether the caller may; as the process's own user.
+pub fn access(node: &OwnedFd, mask: u32) -> Result<()> {
+    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+    done(unsafe { libc::access(path(node.as_raw_fd()).as_ptr(), mask as libc::c_int) })
+}
+
+/// Lets this process have as many open descriptors as it may.
+pub fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the buffer has the layout that the call writes.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return 0;
+    }
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+    // SAFETY: the value has the layout that the call reads.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+        limit.rlim_max
+    } else {
+        limit.rlim_cur
+    }
+}
+
+/// Leaves the modes of what is made to its callers, whose masks the kernel has applied.
+pub fn clear_mask() {
+    // SAFETY: the call takes a number only.
+    unsafe { libc::umask(0) };
+}

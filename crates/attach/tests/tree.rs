@@ -1,0 +1,360 @@
+//! A directory behind the cache, used by real programs: what they see is the directory.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nectary_attach::{Error, Tree, TreeOptions};
+use nectary_buffer::{Mode, Options};
+
+use support::is_missing;
+
+/// A shown directory, which goes away in any outcome.
+struct Shown {
+    tree: Tree,
+    scratch: PathBuf,
+}
+
+impl Shown {
+    fn new(test: &str, mode: Mode) -> Option<Shown> {
+        if is_missing(test) {
+            return None;
+        }
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        // Not in a file system of memory: it may have neither direct I/O nor extended attributes.
+        let scratch = Path::new("/var/tmp").join(format!("nectary-tree-{}-{serial}", std::process::id()));
+        let (source, directory) = (scratch.join("source"), scratch.join("shown"));
+        fs::create_dir_all(&source).unwrap();
+        fs::create_dir_all(&directory).unwrap();
+        let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
+        let tree = Tree::start(TreeOptions { source, directory, cache }).expect("it is shown");
+        Some(Shown { tree, scratch })
+    }
+
+    fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.scratch.join("shown").join(name)
+    }
+
+    fn below(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.scratch.join("source").join(name)
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let has_ended = *self.tree.ended().borrow();
+        let ended = if has_ended { Ok(()) } else { self.tree.unmount(false).or_else(|_| self.tree.unmount(true)) };
+        if !std::thread::panicking() {
+            ended.expect("it is unmounted");
+            self.tree.finish().expect("it ends well");
+        }
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn run(command: &mut Command) -> Option<Vec<u8>> {
+    let output = match command.stdin(Stdio::null()).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            println!("NOT RUN: {command:?}: it is not installed");
+            return None;
+        }
+        output => output.expect("it runs"),
+    };
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{text}\n{errors}", output.status);
+    Some(output.stdout)
+}
+
+fn bytes(length: usize, seed: u32) -> Vec<u8> {
+    (0..length as u32).map(|byte| (byte.wrapping_mul(31).wrapping_add(seed) % 253) as u8).collect()
+}
+
+#[test]
+fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
+    let Some(shown) = Shown::new("cached tree", Mode::WriteThrough) else { return };
+    let root = shown.at("tree");
+    fs::create_dir(&root).unwrap();
+    for (index, length) in [0, 1, 4095, 8192, 8193, 100_000, 2_000_001].into_iter().enumerate() {
+        fs::write(root.join(format!("file {index}")), bytes(length, index as u32)).unwrap();
+    }
+    fs::hard_link(root.join("file 3"), root.join("hard")).unwrap();
+    symlink("file 4", root.join("soft")).unwrap();
+    symlink("nowhere", root.join("dangling")).unwrap();
+    let odd: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
+    for part in odd.chunks(200) {
+        fs::write(root.join(OsStr::from_bytes(part)), b"odd").unwrap();
+    }
+    run(Command::new("mkfifo").arg(root.join("pipe"))).unwrap();
+    run(Command::new("mknod").arg(root.join("device")).args(["c", "1", "3"])).unwrap();
+    fs::create_dir_all(root.join("a/b/c")).unwrap();
+    fs::set_permissions(root.join("file 1"), fs::Permissions::from_mode(0o4751)).unwrap();
+    run(Command::new("chown").arg("12345:54321").arg(root.join("file 2"))).unwrap();
+    run(Command::new("touch").args(["-d", "2001-02-03 04:05:06.789"]).arg(root.join("file 5"))).unwrap();
+    let mut sparse = File::create(root.join("sparse")).unwrap();
+    sparse.seek(SeekFrom::Start(1 << 20)).unwrap();
+    sparse.write_all(b"end").unwrap();
+    for index in 0..300 {
+        fs::write(root.join(format!("a/b/many {index}")), b"x").unwrap();
+    }
+    // Times of access and of change are those of the comparison itself.
+    let pax = "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
+    let tar = |directory: &Path| {
+        let mut command = Command::new("tar");
+        command.args(["--format=posix", pax]);
+        command.args(["-C"]).arg(directory).args(["--sort=name", "--xattrs", "--numeric-owner", "-c", "."]);
+        run(&mut command).unwrap()
+    };
+    assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(root.join("file 1")).unwrap().mode() & 0o7777, 0o4751);
+    let below = tar(&shown.below("tree"));
+    assert!(tar(&root) == below, "the cold tree differs");
+    assert!(tar(&root) == below, "the tree in memory differs");
+    assert!(shown.tree.figures().cache.hits > 0);
+    // And back: what is unpacked through the cache is what was packed.
+    let archive = shown.scratch.join("archive.tar");
+    fs::write(&archive, &below).unwrap();
+    fs::create_dir(shown.at("copy")).unwrap();
+    run(Command::new("tar").arg("-C").arg(shown.at("copy")).args(["--xattrs", "-p", "-xf"]).arg(&archive)).unwrap();
+    assert!(tar(&shown.below("copy")) == below, "the unpacked tree differs");
+    fs::remove_dir_all(&root).unwrap();
+    assert!(!shown.below("tree").exists());
+}
+
+#[test]
+fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes() {
+    let Some(shown) = Shown::new("cached bytes", Mode::WriteThrough) else { return };
+    let path = shown.at("file");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let mut model = bytes(3_000_000, 7);
+    file.write_all_at(&model, 0).unwrap();
+    let same = |model: &[u8], what: &str| {
+        for (offset, length) in [(0, 1), (8191, 2), (100, 600_000), (5, 1_200_000), (0, model.len())] {
+            let (start, end) = (model.len().min(offset), model.len().min(offset + length));
+            let mut piece = vec![0xee; length];
+            let count = file.read_at(&mut piece, offset as u64).unwrap();
+            assert_eq!(count, end - start, "{what} at {offset}");
+            assert!(piece[..count] == model[start..end], "{what} at {offset}");
+        }
+        assert!(fs::read(shown.below("file")).unwrap() == model, "{what}: below");
+    };
+    same(&model, "written");
+    let hits = shown.tree.figures().cache.hits;
+    same(&model, "again");
+    assert!(shown.tree.figures().cache.hits > hits, "nothing hits");
+    // Around the borders of blocks, over old bytes.
+    for (index, offset) in [0usize, 8191, 8192, 16_000, 2_999_990].into_iter().enumerate() {
+        let piece = bytes(10, index as u32 + 50);
+        file.write_all_at(&piece, offset as u64).unwrap();
+        model[offset..offset + 10].copy_from_slice(&piece);
+    }
+    same(&model, "overwritten");
+    // What was cut off never comes back.
+    file.set_len(10_000).unwrap();
+    model.truncate(10_000);
+    same(&model, "truncated");
+    file.set_len(2_000_000).unwrap();
+    model.resize(2_000_000, 0);
+    same(&model, "extended");
+    file.write_all_at(b"tail", 2_500_000).unwrap();
+    model.resize(2_500_000, 0);
+    model.extend(b"tail");
+    same(&model, "grown");
+    let mut append = OpenOptions::new().append(true).open(&path).unwrap();
+    append.write_all(b"appended").unwrap();
+    model.extend(b"appended");
+    same(&model, "appended");
+    // SAFETY: the calls take numbers only.
+    let punched = unsafe {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        libc::fallocate64(file.as_raw_fd(), mode, 4096, 40_960)
+    };
+    if punched == 0 {
+        model[4096..4096 + 40_960].fill(0);
+        same(&model, "a hole");
+        // SAFETY: as above.
+        assert!(unsafe { libc::lseek64(file.as_raw_fd(), 0, libc::SEEK_HOLE) } <= 4096);
+    }
+    let copy = File::create(shown.at("copy")).unwrap();
+    io::copy(&mut File::open(&path).unwrap(), &mut &copy).unwrap();
+    assert!(fs::read(shown.below("copy")).unwrap() == model, "copied");
+    fs::write(&path, b"").unwrap();
+    same(&[], "emptied");
+    // A file without a name is there for who has it open.
+    fs::remove_file(&path).unwrap();
+    file.write_all_at(b"still here", 0).unwrap();
+    let mut text = [0; 10];
+    file.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"still here");
+    assert!(!shown.below("file").exists());
+}
+
+#[test]
+fn a_file_that_changed_underneath_is_read_again_when_it_is_opened() {
+    let Some(shown) = Shown::new("changed underneath", Mode::WriteThrough) else { return };
+    fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
+    assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
+    // The same length: the time tells.
+    fs::write(shown.below("file"), bytes(20_000, 2)).unwrap();
+    assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 2));
+    fs::write(shown.below("file"), bytes(30_000, 3)).unwrap();
+    assert!(fs::read(shown.at("file")).unwrap() == bytes(30_000, 3));
+    // Another file of the name.
+    fs::write(shown.below("new"), bytes(30_000, 4)).unwrap();
+    fs::rename(shown.below("new"), shown.below("file")).unwrap();
+    let began = Instant::now();
+    while fs::read(shown.at("file")).unwrap() != bytes(30_000, 4) {
+        assert!(began.elapsed() < Duration::from_secs(10), "names are believed for a second");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_mapped_file_and_its_reads_and_writes_agree() {
+    let Some(shown) = Shown::new("mapped", Mode::WriteThrough) else { return };
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(shown.at("file")).unwrap();
+    file.write_all(&[5; 16_384]).unwrap();
+    // SAFETY: a new mapping of 16384 bytes of an open file, of which nobody else has a part.
+    let start = unsafe {
+        let flags = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), 16_384, flags, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if start == libc::MAP_FAILED {
+        return println!("NOT RUN: mapped: {}", io::Error::last_os_error());
+    }
+    // SAFETY: the range was just mapped, and stays until it is unmapped below.
+    let mapping = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), 16_384) };
+    assert_eq!(mapping[9000], 5);
+    mapping[9000] = 9;
+    // SAFETY: both calls have the range that was mapped.
+    unsafe {
+        assert_eq!(libc::msync(start, 16_384, libc::MS_SYNC), 0);
+        assert_eq!(libc::munmap(start, 16_384), 0);
+    }
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 9000).unwrap();
+    assert_eq!((byte, fs::read(shown.below("file")).unwrap()[9000]), ([9], 9));
+    // Programs are mapped too.
+    fs::copy("/bin/true", shown.at("true")).unwrap();
+    run(&mut Command::new(shown.at("true"))).unwrap();
+}
+
+#[test]
+fn git_clones_into_a_cached_directory_and_finds_nothing_wrong() {
+    let Some(shown) = Shown::new("git", Mode::WriteThrough) else { return };
+    let git = |directory: &Path, arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.arg("-C").arg(directory).args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*"]);
+        command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", &shown.scratch).args(arguments);
+        run(&mut command)
+    };
+    let origin = shown.scratch.join("origin");
+    fs::create_dir_all(origin.join("deep/er")).unwrap();
+    for index in 0..200 {
+        fs::write(origin.join(format!("deep/er/{index}")), bytes(index * 37, index as u32)).unwrap();
+    }
+    if git(&origin, &["init", "-q"]).is_none() {
+        return;
+    }
+    git(&origin, &["add", "."]).unwrap();
+    git(&origin, &["commit", "-qm", "all"]).unwrap();
+    git(&shown.at(""), &["clone", "-q", "--no-local", origin.to_str().unwrap(), "clone"]).unwrap();
+    git(&shown.at("clone"), &["fsck", "--full", "--strict"]).unwrap();
+    fs::write(shown.at("clone/new"), b"new").unwrap();
+    git(&shown.at("clone"), &["add", "."]).unwrap();
+    git(&shown.at("clone"), &["commit", "-qm", "more"]).unwrap();
+    git(&shown.at("clone"), &["gc", "-q"]).unwrap();
+    // And below, past the cache.
+    git(&shown.below("clone"), &["fsck", "--full", "--strict"]).unwrap();
+    assert_eq!(git(&shown.below("clone"), &["status", "--porcelain"]).unwrap(), b"");
+}
+
+#[test]
+fn sqlite_keeps_its_database_whole_with_several_writers() {
+    let Some(shown) = Shown::new("sqlite", Mode::WriteThrough) else { return };
+    let sql = |database: &Path, text: &str| {
+        run(Command::new("sqlite3").arg("-cmd").arg(".timeout 20000").arg(database).arg(text))
+    };
+    let database = shown.at("db");
+    if sql(&database, "create table t(a integer primary key, b text); create index i on t(b);").is_none() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (sql, database) = (&sql, &database);
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    let insert = format!(
+                        "with recursive n(x) as (select 1 union all select x+1 from n where x<100)
+                         insert into t(b) select 'writer {writer} ' || x || hex(randomblob(20)) from n;"
+                    );
+                    sql(database, &insert).unwrap();
+                }
+            });
+        }
+    });
+    for path in [&database, &shown.below("db")] {
+        let checked = sql(path, "pragma integrity_check; select count(*) from t;").unwrap();
+        assert_eq!(String::from_utf8_lossy(&checked), "ok\n1500\n");
+    }
+}
+
+#[test]
+fn a_read_only_tree_changes_nothing() {
+    let Some(shown) = Shown::new("read-only tree", Mode::ReadOnly) else { return };
+    fs::write(shown.below("file"), b"below").unwrap();
+    assert_eq!(fs::read(shown.at("file")).unwrap(), b"below");
+    for result in [
+        fs::write(shown.at("file"), b"x"),
+        fs::write(shown.at("new"), b"x"),
+        fs::remove_file(shown.at("file")),
+        fs::create_dir(shown.at("directory")),
+        fs::set_permissions(shown.at("file"), fs::Permissions::from_mode(0o600)),
+    ] {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    }
+    assert_eq!(fs::read(shown.below("file")).unwrap(), b"below");
+}
+
+#[test]
+fn each_process_and_file_is_a_stream() {
+    let Some(shown) = Shown::new("streams", Mode::WriteThrough) else { return };
+    for name in ["a", "b"] {
+        fs::write(shown.below(name), bytes(1_000_000, 1)).unwrap();
+        for _ in 0..2 {
+            run(Command::new("dd").arg(format!("if={}", shown.at(name).display())).args(["of=/dev/null", "bs=8k"]))
+                .unwrap();
+        }
+    }
+    let streams = shown.tree.figures().streams;
+    let busy = streams.iter().filter(|stream| stream.hits + stream.misses >= 100).count();
+    assert_eq!(busy, 4, "{streams:?}");
+}
+
+#[test]
+fn a_tree_in_use_stays_and_one_that_is_not_goes() {
+    let Some(shown) = Shown::new("tree in use", Mode::WriteThrough) else { return };
+    fs::write(shown.at("file"), b"x").unwrap();
+    let user = OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC).open(shown.at("file")).unwrap();
+    assert!(matches!(shown.tree.unmount(false), Err(Error::InUse { .. })));
+    assert!(!*shown.tree.ended().borrow());
+    drop(user);
+    let began = Instant::now();
+    // The kernel closes files a little after their last user does.
+    while let Err(error) = shown.tree.unmount(false) {
+        assert!(began.elapsed() < Duration::from_secs(10), "{error}");
+        std::thread::yield_now();
+    }
+    assert!(!shown.at("file").exists());
+    shown.tree.finish().unwrap();
+    assert!(*shown.tree.ended().borrow());
+}

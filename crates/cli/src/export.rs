@@ -1,0 +1,133 @@
+//! `nectary export`: devices for NBD clients.
+//!
+//! Owns: names of exports, the control socket of a server, and what signals mean to it. Leaves to others: serving
+//! (`nectary-nbd`).
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use nectary_block::OpenOptions;
+use nectary_host::log::{self, Level};
+use nectary_host::tls::ServerTls;
+use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_nbd::{Export, ExportFigures, Exports, Server, ServerFigures, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::arguments::ExportArguments;
+use crate::attach::device_figures;
+use crate::device::{engine, registry};
+use crate::exit::{Failure, GOOD, USAGE};
+use crate::output;
+
+/// Exports devices until a signal comes.
+pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.on_signals().context("cannot listen for signals")?;
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?),
+        _ => None,
+    };
+    let exports = open(arguments).await?;
+    let options = ServerOptions { tls, insecure: arguments.insecure, ..ServerOptions::default() };
+    let server = Server::start(&arguments.nbd, exports, options)?;
+    let control = start_control(&server)?;
+    output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;
+    shutdown.requested().await;
+    control.stop().await;
+    server.stop().await.context("the last flush failed: what clients wrote since theirs may be lost")?;
+    log::write(Level::Note, "export", format_args!("all connections are closed and the devices flushed"));
+    Ok(GOOD)
+}
+
+async fn open(arguments: &ExportArguments) -> Result<Exports, Failure> {
+    let options =
+        OpenOptions { create_bytes: arguments.size, engine: engine(&arguments.engine), ..OpenOptions::default() };
+    let mut exports = Vec::new();
+    for text in &arguments.devices {
+        let (name, spec) = split_name(text);
+        if name.is_empty() && arguments.devices.len() > 1 {
+            let message = format!("{text}: it has no name, and there are several");
+            return Err(Failure::new(USAGE, message, "name each of them: NAME=SPEC"));
+        }
+        let device = registry().open(spec, &options).await?;
+        exports.push(Export::new(name, "", device, arguments.read_only)?);
+    }
+    Ok(Exports::new(exports)?)
+}
+
+/// Splits `NAME=SPEC`; a SPEC alone has no name. A name has none of the characters by which a SPEC goes on.
+fn split_name(text: &str) -> (&str, &str) {
+    match text.split_once('=') {
+        Some((name, spec)) if !name.is_empty() && !name.contains(['(', ':', '/', '"', ',']) => (name, spec),
+        _ => ("", text),
+    }
+}
+
+fn start_control(server: &Server) -> Result<ControlServer, Failure> {
+    let name = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let first = server.addresses().first().map(ToString::to_string).unwrap_or_default();
+    let (urls, figures) = (server.urls(), server.reader());
+    let mut methods = Methods::new();
+    methods.status(move || {
+        let (server, exports) = figures();
+        status(&name, &urls, &server, &exports)
+    });
+    let directory = RuntimeDirectory::open()?;
+    // The path of a socket is short, that of another may not be.
+    let part = match directory.socket(&format!("export-{first}")) {
+        Ok(_) => format!("export-{first}"),
+        Err(_) => format!("export-{}", std::process::id()),
+    };
+    Ok(ControlServer::start(&directory, &part, methods, Limits::default())?)
+}
+
+/// The status of a server, as `nectary status` shows it.
+fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Export>]) -> Status {
+    let mut status = Status::healthy("export", name);
+    for export in exports {
+        let ExportFigures { failed, .. } = export.figures();
+        if failed > 0 {
+            let what = format!("{}: {failed} requests failed", export.device().spec());
+            status = status.with_problem(State::Degraded, what, "look at the device; a restart clears this count");
+        }
+    }
+    if server.turned_away > 0 {
+        let what = format!("{} clients were turned away, as {} are served", server.turned_away, server.connections);
+        status = status.with_problem(State::Degraded, what, "let clients use fewer connections");
+    }
+    let list: Vec<Value> = exports.iter().map(|export| describe(export)).collect();
+    status.with_detail(json!({ "urls": urls, "server": server, "exports": list }))
+}
+
+fn describe(export: &Export) -> Value {
+    let geometry = export.device().geometry();
+    let devices: Vec<Value> = export.device().figures().iter().map(device_figures).collect();
+    json!({
+        "name": export.name(),
+        "spec": export.device().spec(),
+        "size_bytes": geometry.size_bytes,
+        "block_bytes": geometry.block_bytes,
+        "read_only": export.is_read_only(),
+        "requests": export.figures(),
+        "devices": devices,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_specs() {
+        for (text, name, spec) in [
+            ("memory:1G", "", "memory:1G"),
+            ("a=memory:1G", "a", "memory:1G"),
+            ("delay(memory:1G,read=12ms)", "", "delay(memory:1G,read=12ms)"),
+            ("disk 1=delay(./x,read=1ms)", "disk 1", "delay(./x,read=1ms)"),
+            ("nbd+unix:///a?socket=/b", "", "nbd+unix:///a?socket=/b"),
+            ("./a=b", "", "./a=b"),
+        ] {
+            assert_eq!(split_name(text), (name, spec), "{text}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The suite for HTTP caches against Nectary, nginx, Varnish, Squid and no cache at all:
+//! `cache-tests --suite ./cache-tests --write docs/results`.
+//!
+//! Prints a table and what Nectary fails. Exit code 0 only where Nectary passes at least 158 of 160 required and 95 of
+//! 105 optimal tests (of the older package: 139 of 157 and 76 of 86), and each that fails is explained. Needs node 18
+//! or later and npm; takes three minutes.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use nectary_e2e::cache_tests::{contestants, measure, page, suite};
+use nectary_e2e::report::not_run;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Runs the suite for HTTP caches against Nectary and the proxies beside it.
+#[derive(Parser)]
+struct Arguments {
+    /// What npm installs: the suite's package, or a folder with a clone of its repository, which is newer
+    #[arg(long, default_value = suite::PACKAGE)]
+    suite: String,
+    /// Beside Nectary, run only these: some of nginx, varnish, squid, nothing
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Option<Vec<String>>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write the page cache-tests.md into this directory, as docs/results
+    #[arg(long, value_name = "DIR")]
+    write: Option<PathBuf>,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(program) = suite::Suite::missing() {
+        not_run(format!("cache-tests: {program} is not installed (`ci/setup cache-tests` installs it)"));
+        return Ok(ExitCode::FAILURE);
+    }
+    let suite = suite::Suite::install(&arguments.suite)?;
+    let contestants = contestants::start(suite.origin, arguments.only.as_deref())?;
+    let measured = measure(&suite, &contestants)?;
+    let nectary = measured.outcomes.first().context("Nectary is always there")?;
+    if let Some(folder) = &arguments.write {
+        page::write(folder, &arguments.suite, &measured)?;
+    }
+    if arguments.json {
+        println!("{:#}", page::to_json(&arguments.suite, &measured));
+    } else {
+        let suite = page::suite(&arguments.suite, &measured);
+        print!("{suite}\n\n{}\n{}", page::table(&measured.outcomes), page::failures(nectary));
+    }
+    let problems = nectary.problems(measured.layout);
+    problems.iter().for_each(|problem| eprintln!("PROBLEM: {problem}"));
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,55 @@
+//! npm, pip, cargo, apt and git through the proxy, twice each: `package-clients --only pip,cargo`.
+//!
+//! Prints for each what the second run found in the store. Exit code 0 only where every client that could be run got
+//! the same bytes in both runs and its packages were hits the second time; 77 where none could be run.
+
+use anyhow::Result;
+use clap::Parser;
+use nectary_e2e::clients::{Verdict, apt, cargo, git, npm, pip};
+use nectary_e2e::report::not_run;
+use std::process::ExitCode;
+
+/// The exit code where no client could be run.
+const NOT_RUN: u8 = 77;
+
+/// Runs package clients through the proxy.
+#[derive(Parser)]
+struct Arguments {
+    /// Run only these: some of npm, pip, cargo, apt, git
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+fn main() -> Result<ExitCode> {
+    type Run = fn() -> Result<Verdict>;
+    let arguments = Arguments::parse();
+    let clients: [(&str, Run); 5] =
+        [("npm", npm::run), ("pip", pip::run), ("cargo", cargo::run), ("apt", apt::run), ("git", git::run)];
+    let is_known = |name: &String| clients.iter().any(|(client, _)| client == name);
+    if let Some(unknown) = arguments.only.iter().find(|name| !is_known(name)) {
+        eprintln!("there is no client {unknown}; there are npm, pip, cargo, apt and git");
+        return Ok(ExitCode::from(2));
+    }
+    let (mut is_good, mut has_run) = (true, false);
+    for (name, run) in clients {
+        if !arguments.only.is_empty() && !arguments.only.iter().any(|only| only == name) {
+            continue;
+        }
+        match run() {
+            Ok(Verdict::Kept(report)) => {
+                has_run = true;
+                println!("{report}");
+            }
+            Ok(Verdict::NotRun(reason)) => not_run(reason),
+            Err(error) => {
+                is_good = false;
+                println!("PROBLEM: {name}: {error:#}");
+            }
+        }
+    }
+    Ok(match (is_good, has_run) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(NOT_RUN),
+        (true, true) => ExitCode::SUCCESS,
+    })
+}

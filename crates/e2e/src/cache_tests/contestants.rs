@@ -1,0 +1,162 @@
+//! Who the suite is run against, each with its configuration.
+//!
+//! Owns: Nectary as it comes; nginx, Varnish and Squid configured as the suite's authors configure them for their
+//! published results (validation on, no lifetime of their own invention, no grace); and the origin itself, as a proxy
+//! that caches nothing. Their configurations stand here whole.
+
+use crate::guard::{Process, find_program};
+use crate::http::wait_listening;
+use crate::nectary::{self, ProxyCommand};
+use crate::report::not_run;
+use crate::scratch::{Scratch, free_address};
+use anyhow::{Context, Result};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A proxy in front of the suite's server.
+#[derive(Debug)]
+pub struct Contestant {
+    /// Name and version.
+    pub name: String,
+    /// Where the suite's client sends its requests.
+    pub address: SocketAddr,
+    _process: Option<Process>,
+    _scratch: Option<Scratch>,
+}
+
+/// Starts Nectary, then everybody else who is installed; `only` names some of `nginx`, `varnish`, `squid`, `nothing`.
+pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contestant>> {
+    type Start = fn(SocketAddr) -> Result<Contestant>;
+    let peers: [(&str, &str, Start); 3] =
+        [("nginx", "nginx", nginx), ("varnish", "varnishd", varnish), ("squid", "squid", squid)];
+    let is_wanted = |name: &str| only.is_none_or(|only| only.iter().any(|wanted| wanted == name));
+    let mut contestants = vec![nectary(origin)?];
+    for (name, program, start) in peers {
+        if !is_wanted(name) {
+            continue;
+        }
+        match find_program(program) {
+            Some(_) => contestants.push(start(origin)?),
+            None => not_run(format!("cache-tests: {program} is not installed")),
+        }
+    }
+    if is_wanted("nothing") {
+        contestants.push(Contestant { name: "no cache".to_owned(), address: origin, _process: None, _scratch: None });
+    }
+    Ok(contestants)
+}
+
+fn nectary(origin: SocketAddr) -> Result<Contestant> {
+    let scratch = Scratch::new("cache-tests-nectary")?;
+    let command = ProxyCommand::new(scratch.path(), Some(format!("http://{origin}")))?;
+    let (_, version) = nectary::run(&["--version"], scratch.path())?;
+    let nectary = command.start()?;
+    Ok(Contestant {
+        name: version.trim().to_owned(),
+        address: nectary.listen,
+        _process: Some(nectary.process),
+        _scratch: Some(scratch),
+    })
+}
+
+fn nginx(origin: SocketAddr) -> Result<Contestant> {
+    let (scratch, address) = (Scratch::new("cache-tests-nginx")?, free_address()?);
+    let folder = scratch.path().display();
+    let configuration = format!(
+        "daemon off;
+master_process off;
+pid {folder}/pid;
+error_log stderr crit;
+events {{ worker_connections 2048; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/client;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  proxy_cache_path {folder}/cache levels=1:2 keys_zone=objects:8m max_size=1000m inactive=600m;
+  server {{
+    listen {address};
+    location / {{
+      proxy_pass http://{origin};
+      proxy_cache objects;
+      proxy_cache_revalidate on;
+      proxy_http_version 1.1;
+    }}
+  }}
+}}
+"
+    );
+    let file = scratch.join("nginx.conf");
+    std::fs::write(&file, configuration)?;
+    let mut command = Command::new(program("nginx")?);
+    command.arg("-p").arg(scratch.path()).arg("-c").arg(&file).arg("-e").arg("stderr");
+    spawn(version("nginx", "-v"), command, address, scratch)
+}
+
+fn varnish(origin: SocketAddr) -> Result<Contestant> {
+    let (scratch, address) = (Scratch::new("cache-tests-varnish")?, free_address()?);
+    let (host, port) = (origin.ip(), origin.port());
+    let file = scratch.join("default.vcl");
+    std::fs::write(&file, format!("vcl 4.1;\nbackend default {{ .host = \"{host}\"; .port = \"{port}\"; }}\n"))?;
+    let mut command = Command::new(program("varnishd")?);
+    command.args(["-F", "-j", "none", "-n"]).arg(scratch.join("work")).arg("-f").arg(&file);
+    command.arg("-a").arg(address.to_string()).args(["-s", "malloc,64m", "-T", "none"]);
+    command.args(["-p", "default_ttl=0", "-p", "default_grace=0", "-p", "default_keep=3600"]);
+    spawn(version("varnishd", "-V").replace("varnishd", "varnish"), command, address, scratch)
+}
+
+fn squid(origin: SocketAddr) -> Result<Contestant> {
+    let (scratch, address) = (Scratch::new("cache-tests-squid")?, free_address()?);
+    // As root it gives up its rights, and still has to write here.
+    std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    let (folder, host, port) = (scratch.path().display(), origin.ip(), origin.port());
+    let configuration = format!(
+        "http_port {address} accel defaultsite={host}:{port} no-vhost
+cache_peer {host} parent {port} 0 no-query no-digest originserver default name=origin
+acl everybody src all
+cache_peer_access origin allow everybody
+http_access allow everybody
+cache_mem 64 MB
+access_log none
+cache_store_log none
+cache_log {folder}/cache.log
+pid_filename {folder}/pid
+coredump_dir {folder}
+pinger_enable off
+shutdown_lifetime 1 second
+connect_retries 3
+visible_hostname squid
+"
+    );
+    let file = scratch.join("squid.conf");
+    std::fs::write(&file, configuration)?;
+    let mut command = Command::new(program("squid")?);
+    // One process, so that nothing is left when it is killed; a name of its own, for its shared memory.
+    command.args(["-N", "-n", &format!("nectary{}", std::process::id()), "-f"]).arg(&file);
+    spawn(version("squid", "-v"), command, address, scratch)
+}
+
+fn program(name: &str) -> Result<std::path::PathBuf> {
+    find_program(name).with_context(|| format!("{name} is not installed"))
+}
+
+fn spawn(name: String, command: Command, address: SocketAddr, scratch: Scratch) -> Result<Contestant> {
+    let process = Process::spawn(&name, command, &scratch.join("log"), None)?;
+    wait_listening(address, Duration::from_secs(60))
+        .with_context(|| format!("{name} does not listen on {address}\n{}", process.log_tail()))?;
+    Ok(Contestant { name, address, _process: Some(process), _scratch: Some(scratch) })
+}
+
+/// A program's name and version; the bare name where it does not tell.
+fn version(name: &str, option: &str) -> String {
+    let output = Command::new(find_program(name).unwrap_or_else(|| Path::new(name).to_owned())).arg(option).output();
+    let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let mut numbers = text.split(|character: char| !character.is_ascii_digit() && character != '.');
+    let number = numbers.find(|part| part.contains('.') && part.starts_with(|first: char| first.is_ascii_digit()));
+    number.map_or_else(|| name.to_owned(), |number| format!("{name} {number}"))
+}

@@ -1,0 +1,192 @@
+//! The cache-tests suite against Nectary and the proxies beside it.
+//!
+//! Owns: a run of the suite and what its figures mean. `suite` installs it with npm and runs it, `contestants` has the
+//! configurations, `explanations` says why a test fails that fails, `page` writes it all down.
+//!
+//! Promises: the suite's own code decides what passes, dependencies between its tests included; its browser-only tests
+//! are not run. All contestants run at the same time in front of the same origin: the suite waits much and computes
+//! little.
+
+pub mod contestants;
+pub mod explanations;
+pub mod page;
+pub mod suite;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::thread;
+
+use contestants::Contestant;
+use suite::Suite;
+
+/// Which of its two layouts a suite has; the repository has been mended since the package was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// The package, with 157 required and 86 optimal tests.
+    Package,
+    /// The repository, with 160 required and 105 optimal tests.
+    Repository,
+}
+
+impl Layout {
+    /// The most tests of a kind that Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the
+    /// repository pass.
+    pub fn failures_max(self, kind: &str) -> usize {
+        match (self, kind) {
+            (Layout::Repository, "required") => 2,
+            (Layout::Repository, _) => 10,
+            // Sixteen that the repository has mended or made checks since, each explained, and the two of the repository.
+            (Layout::Package, "required") => 18,
+            (Layout::Package, _) => 10,
+        }
+    }
+}
+
+/// A suite's version and layout, and what came of it.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The version that the suite gives itself.
+    pub version: String,
+    /// Its layout.
+    pub layout: Layout,
+    /// One for each contestant, in their order; the first is Nectary's.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// One test of the suite, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Row {
+    /// The suite's name for it.
+    pub id: String,
+    /// The part of the suite.
+    pub group: String,
+    /// What it tests, in a sentence of the suite.
+    pub name: String,
+    /// `required`, `optimal`, or `check`, which can neither pass nor fail.
+    pub kind: String,
+    /// `pass`, `fail`, `yes`, `no`, `dependency` (a test that it depends on did not pass), `setup`, `harness`, `retry`.
+    pub result: String,
+    /// The tests that it depends on and that did not pass.
+    pub failed: Vec<String>,
+    /// What the suite says of a failure.
+    pub detail: String,
+}
+
+/// What came of the suite in front of one contestant.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Name and version.
+    pub name: String,
+    /// Every test that is not browser-only.
+    pub rows: Vec<Row>,
+}
+
+/// What one run of the suite's client writes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Written {
+    pub version: String,
+    pub layout: Layout,
+    pub rows: Vec<Row>,
+}
+
+impl Outcome {
+    /// The tests of a kind that pass, and all of that kind.
+    pub fn passed(&self, kind: &str) -> (usize, usize) {
+        let of_kind = || self.rows.iter().filter(|row| row.kind == kind);
+        (of_kind().filter(|row| row.passes()).count(), of_kind().count())
+    }
+
+    /// The tests that should pass and do not.
+    pub fn failures(&self) -> Vec<&Row> {
+        self.rows.iter().filter(|row| row.kind != "check" && !row.passes()).collect()
+    }
+
+    /// What is wrong with these results of Nectary: too many failures, or one that nobody has explained.
+    pub fn problems(&self, layout: Layout) -> Vec<String> {
+        let mut problems = Vec::new();
+        for kind in ["required", "optimal"] {
+            let ((passed, count), failures_max) = (self.passed(kind), layout.failures_max(kind));
+            if passed + failures_max < count || count == 0 {
+                let wanted = count.saturating_sub(failures_max);
+                problems.push(format!("{passed} of {count} {kind} tests pass, at least {wanted} are wanted"));
+            }
+        }
+        for row in self.failures() {
+            if explanations::of(row).is_none() {
+                problems.push(format!("{} ({}) fails, and nothing explains it: {}", row.id, row.kind, row.detail));
+            }
+        }
+        problems
+    }
+}
+
+impl Row {
+    fn passes(&self) -> bool {
+        self.result == "pass"
+    }
+}
+
+/// Runs the suite against all contestants at the same time.
+///
+/// *Errors*: no contestant, or a client of the suite that cannot be run to its end.
+pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {
+    let runs: Vec<Result<Written>> = thread::scope(|scope| {
+        let started: Vec<_> = contestants
+            .iter()
+            .map(|contestant| scope.spawn(|| suite.run(&contestant.name, contestant.address)))
+            .collect();
+        started.into_iter().map(|run| run.join().expect("a run does not panic")).collect()
+    });
+    let mut measured = None;
+    for (contestant, run) in contestants.iter().zip(runs) {
+        let Written { version, layout, rows } =
+            run.with_context(|| format!("the suite in front of {}", contestant.name))?;
+        let measured = measured.get_or_insert(Measured { version, layout, outcomes: Vec::new() });
+        measured.outcomes.push(Outcome { name: contestant.name.clone(), rows });
+    }
+    measured.context("nobody to run the suite against")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str, kind: &str, result: &str) -> Row {
+        let text = |text: &str| text.to_owned();
+        Row {
+            id: text(id),
+            group: String::new(),
+            name: String::new(),
+            kind: text(kind),
+            result: text(result),
+            failed: Vec::new(),
+            detail: String::new(),
+        }
+    }
+
+    #[test]
+    fn too_many_failures_and_unexplained_ones_are_problems() {
+        let explained = explanations::ids().next().expect("some test is explained");
+        let mut rows = vec![row("a", "required", "pass"), row("b", "optimal", "pass"), row("c", "check", "no")];
+        let problems = |rows: &[Row]| Outcome { name: String::new(), rows: rows.to_vec() }.problems(Layout::Repository);
+        assert_eq!(problems(&rows), Vec::<String>::new());
+        for _ in 0..2 {
+            rows.push(row(explained, "required", "fail"));
+        }
+        assert_eq!(problems(&rows), Vec::<String>::new());
+        rows.push(row(explained, "required", "fail"));
+        assert_eq!(problems(&rows).len(), 1);
+        rows.push(row("unheard-of", "optimal", "dependency"));
+        assert_eq!(problems(&rows).len(), 2);
+        assert_eq!(problems(&[]).len(), 2, "no test at all is no success");
+    }
+
+    #[test]
+    fn what_depends_on_a_failure_is_explained_by_it() {
+        let mut dependent = row("dependent", "required", "dependency");
+        assert_eq!(explanations::of(&dependent), None);
+        dependent.failed = vec!["another".to_owned()];
+        assert!(explanations::of(&dependent).is_some_and(|text| text.contains("`another`")));
+    }
+}

@@ -1,0 +1,87 @@
+//! The suite itself: installed with npm into a scratch directory, its server, its client.
+
+use super::Written;
+use crate::guard::{self, Process, find_program};
+use crate::http::wait_listening;
+use crate::scratch::{Scratch, free_address};
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What npm calls the suite.
+pub const PACKAGE: &str = "http-cache-tests";
+const CLIENT: &str = include_str!("client.mjs");
+const INSTALL_LIMIT: Duration = Duration::from_secs(300);
+/// The suite waits three seconds at a time, in groups of tests.
+const RUN_LIMIT: Duration = Duration::from_secs(900);
+
+/// An installed suite whose server runs.
+#[derive(Debug)]
+pub struct Suite {
+    /// The suite's server: the origin.
+    pub origin: SocketAddr,
+    folder: PathBuf,
+    client: PathBuf,
+    scratch: Scratch,
+    _server: Process,
+}
+
+impl Suite {
+    /// What is missing on this machine.
+    pub fn missing() -> Option<&'static str> {
+        ["node", "npm"].into_iter().find(|program| find_program(program).is_none())
+    }
+
+    /// Installs `source`, which npm understands (the name of a package, a folder, a repository), and starts its server.
+    pub fn install(source: &str) -> Result<Self> {
+        let scratch = Scratch::new("cache-tests")?;
+        std::fs::write(scratch.join("package.json"), "{\"name\": \"run\", \"version\": \"1.0.0\"}\n")?;
+        // npm would look for a folder from where it works.
+        let source = match Path::new(source) {
+            folder if folder.is_dir() => folder.canonicalize()?.display().to_string(),
+            _ => source.to_owned(),
+        };
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--install-links", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"])
+            .arg(&source)
+            .current_dir(scratch.path());
+        let (status, text) = guard::run("npm", npm, &scratch.join("npm.log"), INSTALL_LIMIT)?;
+        if !status.success() {
+            bail!("npm cannot install {source}: {}\n{text}", guard::describe(status));
+        }
+        let folder = scratch.join("node_modules").join(PACKAGE);
+        let client = scratch.join("client.mjs");
+        std::fs::write(&client, CLIENT)?;
+
+        let origin = free_address()?;
+        let engine = if folder.join("test-engine").is_dir() { folder.join("test-engine") } else { folder.clone() };
+        let mut server = Command::new("node");
+        server
+            .arg(engine.join("server/server.mjs"))
+            .current_dir(&folder)
+            .env("npm_config_protocol", "http")
+            .env("npm_config_port", origin.port().to_string())
+            .env("npm_config_pidfile", scratch.join("server.pid"));
+        let server = Process::spawn("suite-server", server, &scratch.join("server.log"), None)?;
+        wait_listening(origin, Duration::from_secs(30))
+            .with_context(|| format!("the suite's server does not listen on {origin}\n{}", server.log_tail()))?;
+        Ok(Suite { origin, folder, client, scratch, _server: server })
+    }
+
+    /// Runs every test that is not browser-only against a proxy.
+    pub(crate) fn run(&self, name: &str, address: SocketAddr) -> Result<Written> {
+        let file: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+        let out = self.scratch.join(&format!("{file}.json"));
+        let mut node = Command::new("node");
+        node.arg("--no-warnings").arg(&self.client).arg(&self.folder).arg(format!("http://{address}")).arg(&out);
+        let log = self.scratch.join(&format!("{file}.log"));
+        let (status, text) = guard::run("suite-client", node, &log, RUN_LIMIT)?;
+        if !status.success() {
+            bail!("the suite's client: {}\n{text}", guard::describe(status));
+        }
+        let written = std::fs::read(&out).with_context(|| format!("the suite's client wrote nothing\n{text}"))?;
+        Ok(serde_json::from_slice(&written)?)
+    }
+}

@@ -1,0 +1,205 @@
+//! Package clients through the proxy, each twice and each time with nothing of its own: what do the second runs find in
+//! the store?
+//!
+//! Owns: what a run is and how two are compared; a file for each client: npm, pip, cargo, apt, git. Addresses of
+//! registries and mirrors are those of this machine's own configuration, or those that a client has built in; none
+//! stands here.
+//!
+//! Promises: the files of both runs are equal, and equal to those of a run without the proxy; each package of the
+//! second run is a hit. A client that is missing, or cannot reach its registry without the proxy, is not run, and says
+//! why.
+
+pub mod apt;
+pub mod cargo;
+pub mod git;
+pub mod npm;
+pub mod pip;
+mod small_server;
+mod split;
+
+use crate::access_log::{self, Line};
+use crate::guard;
+use crate::nectary::{Nectary, ProxyCommand};
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long one call of a client may take.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// Files by name.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// What came of a client.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It kept what is promised.
+    Kept(Report),
+    /// It could not be run, because of this.
+    NotRun(String),
+}
+
+/// What the second run of a client found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The client.
+    pub client: &'static str,
+    /// Files that were equal.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Packages that the second run found in the store: all.
+    pub packages: usize,
+    /// URLs of which both runs wanted something.
+    pub urls: usize,
+    /// Those of them that were hits the second time.
+    pub hits: usize,
+    /// The others: the end of the URL, and what the cache did both times.
+    pub misses: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{}: {} files ({} bytes) equal in all runs; the second time {} packages, and {} of {} URLs, came from the store",
+            self.client, self.files, self.bytes, self.packages, self.hits, self.urls
+        )?;
+        self.misses.iter().try_for_each(|miss| write!(out, "\n  not a hit: {miss}"))
+    }
+}
+
+/// Compares two runs, with one another and with what is known to be right, and reads what the cache did in both.
+///
+/// *Errors*: files that differ, or a package (a URL that `is_package` knows) that is no hit the second time.
+fn compare(
+    client: &'static str,
+    right: &Files,
+    runs: &[Files; 2],
+    lines: &[Line],
+    is_package: impl Fn(&str) -> bool,
+) -> Result<Report> {
+    if runs[0] != runs[1] || runs[0].is_empty() {
+        bail!("{client}: the two runs differ: {}", difference(&runs[0], &runs[1]));
+    }
+    if let Some((name, _)) = right.iter().find(|(name, bytes)| runs[0].get(*name) != Some(*bytes)) {
+        bail!("{client}: {name} differs from that of a run without the proxy");
+    }
+    let mut urls = BTreeMap::<&str, Vec<&str>>::new();
+    for line in lines.iter().filter(|line| line.method == "GET" && line.status < 400) {
+        urls.entry(&line.url).or_default().push(&line.result);
+    }
+    let is_hit = |results: &[&str]| results.len() > 1 && results.last() == Some(&"HIT");
+    let of_packages: Vec<_> = urls.iter().filter(|(url, _)| is_package(url)).collect();
+    if of_packages.is_empty() {
+        bail!("{client}: no package came through the proxy: {urls:?}");
+    }
+    if let Some((url, results)) = of_packages.iter().find(|(_, results)| !is_hit(results)) {
+        bail!("{client}: {url} is no hit the second time: {results:?}");
+    }
+    let packages = of_packages.len();
+    urls.retain(|_, results| results.len() > 1);
+    let missed = urls.iter().filter(|(_, results)| !is_hit(results));
+    let misses: Vec<_> =
+        missed.map(|(url, results)| format!("{} {results:?}", url.rsplit('/').next().unwrap_or(url))).collect();
+    Ok(Report {
+        client,
+        files: runs[0].len(),
+        bytes: runs[0].values().map(Vec::len).sum(),
+        packages,
+        urls: urls.len(),
+        hits: urls.len() - misses.len(),
+        misses,
+    })
+}
+
+fn difference(left: &Files, right: &Files) -> String {
+    let names = || left.keys().chain(right.keys());
+    let differs = |name: &&String| left.get(*name) != right.get(*name);
+    names().find(differs).map_or_else(|| "both are empty".to_owned(), Clone::clone)
+}
+
+/// A proxy with an access log that gives what has no lifetime one, whatever clients demand.
+fn proxy(folder: &Path, origin: Option<String>, default_ttl: &str) -> Result<ProxyCommand> {
+    std::fs::create_dir_all(folder)?;
+    let mut command = ProxyCommand::new(folder, origin)?;
+    command.access_log = true;
+    command.arguments.extend(["--default-ttl", default_ttl, "--ignore-request-cache-control"].map(str::to_owned));
+    Ok(command)
+}
+
+/// Stops a proxy and reads its access log.
+fn finish(mut nectary: Nectary, command: &ProxyCommand) -> Result<Vec<Line>> {
+    let status = nectary.terminate(Duration::from_secs(20))?;
+    if !status.success() {
+        bail!("nectary: {}\n{}", guard::describe(status), nectary.process.log_tail());
+    }
+    access_log::read(&command.access_log_path())
+}
+
+/// Runs a client to its end: whether it says that all is well, and what it printed.
+fn call(name: &str, mut command: Command, log: &Path) -> Result<(bool, String)> {
+    let _ = std::fs::remove_file(log);
+    // A proxy of this machine's own would stand between the client and ours.
+    for variable in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+        command.env_remove(variable).env_remove(variable.to_ascii_uppercase());
+    }
+    let (status, text) = guard::run(name, command, log, LIMIT)?;
+    Ok((status.success(), text))
+}
+
+/// Every file under `folder` with its bytes, by its path from there.
+fn tree(folder: &Path) -> Result<Files> {
+    fn walk(folder: &Path, name: &str, files: &mut Files) -> Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = format!("{name}/{}", entry.file_name().to_string_lossy());
+            match entry.file_type()? {
+                kind if kind.is_dir() => walk(&entry.path(), &name, files)?,
+                kind if kind.is_file() => _ = files.insert(name, std::fs::read(entry.path())?),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+    let mut files = Files::new();
+    walk(folder, "", &mut files)?;
+    Ok(files)
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_that_is_no_hit_or_differs_is_an_error() {
+        let line = |url: &str, result: &str| Line {
+            method: "GET".to_owned(),
+            url: url.to_owned(),
+            status: 200,
+            body_bytes: 1,
+            result: result.to_owned(),
+            object_bytes: None,
+        };
+        let files = Files::from([("a".to_owned(), b"1".to_vec())]);
+        let other = Files::from([("a".to_owned(), b"2".to_vec())]);
+        let is_package = |url: &str| url.ends_with(".tgz");
+        let twice =
+            |second: &str| [line("h/a.tgz", "MISS"), line("h/b", "MISS"), line("h/a.tgz", second), line("h/b", "PASS")];
+        let runs = [files.clone(), files.clone()];
+        let report = compare("c", &files, &runs, &twice("HIT"), is_package).unwrap();
+        assert_eq!((report.packages, report.urls, report.hits, report.misses.len()), (1, 2, 1, 1));
+        assert!(compare("c", &files, &runs, &twice("MISS"), is_package).is_err());
+        assert!(compare("c", &other, &runs, &twice("HIT"), is_package).is_err());
+        assert!(compare("c", &files, &[files.clone(), other], &twice("HIT"), is_package).is_err());
+        assert!(compare("c", &files, &runs, &twice("HIT")[1..2], is_package).is_err());
+        assert!(compare("c", &files, &runs, &twice("HIT")[2..3], is_package).is_err(), "asked for once");
+    }
+}

@@ -1,0 +1,65 @@
+//! npm through a reverse proxy in front of its registry.
+
+use super::{Files, Verdict, call, compare, finish, last_line, proxy, tree};
+use crate::guard::find_program;
+use crate::scratch::Scratch;
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// A small package that has a dependency.
+const PACKAGE: &str = "is-odd@3.0.1";
+
+/// Installs the package twice, each time with an empty cache.
+pub fn run() -> Result<Verdict> {
+    if find_program("npm").is_none() {
+        return Ok(Verdict::NotRun("npm is not installed".to_owned()));
+    }
+    let Some(registry) = registry() else {
+        return Ok(Verdict::NotRun("npm: the registry of this machine is not asked over https".to_owned()));
+    };
+    let scratch = Scratch::new("npm")?;
+    let (reached, text) = install(&scratch.join("direct"), &registry)?;
+    if !reached {
+        let reason = last_line(&text);
+        return Ok(Verdict::NotRun(format!("npm: the registry cannot be reached without the proxy: {reason}")));
+    }
+    // Registries differ: some give no freshness at all, and what has a version in its name does not change.
+    let command = proxy(&scratch.join("proxy"), Some(registry), "/*.tgz=1d")?;
+    let nectary = command.start()?;
+    let mut runs = [Files::new(), Files::new()];
+    for (name, run) in ["first", "second"].into_iter().zip(&mut runs) {
+        let (good, text) = install(&scratch.join(name), &format!("http://{}", nectary.listen))?;
+        if !good {
+            bail!("npm install, {name} run: {text}\n{}", nectary.process.log_tail());
+        }
+        *run = tree(&scratch.join(name).join("node_modules"))?;
+    }
+    let lines = finish(nectary, &command)?;
+    let mut right = tree(&scratch.join("direct/node_modules"))?;
+    // npm's own record of the installation names the registry.
+    right.remove("/.package-lock.json");
+    compare("npm", &right, &runs, &lines, |url| url.ends_with(".tgz")).map(Verdict::Kept)
+}
+
+/// The registry that npm of this machine uses.
+fn registry() -> Option<String> {
+    let output = Command::new("npm").args(["config", "get", "registry"]).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().trim_end_matches('/').to_owned();
+    text.starts_with("https://").then_some(text)
+}
+
+/// Installs the package into `folder` from `registry`, with an empty cache and no configuration of the user.
+fn install(folder: &Path, registry: &str) -> Result<(bool, String)> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("package.json"), "{\"name\": \"client\", \"version\": \"1.0.0\"}\n")?;
+    let mut command = Command::new("npm");
+    command
+        .args(["install", PACKAGE, "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"])
+        .args(["--replace-registry-host=always", "--fetch-retries=1", "--registry", registry, "--cache"])
+        .arg(folder.join("cache"))
+        .arg("--userconfig")
+        .arg(folder.join("npmrc"))
+        .current_dir(folder);
+    call("npm", command, &folder.join("npm.log"))
+}

@@ -1,0 +1,56 @@
+//! A small HTTP server on loopback: one answer a connection, from a function of the request's path and headers.
+
+use crate::http::Response;
+use anyhow::Result;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a request may take to come, and a piece of an answer to be taken.
+const WAIT: Duration = Duration::from_secs(60);
+const HEAD_BYTES_MAX: u64 = 64 << 10;
+
+/// What answers: method, target, headers.
+pub type Handler = dyn Fn(&str, &str, &[(String, String)]) -> Response + Send + Sync;
+
+/// Serves until the process ends.
+pub fn start(handler: Arc<Handler>) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let handler = handler.clone();
+            thread::spawn(move || serve(stream, &*handler));
+        }
+    });
+    Ok(address)
+}
+
+/// Answers one request, as far as its client takes the answer.
+fn serve(stream: TcpStream, handler: &Handler) -> Option<()> {
+    stream.set_read_timeout(Some(WAIT)).ok()?;
+    stream.set_write_timeout(Some(WAIT)).ok()?;
+    let mut lines = BufReader::new((&stream).take(HEAD_BYTES_MAX)).lines();
+    let line = lines.next()?.ok()?;
+    let (method, rest) = line.split_once(' ')?;
+    let target = rest.split(' ').next()?;
+    let mut headers = Vec::new();
+    loop {
+        let line = lines.next()?.ok()?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let response = handler(method, target, &headers);
+    let mut head =
+        format!("HTTP/1.1 {} x\r\nconnection: close\r\ncontent-length: {}\r\n", response.status, response.body.len());
+    for (name, value) in &response.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    (&stream).write_all(format!("{head}\r\n").as_bytes()).ok()?;
+    if method != "HEAD" {
+        (&stream).write_all(&response.body).ok()?;
+    }
+    Some(())
+}

@@ -1,0 +1,105 @@
+//! A registry whose index and whose packages are on different hosts, behind two reverse proxies.
+//!
+//! Such an index names the packages' host in full, and clients would go there past the proxy. So between client and
+//! proxies stands a small server of the test: it asks the first proxy for what it is asked, and replaces the packages'
+//! host in texts by its own `/files`, which it takes to the second.
+
+use super::{finish, proxy, small_server};
+use crate::access_log::Line;
+use crate::http::{Connection, Response};
+use crate::nectary::{Nectary, ProxyCommand};
+use anyhow::Result;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_secs(60);
+/// The headers of a client that are passed on, and of an answer.
+const ASKED: [&str; 5] = ["accept", "user-agent", "cache-control", "pragma", "range"];
+const ANSWERED: [&str; 4] = ["content-type", "etag", "last-modified", "location"];
+
+/// The proxies and the server between them and a client.
+pub struct Split {
+    /// Where the client goes.
+    pub address: SocketAddr,
+    proxies: Vec<(ProxyCommand, Nectary)>,
+}
+
+/// Scheme, host and port of a URL, and the rest.
+pub fn origin_of(url: &str) -> Option<(&str, &str)> {
+    let start = url.find("://")? + 3;
+    let end = url[start..].find('/').map_or(url.len(), |end| start + end);
+    Some(url.split_at(end))
+}
+
+impl Split {
+    /// Starts proxies for an index and for packages; `files` as it stands in the index.
+    pub fn start(folder: &Path, index: &str, files: &str, default_ttl: &str) -> Result<Split> {
+        let mut proxies = Vec::new();
+        for (name, origin) in [("index", index), ("files", files)] {
+            let command = proxy(&folder.join(name), Some(origin.to_owned()), default_ttl)?;
+            let nectary = command.start()?;
+            proxies.push((command, nectary));
+        }
+        let (index, packages, named) = (proxies[0].1.listen, proxies[1].1.listen, files.to_owned());
+        let address =
+            small_server::start(Arc::new(move |method: &str, target: &str, headers: &[(String, String)]| {
+                let own = headers.iter().find(|(name, _)| name == "host").map_or("", |(_, value)| value);
+                let (proxy, target) = match target.strip_prefix("/files/") {
+                    Some(rest) => (packages, format!("/{rest}")),
+                    None => (index, target.to_owned()),
+                };
+                relay(proxy, method, &target, headers, &named, &format!("http://{own}/files"))
+            }))?;
+        Ok(Split { address, proxies })
+    }
+
+    /// Stops the proxies; what they logged.
+    pub fn finish(self) -> Result<Vec<Line>> {
+        let mut lines = Vec::new();
+        for (command, nectary) in self.proxies {
+            lines.extend(finish(nectary, &command)?);
+        }
+        Ok(lines)
+    }
+}
+
+fn relay(
+    proxy: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(String, String)],
+    from: &str,
+    to: &str,
+) -> Response {
+    let kept = headers.iter().filter(|(name, _)| ASKED.contains(&name.as_str()));
+    let kept: Vec<(&str, &str)> = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut response = match Connection::new(proxy, WAIT).request(method, target, &kept) {
+        Ok(response) => response,
+        Err(error) => Response { status: 502, headers: Vec::new(), body: error.to_string().into_bytes() },
+    };
+    response.headers.retain(|(name, _)| ANSWERED.contains(&name.as_str()));
+    let is_text = response.headers.iter().any(|(name, value)| {
+        name == "content-type" && ["text/", "json", "html"].iter().any(|kind| value.contains(kind))
+    });
+    // Cargo's registries do not always say what they send.
+    if (is_text || target.ends_with("/config.json"))
+        && let Ok(text) = std::str::from_utf8(&response.body)
+    {
+        response.body = text.replace(from, to).into_bytes();
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_split_behind_their_host() {
+        assert_eq!(origin_of("https://a:8/b/c"), Some(("https://a:8", "/b/c")));
+        assert_eq!(origin_of("http://a"), Some(("http://a", "")));
+        assert_eq!(origin_of("a/b"), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! NBD with other people's programs: runs servers and clients, and what is on the sockets between them.
+//!
+//! Owns: a running `nectary export`, servers of other makes on Unix sockets, certificates, and files to compare. Knows
+//! the command line and URLs, nothing of what is inside.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::guard::{self, Process, describe};
+use crate::nectary::binary;
+use crate::rng::Rng;
+
+/// How long a server may take to listen, and a client to end.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server on a Unix socket.
+#[derive(Debug)]
+pub struct Server {
+    /// The process.
+    pub process: Process,
+    /// The socket.
+    pub socket: PathBuf,
+}
+
+impl Server {
+    /// Runs `nectary export` of some devices on a socket in `folder`, with further arguments.
+    pub fn nectary(folder: &Path, name: &str, arguments: &[&str]) -> Result<Server> {
+        let socket = folder.join(format!("{name}.sock"));
+        let runtime = folder.join("run");
+        std::fs::create_dir_all(&runtime)?;
+        std::fs::set_permissions(&runtime, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        let mut command = Command::new(binary()?);
+        command.arg("export").args(arguments).arg("--nbd").arg(format!("unix:{}", socket.display()));
+        command.env("NECTARY_RUNTIME_DIR", runtime);
+        Server::start(folder, name, command, socket)
+    }
+
+    /// Runs another program that listens on `socket`.
+    pub fn start(folder: &Path, name: &str, command: Command, socket: PathBuf) -> Result<Server> {
+        let process = Process::spawn(name, command, &folder.join(format!("{name}.log")), None)?;
+        let mut server = Server { process, socket };
+        let deadline = Instant::now() + PATIENCE;
+        while std::os::unix::net::UnixStream::connect(&server.socket).is_err() {
+            if let Some(status) = server.process.try_status() {
+                bail!("{name} ended with {}\n{}", describe(status), server.process.log_tail());
+            }
+            if Instant::now() > deadline {
+                bail!("{name} does not listen on {}\n{}", server.socket.display(), server.process.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// The URL of an export on it.
+    pub fn url(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    /// Ends it by SIGTERM; its exit code and what it printed.
+    pub fn terminate(mut self) -> Result<(ExitStatus, String)> {
+        self.process.signal(libc::SIGTERM);
+        let status = self.process.wait(PATIENCE)?;
+        Ok((status, self.process.log_text()))
+    }
+}
+
+/// Runs a program to its end; what it printed, or an error where it fails.
+pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+    let (status, text) = try_run(folder, program, arguments)?;
+    if !status.success() {
+        bail!("{program} {}: {}\n{text}", arguments.join(" "), describe(status));
+    }
+    Ok(text)
+}
+
+/// Runs a program to its end, however that is; `nectary` is the one under test.
+pub fn try_run(folder: &Path, program: &str, arguments: &[&str]) -> Result<(ExitStatus, String)> {
+    let log = folder.join("command.log");
+    let _ = std::fs::remove_file(&log);
+    let program_path = if program == "nectary" { binary()? } else { PathBuf::from(program) };
+    let mut command = Command::new(program_path);
+    command.args(arguments).env("NECTARY_RUNTIME_DIR", folder.join("run"));
+    guard::run(program, command, &log, PATIENCE).with_context(|| format!("{program} {}", arguments.join(" ")))
+}
+
+/// Writes a file of which half is noise and half is zeroes, in runs of 64 KiB and one odd end.
+pub fn write_image(path: &Path, bytes: usize, seed: u64) -> Result<()> {
+    let mut random = Rng::new(seed);
+    let mut data = vec![0; bytes];
+    for chunk in data.chunks_mut(128 << 10) {
+        let noise = chunk.len().min(64 << 10);
+        chunk[..noise].iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
+    }
+    std::fs::write(path, data).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Makes an authority and certificates of a server called localhost and of a client in `folder`, by the names that NBD
+/// clients expect.
+pub fn make_certificates(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let at = |name: &str| folder.join(name).display().to_string();
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    let (ca_key, ca) = (at("ca-key.pem"), at("ca-cert.pem"));
+    let mut arguments = vec!["req", "-x509", "-days", "2", "-subj", "/CN=authority"];
+    arguments.extend(key);
+    arguments.extend(["-keyout", &ca_key, "-out", &ca]);
+    run(folder, "openssl", &arguments)?;
+    for (name, extension) in
+        [("server", "subjectAltName=DNS:localhost,IP:127.0.0.1"), ("client", "subjectAltName=DNS:client")]
+    {
+        let (its_key, request) = (at(&format!("{name}-key.pem")), at(&format!("{name}.csr")));
+        let subject = format!("/CN={name}");
+        let mut arguments = vec!["req", "-subj", &subject, "-addext", extension];
+        arguments.extend(key);
+        arguments.extend(["-keyout", &its_key, "-out", &request]);
+        run(folder, "openssl", &arguments)?;
+        let certificate = at(&format!("{name}-cert.pem"));
+        run(
+            folder,
+            "openssl",
+            &[
+                "x509",
+                "-req",
+                "-days",
+                "2",
+                "-in",
+                &request,
+                "-CA",
+                &ca,
+                "-CAkey",
+                &ca_key,
+                "-CAcreateserial",
+                "-copy_extensions",
+                "copy",
+                "-out",
+                &certificate,
+            ],
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! `nectary cache mount` as a command: what it leaves when it is killed, and how it is mounted again.
+
+use nectary_e2e::guard::Process;
+use nectary_e2e::nectary;
+use nectary_e2e::report::not_run;
+use nectary_e2e::scratch::Scratch;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing takes longer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A cache that was mounted by the command, and goes away in any outcome.
+struct Mounted {
+    process: Process,
+    scratch: Scratch,
+    mounts: u32,
+}
+
+fn missing() -> Option<String> {
+    let root = fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
+    match (Path::new("/dev/fuse").exists(), root) {
+        (false, _) => Some("there is no /dev/fuse".to_owned()),
+        (true, false) => Some("it takes root".to_owned()),
+        (true, true) => None,
+    }
+}
+
+impl Mounted {
+    fn new(source: &str) -> Mounted {
+        let scratch = Scratch::new("cache-mount").expect("a scratch folder");
+        for folder in ["source", "shown", "run"] {
+            fs::create_dir_all(scratch.join(folder)).expect("it is made");
+        }
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(scratch.join("run"), private).expect("it is private");
+        let process = mount(&scratch, source, 0);
+        Mounted { process, scratch, mounts: 0 }
+    }
+
+    fn shown(&self, name: &str) -> PathBuf {
+        self.scratch.join("shown").join(name)
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = Command::new(nectary::binary().expect("the binary"));
+        command.args(arguments).env("NECTARY_RUNTIME_DIR", self.scratch.join("run"));
+        let output = command.stdin(Stdio::null()).output().expect("it runs");
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn mount(scratch: &Scratch, source: &str, index: u32) -> Process {
+    let log = scratch.join(&format!("mount-{index}.log"));
+    let mut command = Command::new(nectary::binary().expect("the binary"));
+    command.args(["cache", "mount"]).arg(scratch.join(source)).arg(scratch.join("shown")).args(["--memory", "16M"]);
+    command.env("NECTARY_RUNTIME_DIR", scratch.join("run"));
+    let mut process = Process::spawn("nectary cache mount", command, &log, None).expect("it starts");
+    let began = Instant::now();
+    let line = scratch.join("shown").display().to_string();
+    while !process.log_text().lines().any(|text| text == line) {
+        if let Some(status) = process.try_status() {
+            panic!("it ended: {status}\n{}", process.log_tail());
+        }
+        assert!(began.elapsed() < LIMIT, "it is not mounted\n{}", process.log_tail());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let shown = self.scratch.join("shown");
+        self.process.kill();
+        for _ in 0..=self.mounts {
+            let _ = Command::new("umount").arg("-l").arg(&shown).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+#[test]
+fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
+    if let Some(reason) = missing() {
+        return not_run(format!("cache mount: {reason}"));
+    }
+    let mut mounted = Mounted::new("source");
+    let mut written = Vec::new();
+    for index in 0..50u32 {
+        let bytes: Vec<u8> = (0..index * 1000).map(|byte| (byte % 251) as u8).collect();
+        fs::write(mounted.shown(&format!("{index}")), &bytes).expect("it is written");
+        written.push(bytes);
+    }
+    let shown = mounted.scratch.join("shown").display().to_string();
+    let (code, text) = mounted.run(&["cache", "stat", &shown, "--json"]);
+    assert!(code == 0 && text.contains("\"misses\""), "{code} {text}");
+    mounted.process.kill();
+    for (index, bytes) in written.iter().enumerate() {
+        let below = mounted.scratch.join("source").join(index.to_string());
+        assert!(fs::read(below).expect("it is there") == *bytes, "file {index}");
+    }
+    assert_eq!(fs::read(mounted.shown("0")).map_err(|error| error.kind()), Err(ErrorKind::NotConnected));
+    mounted.mounts += 1;
+    mounted.process = mount(&mounted.scratch, "source", 1);
+    for (index, bytes) in written.iter().enumerate() {
+        assert!(fs::read(mounted.shown(&index.to_string())).expect("it is there") == *bytes, "file {index}");
+    }
+    let user = fs::File::open(mounted.shown("1")).expect("it opens");
+    assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 5, "it is in use");
+    drop(user);
+    let began = Instant::now();
+    // The kernel closes files a little after their last user does.
+    while mounted.run(&["cache", "umount", &shown]).0 == 5 {
+        assert!(began.elapsed() < LIMIT, "it stays in use");
+    }
+    let status = mounted.process.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{}", mounted.process.log_tail());
+    assert!(!mounted.shown("1").exists());
+    assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 4, "it is gone");
+}

@@ -1,0 +1,332 @@
+//! NBD with real programs: other clients on our server, our client on other servers, and TLS.
+
+use std::path::Path;
+use std::process::Command;
+
+use nectary_e2e::guard::find_program;
+use nectary_e2e::nbd::{Server, make_certificates, run, try_run, write_image};
+use nectary_e2e::report::not_run;
+use nectary_e2e::scratch::{Scratch, free_address};
+use serde_json::Value;
+
+/// An odd size for images, in bytes: not a multiple of what servers like to round to.
+const IMAGE_BYTES: usize = (9 << 20) + 4096;
+
+/// Says what is missing where some program is.
+fn lacks(test: &str, programs: &[&str]) -> bool {
+    let missing: Vec<&str> = programs.iter().copied().filter(|name| find_program(name).is_none()).collect();
+    if !missing.is_empty() {
+        not_run(format!("{test}: there is no {}", missing.join(", no ")));
+    }
+    !missing.is_empty()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    std::fs::read(one).expect("it is read") == std::fs::read(other).expect("it is read")
+}
+
+#[test]
+fn libnbd_reads_writes_and_asks_our_server() {
+    if lacks("nbdcopy", &["nbdcopy", "nbdinfo"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-libnbd").unwrap();
+    let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
+    write_image(&image, IMAGE_BYTES, 1).unwrap();
+    let disk = format!("disk={}", scratch.join("disk").display());
+    let size = IMAGE_BYTES.to_string();
+    let server = Server::nectary(folder, "export", &[&disk, "small=memory:1M", "--size", &size]).unwrap();
+    run(folder, "nbdcopy", &[&text(&image), &server.url("disk")]).unwrap();
+    run(folder, "nbdcopy", &["--flush", &server.url("disk"), &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy));
+
+    let info: Value =
+        serde_json::from_str(&run(folder, "nbdinfo", &["--json", &server.url("small")]).unwrap()).unwrap();
+    let export = &info["exports"][0];
+    assert_eq!((&info["protocol"], &info["structured"]), (&"newstyle-fixed".into(), &true.into()), "{info}");
+    assert_eq!(export["export-size"], 1 << 20, "{info}");
+    for what in
+        ["can_flush", "can_fua", "can_trim", "can_zero", "can_df", "can_cache", "can_fast_zero", "can_multi_conn"]
+    {
+        assert_eq!(export[what], true, "{what}: {info}");
+    }
+    assert_eq!((&export["block_size_minimum"], &export["block_size_maximum"]), (&1.into(), &(32 << 20).into()));
+    assert_eq!(export["contexts"][0], "base:allocation");
+    let map: Value =
+        serde_json::from_str(&run(folder, "nbdinfo", &["--map", "--json", &server.url("small")]).unwrap()).unwrap();
+    assert_eq!((&map[0]["length"], &map[0]["type"]), (&(1 << 20).into(), &3.into()), "{map}");
+    let list = run(folder, "nbdinfo", &["--list", &server.url("")]).unwrap();
+    assert!(list.contains("export=\"disk\"") && list.contains("export=\"small\""), "{list}");
+    assert!(!try_run(folder, "nbdinfo", &[&server.url("absent")]).unwrap().0.success());
+
+    let (status, printed) = server.terminate().unwrap();
+    assert!(status.success() && printed.contains("devices flushed"), "{printed}");
+    // What the kernel allocates may go beyond the image.
+    let stored = std::fs::read(scratch.join("disk")).unwrap();
+    assert!(stored[..IMAGE_BYTES] == std::fs::read(&image).unwrap());
+}
+
+#[test]
+fn qemu_reads_writes_discards_and_zeroes_on_our_server() {
+    if lacks("qemu", &["qemu-img", "qemu-io"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-qemu").unwrap();
+    let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
+    write_image(&image, IMAGE_BYTES, 2).unwrap();
+    let server = Server::nectary(folder, "export", &[&format!("memory:{IMAGE_BYTES}")]).unwrap();
+    let url = server.url("");
+    run(folder, "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &text(&image), &url]).unwrap();
+    run(folder, "qemu-img", &["compare", "-f", "raw", "-F", "raw", &text(&image), &url]).unwrap();
+    run(folder, "qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy));
+    let commands = [
+        "write -P 0x11 0 64k",
+        "write -f -P 0x22 1000 3000",
+        "flush",
+        "write -z 2000 100",
+        "write -z -u 8k 8k",
+        "discard 16k 8k",
+        "read -P 0x11 0 1000",
+        "read -P 0x22 1000 1000",
+        "read -P 0 2000 100",
+        "read -P 0x22 2100 1900",
+        "read -P 0x11 4000 4192",
+        "read -P 0 8k 8k",
+        "read -P 0x11 24k 40k",
+    ];
+    let mut arguments = vec!["-f", "raw"];
+    commands.iter().for_each(|command| arguments.extend(["-c", command]));
+    arguments.push(&url);
+    let printed = run(folder, "qemu-io", &arguments).unwrap();
+    assert!(!printed.contains("failed") && !printed.contains("error"), "{printed}");
+    server.terminate().unwrap();
+}
+
+/// Random writes of 4 KiB, many at a time over several connections, and everything verified.
+fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
+    let uri = format!("--uri={url}");
+    run(
+        folder,
+        "fio",
+        &[
+            "--name=verify",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randrw",
+            "--bs=4k",
+            "--size=8m",
+            "--iodepth=32",
+            "--fsync=64",
+            "--verify=crc32c",
+            "--do_verify=1",
+            "--verify_fatal=1",
+            "--randseed=7",
+            "--thread",
+        ],
+    )
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_to_our_server() {
+    if lacks("fio", &["fio"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-fio").unwrap();
+    if !run(scratch.path(), "fio", &["--enghelp"]).unwrap().contains("nbd") {
+        return not_run("fio: this one has no engine for NBD");
+    }
+    let disk = format!("{}", scratch.join("disk").display());
+    let server = Server::nectary(scratch.path(), "export", &[&disk, "--size", "8M"]).unwrap();
+    let printed = fio(scratch.path(), &server.url("")).unwrap();
+    assert!(printed.contains("err= 0"), "{printed}");
+    server.terminate().unwrap();
+}
+
+/// Our client on another server, exported again by our server: an image goes through both ways and comes back.
+fn chain(test: &str, folder: &Path, behind: &Server, export: &str) {
+    let (image, copy) = (folder.join(format!("{test}.image")), folder.join(format!("{test}.copy")));
+    write_image(&image, 8 << 20, 3).unwrap();
+    let url = behind.url(export);
+    let server = Server::nectary(folder, &format!("chain-{test}"), &[&url]).unwrap();
+    run(folder, "nbdcopy", &["--flush", &text(&image), &server.url("")])
+        .unwrap_or_else(|error| panic!("{test}: {error:#}"));
+    run(folder, "nbdcopy", &[&server.url(""), &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy), "{test}");
+    run(folder, "nbdcopy", &[&url, &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy), "{test}: directly");
+    let (status, printed) = server.terminate().unwrap();
+    assert!(status.success(), "{test}: {printed}");
+}
+
+#[test]
+fn our_client_uses_nbdkit_in_all_its_moods() {
+    if lacks("nbdkit", &["nbdkit", "nbdcopy"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-nbdkit").unwrap();
+    let folder = scratch.path();
+    for (test, arguments) in [
+        ("memory", &["memory", "8M"][..]),
+        ("simple", &["--no-sr", "memory", "8M"][..]),
+        ("old", &["--mask-handshake=0", "memory", "8M"][..]),
+        (
+            "blocks",
+            &["--filter=blocksize-policy", "memory", "8M", "blocksize-minimum=4096", "blocksize-maximum=1M"][..],
+        ),
+        ("bare", &["--filter=nozero", "--filter=noextents", "memory", "8M"][..]),
+    ] {
+        let socket = scratch.join(&format!("{test}.sock"));
+        let mut command = Command::new("nbdkit");
+        command.arg("-f").arg("-U").arg(&socket).args(arguments);
+        let server = Server::start(folder, test, command, socket).unwrap();
+        chain(test, folder, &server, "");
+    }
+    let socket = scratch.join("readonly.sock");
+    let mut command = Command::new("nbdkit");
+    command.arg("-f").arg("-r").arg("-U").arg(&socket).args(["memory", "8M"]);
+    let server = Server::start(folder, "readonly", command, socket).unwrap();
+    let code = |arguments: &[&str]| try_run(folder, "nectary", arguments).unwrap().0.code();
+    assert_eq!(code(&["nbd", "info", &server.url(""), "--can", "write"]), Some(2));
+    assert_eq!(code(&["nbd", "info", &server.url(""), "--can", "multi-conn"]), Some(0));
+    assert_eq!(code(&["nbd", "info", &server.url("a"), "--json"]), Some(0));
+    assert_eq!(code(&["nbd", "info", "nbd+unix:///?socket=/nowhere"]), Some(4));
+}
+
+/// A process in the background, by the file with its number; it ends when this is dropped.
+struct Daemon(std::path::PathBuf);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let number = std::fs::read_to_string(&self.0).unwrap_or_default();
+        if !number.trim().is_empty() {
+            let _ = Command::new("kill").arg(number.trim()).status();
+        }
+    }
+}
+
+#[test]
+fn our_client_uses_nbd_server_and_qemu_nbd() {
+    if lacks("nbd-server", &["nbd-server", "qemu-nbd", "nbdcopy"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-others").unwrap();
+    let folder = scratch.path();
+    for name in ["reference.img", "qemu.img"] {
+        std::fs::File::create(scratch.join(name)).unwrap().set_len(8 << 20).unwrap();
+    }
+    let (socket, config) = (scratch.join("reference.sock"), scratch.join("nbd.conf"));
+    let export = scratch.join("reference.img");
+    let lines = format!(
+        "[generic]\nunixsock = {}\nallowlist = true\nlistenaddr = 127.0.0.1\nport = {}\n[disk]\nexportname = {}\n\
+         flush = true\nfua = true\n",
+        socket.display(),
+        free_address().unwrap().port(),
+        export.display()
+    );
+    std::fs::write(&config, lines).unwrap();
+    // It goes into the background.
+    let daemon = Daemon(scratch.join("reference.pid"));
+    let start = ["-C", &text(&config), "-p", &text(&daemon.0)];
+    run(folder, "nbd-server", &start).unwrap();
+    let mut sleep = Command::new("sleep");
+    sleep.arg("100");
+    let server = Server::start(folder, "nbd-server-waits", sleep, socket).unwrap();
+    chain("reference", folder, &server, "disk");
+    let list = run(folder, "nectary", &["nbd", "list", &server.url(""), "--json"]).unwrap();
+    assert!(list.contains("\"disk\""), "{list}");
+
+    drop(daemon);
+
+    let socket = scratch.join("qemu.sock");
+    let mut command = Command::new("qemu-nbd");
+    command.args(["-t", "-e", "8", "-f", "raw", "-x", "disk", "-k"]).arg(&socket).arg(scratch.join("qemu.img"));
+    let server = Server::start(folder, "qemu-nbd", command, socket).unwrap();
+    chain("qemu", folder, &server, "disk");
+}
+
+#[test]
+fn an_export_shows_in_the_status_and_refuses_to_be_public() {
+    let scratch = Scratch::new("nbd-status").unwrap();
+    let folder = scratch.path();
+    let server = Server::nectary(folder, "export", &["a=memory:1M", "b=memory:2M", "--read-only"]).unwrap();
+    let status: Value = serde_json::from_str(&run(folder, "nectary", &["status", "--json"]).unwrap()).unwrap();
+    let detail = &status[0]["status"]["detail"];
+    assert_eq!(status[0]["status"]["component"], "export", "{status}");
+    assert_eq!((&detail["exports"][1]["name"], &detail["exports"][1]["size_bytes"]), (&"b".into(), &(2 << 20).into()));
+    let info = run(folder, "nectary", &["nbd", "info", &server.url("b"), "--json"]).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!((&info["size_bytes"], &info["read_only"]), (&(2 << 20).into(), &true.into()), "{info}");
+    let code = |arguments: &[&str]| try_run(folder, "nectary", arguments).unwrap().0.code();
+    assert_eq!(code(&["nbd", "info", &server.url("c")]), Some(4));
+    // A socket on which somebody listens is not taken over; an address of everybody's is not served.
+    let taken = format!("unix:{}", server.socket.display());
+    assert_eq!(code(&["export", "memory:1M", "--nbd", &taken]), Some(5));
+    assert_eq!(code(&["export", "memory:1M", "--nbd", "tcp:0.0.0.0:0"]), Some(2));
+    assert_eq!(code(&["export", "memory:1M", "memory:1M", "--nbd", "tcp:127.0.0.1:0"]), Some(2));
+    let socket = server.socket.clone();
+    assert!(server.terminate().unwrap().0.success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn connections_are_encrypted_and_certificates_verified() {
+    if lacks("TLS", &["openssl", "nbdinfo", "nbdcopy"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-tls").unwrap();
+    let folder = scratch.path();
+    let (good, other) = (scratch.join("pki"), scratch.join("other"));
+    make_certificates(&good).unwrap();
+    make_certificates(&other).unwrap();
+    let file = |name: &str| text(&good.join(name));
+    let address = free_address().unwrap();
+    let listen = format!("tcp:{address}");
+    let (certificate, key, ca) = (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
+    let server = Server::nectary(
+        folder,
+        "tls",
+        &["disk=memory:8M", "--nbd", &listen, "--tls-cert", &certificate, "--tls-key", &key, "--tls-ca", &ca],
+    )
+    .unwrap();
+    let url = |pki: &Path| format!("nbds://localhost:{}/disk?tls-certificates={}", address.port(), pki.display());
+    // Other people's client on our server.
+    let info = run(folder, "nbdinfo", &["--json", &url(&good)]).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!((&info["TLS"], &info["exports"][0]["export-size"]), (&true.into(), &(8 << 20).into()), "{info}");
+    // Our client on our server, and an image through it.
+    let (image, copy) = (scratch.join("image"), scratch.join("copy"));
+    write_image(&image, 8 << 20, 4).unwrap();
+    let chained = Server::nectary(folder, "chain", &[&url(&good)]).unwrap();
+    run(folder, "nbdcopy", &["--flush", &text(&image), &chained.url("")]).unwrap();
+    run(folder, "nbdcopy", &[&url(&good), &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy));
+    chained.terminate().unwrap();
+    // Without TLS, with another authority's certificate, or without one of a client's: nothing.
+    let plain = format!("nbd://localhost:{}/disk", address.port());
+    let (status, printed) = try_run(folder, "nectary", &["nbd", "info", &plain]).unwrap();
+    assert!(status.code() == Some(1) && printed.contains("nbds://"), "{printed}");
+    let (status, printed) = try_run(folder, "nectary", &["nbd", "info", &url(&other)]).unwrap();
+    assert!(status.code() == Some(1) && printed.contains("TLS"), "{printed}");
+    let secure = format!("nbds://localhost:{}/disk", address.port());
+    let (status, printed) = try_run(folder, "nectary", &["nbd", "info", &secure, "--tls-ca", &ca]).unwrap();
+    assert!(status.code() == Some(1), "{printed}");
+    let known = [
+        "nbd",
+        "list",
+        &secure,
+        "--tls-ca",
+        &ca,
+        "--tls-cert",
+        &file("client-cert.pem"),
+        "--tls-key",
+        &file("client-key.pem"),
+    ];
+    assert!(run(folder, "nectary", &known).unwrap().contains("disk"));
+    let (status, printed) = server.terminate().unwrap();
+    assert!(status.success(), "{printed}");
+}

@@ -1,0 +1,43 @@
+//! Scripts read `nectary status --json`: what it calls things stays.
+
+use anyhow::{Context, Result};
+use nectary_e2e::nectary::ProxyCommand;
+use nectary_e2e::scratch::Scratch;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The keys of the status of a proxy, as paths, one a line.
+const KNOWN: &str = include_str!("golden/status_keys.txt");
+/// Below this are the proxy's own counters, of which every one must be known; other parts may add to theirs.
+const COUNTERS: &str = "detail/requests/";
+
+/// Every key of a value as a path; those of the elements of a list are below `[]`.
+fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            keys(value, &path, found);
+            found.insert(path);
+        }),
+        Value::Array(elements) => elements.iter().for_each(|element| keys(element, &format!("{path}[]"), found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_status_calls_its_figures_stays() -> Result<()> {
+    let scratch = Scratch::new("status-keys")?;
+    let mut nectary = ProxyCommand::new(scratch.path(), None)?.start()?;
+    let mut found = BTreeSet::new();
+    keys(&nectary.control()?.status().context("a status")?, "", &mut found);
+    nectary.terminate(Duration::from_secs(20))?;
+    let known: BTreeSet<String> = KNOWN.lines().map(str::to_owned).collect();
+    let gone: Vec<_> = known.difference(&found).collect();
+    let new: Vec<_> = found.difference(&known).filter(|key| key.starts_with(COUNTERS)).collect();
+    assert!(
+        gone.is_empty() && new.is_empty(),
+        "scripts read these by name. Gone: {gone:?}. New: {new:?}; a line in tests/golden/status_keys.txt makes one known"
+    );
+    Ok(())
+}

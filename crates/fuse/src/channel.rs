@@ -1,0 +1,149 @@
+//! A descriptor of `/dev/fuse`, or of what behaves like it: one read is one request, one write is one answer.
+//!
+//! Owns: opening, cloning, the end of a connection, and writing answers. Leaves to others: what is read and written.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use nectary_host::log::{Level, Throttle};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+use crate::protocol::answers::OutHeader;
+
+const DEVICE: &str = "/dev/fuse";
+
+/// `FUSE_DEV_IOC_CLONE`: what the descriptor serves is to be served by this one as well.
+const CLONE: libc::c_ulong = 0x8004_e500;
+
+/// Answers of so many parts are written without an allocation.
+const PARTS_WITHOUT_ALLOCATION: usize = 40;
+
+/// A descriptor from which requests come and to which answers go.
+#[derive(Debug)]
+pub struct Channel {
+    file: File,
+}
+
+/// What came of waiting for a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// So many bytes.
+    Bytes(usize),
+    /// There is none now, or it was taken back.
+    Nothing,
+    /// There will be none any more.
+    End,
+}
+
+impl Channel {
+    /// Opens the kernel's end of the protocol; nothing is served before it is mounted. With `blocks` a read waits for a
+    /// request, which suits a thread; else it says that there is none.
+    ///
+    /// *Errors*: [`Error::NoFuse`], [`Error::NotPermitted`].
+    pub fn open(blocks: bool) -> Result<Channel, Error> {
+        let flags = if blocks { 0 } else { libc::O_NONBLOCK };
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(DEVICE);
+        let file = opened.map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => Error::NotPermitted { what: DEVICE, source },
+            _ => Error::NoFuse { source },
+        })?;
+        Ok(Channel { file })
+    }
+
+    /// Another descriptor of the same connection, with a queue of its own for what it is answering. Where the kernel cannot
+    /// make one, both share a queue.
+    pub fn again(&self) -> io::Result<Channel> {
+        let again = OpenOptions::new().read(true).write(true).open(DEVICE);
+        if let Ok(file) = again {
+            let source = self.file.as_raw_fd() as u32;
+            // SAFETY: the request reads the number that the argument points to, which outlives the call.
+            if unsafe { libc::ioctl(file.as_raw_fd(), CLONE, &raw const source) } == 0 {
+                return Ok(Channel { file });
+            }
+        }
+        Ok(Channel { file: self.file.try_clone()? })
+    }
+
+    /// Reads a request into `parts`, one after another.
+    pub(crate) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
+        match (&self.file).read_vectored(parts) {
+            // The other end of a socket is closed.
+            Ok(0) => Ok(Received::End),
+            Ok(bytes) => Ok(Received::Bytes(bytes)),
+            Err(error) => match error.raw_os_error() {
+                // It was taken back before it was read.
+                Some(libc::ENOENT | libc::EINTR) => Ok(Received::Nothing),
+                Some(libc::ENODEV | libc::ECONNABORTED | libc::ECONNRESET) => Ok(Received::End),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Writes an answer; it never waits for the kernel. `error` is 0 or the number of an error, below zero.
+    ///
+    /// *Errors*: what the kernel says; one that nobody waits for any more is none.
+    pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        match self.write(unique, error, parts) {
+            Err(error) if is_gone(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Writes an answer; one that the kernel does not take is logged.
+    pub(crate) fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
+        if let Err(failed) = self.answer(unique, error, parts) {
+            static LOST: Throttle = Throttle::every(Duration::from_secs(60));
+            LOST.write(Level::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
+            // It is still waited for.
+            if error == 0 {
+                let _ = self.answer(unique, -libc::EIO, &[]);
+            }
+        }
+    }
+
+    /// Writes a head and its parts in one call.
+    pub(crate) fn write(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let length = u32::try_from(size_of::<OutHeader>() + bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let header = OutHeader { length, error, unique };
+        let head = IoSlice::new(header.as_bytes());
+        let written = if parts.len() < PARTS_WITHOUT_ALLOCATION {
+            let mut all = [IoSlice::new(&[]); PARTS_WITHOUT_ALLOCATION];
+            all[0] = head;
+            all[1..=parts.len()].copy_from_slice(parts);
+            (&self.file).write_vectored(&all[..=parts.len()])?
+        } else {
+            (&self.file).write_vectored(&[&[head], parts].concat())?
+        };
+        if written == length as usize { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+}
+
+/// Whether nobody waits any more, or the connection has ended: nothing is lost.
+fn is_gone(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    matches!(number, Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM | libc::EPIPE))
+}
+
+impl From<OwnedFd> for Channel {
+    /// Anything that keeps the borders of messages.
+    fn from(descriptor: OwnedFd) -> Channel {
+        Channel { file: File::from(descriptor) }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.file.as_raw_fd()
+    }
+}

@@ -1,0 +1,360 @@
+//! One connection to the kernel, and the loop of its requests.
+//!
+//! Owns: the order in which a request is read, noted, decoded and handed over, and what needs no file system: `INIT`,
+//! `INTERRUPT`, `FORGET`, and requests that make no sense. Promises:
+//! 1. Nothing is served before `INIT`.
+//! 2. The memory of requests is there before the first one; no more than [`Limits`] are under way at once. What is beyond
+//!    waits in the kernel.
+//! 3. A worker waits only for memory and turns that come back when a request is answered. As no file system waits in
+//!    [`serve`](FileSystem::serve) for another request, each that was handed over ends, and so does each wait.
+//! 4. Reading a request takes no memory that answers of reads take, so an interrupt is read while all of those are out.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nectary_host::log::{Level, Throttle};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::channel::{Channel, Received};
+use crate::decode::{Form, decode};
+use crate::flights::{Flights, Interrupted};
+use crate::negotiate::{self, Agreed, Wishes, answer};
+use crate::pool::{Data, Pool, block_on};
+use crate::protocol::arguments::{BatchForgetIn, ForgetIn, ForgetOne, HEAD_BYTES, InHeader, InterruptIn};
+use crate::protocol::{ARGUMENT_BYTES_MAX, PAGE_BYTES, opcode};
+use crate::reply::Reply;
+use crate::request::{Caller, Request};
+
+/// The least that a request may have: what the kernel sends without agreeing on more. *Units*: bytes.
+const REQUEST_BYTES_MIN: usize = 128 << 10;
+/// The most. *Units*: bytes.
+const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// A file system.
+///
+/// Every method is called on the threads that read requests, several at the same time. `serve` may block for a disk; it
+/// must not block for another request, such as a lock that another one ends: that one keeps its [`Reply`] and is answered
+/// later.
+pub trait FileSystem: Send + Sync + 'static {
+    /// What it would like to agree on with the kernel.
+    fn wishes(&self) -> Wishes {
+        Wishes::default()
+    }
+
+    /// The kernel and it have agreed; before the first request.
+    fn started(&self, agreed: &Agreed) {
+        let _ = agreed;
+    }
+
+    /// Serves a request. What it does not know it answers with `ENOSYS`, which lets the kernel do without it where it can.
+    fn serve(&self, request: Request<'_>, reply: Reply);
+
+    /// The kernel forgets so many look-ups of a node. One of which none is left is not named any more, until it is looked
+    /// up again.
+    fn forget(&self, node: u64, lookups: u64) {
+        let _ = (node, lookups);
+    }
+
+    /// Who waits for a request was interrupted; `is_answered` where that has answered it.
+    fn interrupted(&self, unique: u64, is_answered: bool) {
+        let _ = (unique, is_answered);
+    }
+
+    /// The file system is unmounted; no request follows.
+    fn destroyed(&self) {}
+}
+
+/// What a connection has at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The data of one request. *Units*: bytes; rounded to pages, and to what the kernel allows.
+    pub request_bytes: usize,
+    /// The unit of memory for what is written: a small write takes one. *Units*: bytes.
+    pub unit_bytes: usize,
+    /// Memory for writes under way, beside that of one request for each worker. *Units*: bytes.
+    pub write_bytes: usize,
+    /// Requests under way.
+    pub requests: usize,
+    /// Workers that read requests.
+    pub workers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { request_bytes: 1 << 20, unit_bytes: 64 << 10, write_bytes: 8 << 20, requests: 1024, workers: 16 }
+    }
+}
+
+/// What the workers of a connection share.
+pub struct Connection {
+    file_system: Arc<dyn FileSystem>,
+    wishes: Wishes,
+    agreed: OnceLock<Agreed>,
+    flights: Arc<Flights>,
+    pool: Pool,
+    turns: Arc<Semaphore>,
+    limits: Limits,
+}
+
+impl Connection {
+    /// A connection that serves `file_system`; its [workers](Worker) read the requests.
+    pub fn new(file_system: Arc<dyn FileSystem>, limits: Limits) -> Arc<Connection> {
+        let mut limits = limits;
+        let allowed = negotiate::request_bytes_allowed().min(REQUEST_BYTES_MAX);
+        let request_bytes = limits.request_bytes.clamp(REQUEST_BYTES_MIN, allowed.max(REQUEST_BYTES_MIN));
+        limits.request_bytes = request_bytes / PAGE_BYTES * PAGE_BYTES;
+        limits.unit_bytes = limits.unit_bytes.clamp(PAGE_BYTES, limits.request_bytes).next_multiple_of(PAGE_BYTES);
+        limits.workers = limits.workers.max(1);
+        limits.requests = limits.requests.clamp(1, Semaphore::MAX_PERMITS);
+        let units = |bytes: usize| bytes.div_ceil(limits.unit_bytes);
+        let pool =
+            Pool::new(units(limits.request_bytes) * limits.workers + units(limits.write_bytes), limits.unit_bytes);
+        Arc::new(Connection {
+            wishes: file_system.wishes(),
+            file_system,
+            agreed: OnceLock::new(),
+            flights: Arc::default(),
+            pool,
+            turns: Arc::new(Semaphore::new(limits.requests)),
+            limits,
+        })
+    }
+
+    /// The limits, as they are kept.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What was agreed on; `None` before the first request.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.agreed.get().copied()
+    }
+}
+
+/// What came of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A request was read, or there was none.
+    Went,
+    /// The connection has ended.
+    Ended,
+}
+
+/// One descriptor of a connection, with the memory that requests are read into.
+pub struct Worker {
+    connection: Arc<Connection>,
+    channel: Arc<Channel>,
+    head: [u8; HEAD_BYTES],
+    data: Data,
+    /// Arguments that are longer than the head.
+    arguments: Vec<u8>,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Worker {
+    /// A worker of a connection. There are to be no more than its limits say: each waits here for its memory.
+    pub fn new(connection: &Arc<Connection>, channel: Channel) -> Worker {
+        let data = connection.pool.take_blocking(connection.limits.request_bytes);
+        Worker {
+            connection: connection.clone(),
+            channel: Arc::new(channel),
+            head: [0; HEAD_BYTES],
+            data: data.expect("the pool has the memory of one request for each worker"),
+            arguments: Vec::with_capacity(PAGE_BYTES),
+            turn: None,
+        }
+    }
+
+    /// The descriptor.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Waits until there are memory and a turn for the next request; before each [`step`](Self::step).
+    ///
+    /// *Cancel safety*: it can be dropped and called again.
+    pub async fn prepare(&mut self) {
+        self.data.refill(self.connection.limits.request_bytes).await;
+        if self.turn.is_none() {
+            self.turn = self.connection.turns.clone().acquire_owned().await.ok();
+        }
+    }
+
+    /// As [`prepare`](Self::prepare), and blocks the calling thread meanwhile.
+    pub fn prepare_blocking(&mut self) {
+        block_on(self.prepare());
+    }
+
+    /// Reads a request and hands it over. On a descriptor that blocks it waits for one.
+    ///
+    /// *Errors*: `WouldBlock` where there is none; else what the kernel's end of the protocol reports.
+    pub fn step(&mut self) -> io::Result<Step> {
+        match self.receive()? {
+            Received::Bytes(bytes) => {
+                self.dispatch(bytes);
+                Ok(Step::Went)
+            }
+            Received::Nothing => Ok(Step::Went),
+            Received::End => Ok(Step::Ended),
+        }
+    }
+
+    /// Reads a request, and nothing else.
+    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+        /// With units of 64 KiB and requests of 1 MiB there are 17.
+        const PARTS: usize = 33;
+        let Worker { channel, head, data, .. } = self;
+        let mut slices = std::iter::once(&mut head[..]).chain(data.slices_mut());
+        let mut parts: [IoSliceMut<'_>; PARTS] =
+            std::array::from_fn(|_| IoSliceMut::new(slices.next().unwrap_or_default()));
+        match slices.next() {
+            None => channel.receive(&mut parts),
+            Some(next) => {
+                let further = std::iter::once(next).chain(slices).map(IoSliceMut::new);
+                channel.receive(&mut parts.into_iter().chain(further).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// Serves what was read.
+    pub(crate) fn dispatch(&mut self, bytes: usize) {
+        let Ok((header, _)) = InHeader::read_from_prefix(&self.head[..bytes.min(HEAD_BYTES)]) else {
+            return malformed(bytes, None);
+        };
+        if header.length as usize != bytes {
+            self.channel.send(header.unique, -libc::EINVAL, &[]);
+            return malformed(bytes, Some(header.opcode));
+        }
+        let head_end = bytes.min(HEAD_BYTES);
+        let of_head = size_of::<InHeader>()..head_end;
+        match header.opcode {
+            opcode::INIT => self.init(&header, bytes),
+            opcode::FORGET => {
+                if let Ok((ForgetIn { lookups }, _)) = ForgetIn::read_from_prefix(&self.head[of_head]) {
+                    self.connection.file_system.forget(header.node, lookups);
+                }
+            }
+            opcode::BATCH_FORGET => self.batch_forget(bytes),
+            opcode::INTERRUPT => {
+                if let Ok((InterruptIn { unique }, _)) = InterruptIn::read_from_prefix(&self.head[of_head]) {
+                    let interrupted = self.connection.flights.interrupt(unique);
+                    if interrupted != Interrupted::Unknown {
+                        let is_answered = interrupted == Interrupted::Answered;
+                        self.connection.file_system.interrupted(unique, is_answered);
+                    }
+                }
+            }
+            opcode::NOTIFY_REPLY => {}
+            opcode::DESTROY => {
+                self.connection.file_system.destroyed();
+                self.channel.send(header.unique, 0, &[]);
+            }
+            _ => self.request(&header, bytes),
+        }
+    }
+
+    fn request(&mut self, header: &InHeader, bytes: usize) {
+        let connection = &self.connection;
+        let Some(agreed) = connection.agreed.get() else {
+            return self.channel.send(header.unique, -libc::EIO, &[]);
+        };
+        // Before it is looked at, so that an interrupt finds it.
+        connection.flights.begin(header.unique, self.channel.clone());
+        let is_write = header.opcode == opcode::WRITE;
+        let head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
+        let data_bytes = bytes.saturating_sub(HEAD_BYTES);
+        let arguments = if is_write || data_bytes == 0 {
+            Some(head)
+        } else if data_bytes <= ARGUMENT_BYTES_MAX {
+            self.arguments.clear();
+            self.arguments.extend_from_slice(head);
+            append(&mut self.arguments, &self.data, data_bytes);
+            Some(&self.arguments[..])
+        } else {
+            None
+        };
+        let form: Form = agreed.form();
+        let call = arguments.and_then(|arguments| decode(header, arguments, data_bytes, form));
+        let Some(call) = call else {
+            if let Some(channel) = connection.flights.end(header.unique) {
+                channel.send(header.unique, -libc::EINVAL, &[]);
+            }
+            return malformed(bytes, Some(header.opcode));
+        };
+        let turn = self.turn.take().or_else(|| block_on(connection.turns.clone().acquire_owned()).ok());
+        let Some(turn) = turn else { return };
+        let reply = Reply::new(connection.flights.clone(), header.unique, &call, turn);
+        let caller = Caller { user: header.user, group: header.group, thread: header.process };
+        let data = is_write.then(|| self.data.split_to(data_bytes));
+        let request = Request { unique: header.unique, node: header.node, caller, call, data };
+        connection.file_system.serve(request, reply);
+    }
+
+    fn init(&mut self, header: &InHeader, bytes: usize) {
+        let mut arguments = self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)].to_vec();
+        append(&mut arguments, &self.data, bytes.saturating_sub(HEAD_BYTES).min(PAGE_BYTES));
+        let connection = &self.connection;
+        match answer(&arguments, connection.wishes, connection.limits.request_bytes) {
+            negotiate::Answer::Agreed(agreed, out) => {
+                if connection.agreed.set(agreed).is_err() {
+                    return self.channel.send(header.unique, -libc::EIO, &[]);
+                }
+                connection.file_system.started(&agreed);
+                self.channel.send(header.unique, 0, &[IoSlice::new(out.as_bytes())]);
+            }
+            negotiate::Answer::Again(out) => self.channel.send(header.unique, 0, &[IoSlice::new(out.as_bytes())]),
+            negotiate::Answer::Refused => {
+                let message = "the kernel's FUSE is older than 7.31; Linux 5.4 is the oldest that is served";
+                nectary_host::log::write(Level::Error, "fuse", format_args!("{message}"));
+                self.channel.send(header.unique, -libc::EPROTO, &[]);
+            }
+        }
+    }
+
+    /// Forgets many at once: as many as were received, whatever the count says.
+    fn batch_forget(&mut self, bytes: usize) {
+        let of_head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
+        let Ok((BatchForgetIn { count, .. }, first)) = BatchForgetIn::read_from_prefix(of_head) else { return };
+        let mut left = count;
+        let mut data_bytes = bytes.saturating_sub(HEAD_BYTES);
+        // Neither the head nor a unit ends inside a record.
+        const RECORDS_BYTES: usize = HEAD_BYTES - size_of::<InHeader>() - size_of::<BatchForgetIn>();
+        const { assert!(RECORDS_BYTES.is_multiple_of(size_of::<ForgetOne>())) };
+        let parts = std::iter::once(first).chain(self.data.slices().map(|unit| {
+            let part = &unit[..unit.len().min(data_bytes)];
+            data_bytes -= part.len();
+            part
+        }));
+        for mut part in parts {
+            while let Ok((ForgetOne { node, lookups }, rest)) = ForgetOne::read_from_prefix(part) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                self.connection.file_system.forget(node, lookups);
+                part = rest;
+            }
+        }
+    }
+}
+
+/// Appends the first bytes of what was received behind the head.
+fn append(arguments: &mut Vec<u8>, data: &Data, bytes: usize) {
+    let mut left = bytes;
+    for unit in data.slices() {
+        let part = &unit[..unit.len().min(left)];
+        arguments.extend_from_slice(part);
+        left -= part.len();
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+fn malformed(bytes: usize, opcode: Option<u32>) {
+    static MALFORMED: Throttle = Throttle::every(Duration::from_secs(60));
+    let what = opcode.map_or_else(|| "no whole head".to_owned(), |opcode| format!("operation {opcode}"));
+    MALFORMED.write(Level::Warning, "fuse", format_args!("a request of {bytes} bytes ({what}) is malformed; refused"));
+}

@@ -1,0 +1,143 @@
+//! Threads that serve a connection: as many as are needed at once, and never more than the limit.
+//!
+//! Owns: the threads. Each has a descriptor, so answers of one do not wait for those of another. A thread that has read a
+//! request while no other one waits for the next starts one more, up to the limit; so a lone reader is served by a thread
+//! or two whose caches are warm. Promises: a file system that panics fails its request with `EIO` and nothing else.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::channel::{Channel, Received};
+use crate::connection::{Connection, Worker};
+
+/// The stack of each thread. *Units*: bytes.
+const STACK_BYTES: usize = 512 << 10;
+
+/// The threads of a connection.
+///
+/// They end when the kernel ends the connection: when the file system is unmounted and its last user is gone.
+pub struct Crew {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connection: Arc<Connection>,
+    /// A spare descriptor, from which those of further threads are made.
+    channel: Channel,
+    name: String,
+    /// Threads that wait for a request.
+    waiting: AtomicUsize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    running: usize,
+    started: usize,
+    result: Option<io::Error>,
+}
+
+impl Crew {
+    /// Serves `channel`, which [blocks](Channel::open), with at most as many threads as the connection's limits say.
+    ///
+    /// *Errors*: the first thread cannot be started.
+    pub fn start(connection: Arc<Connection>, channel: Channel, name: &str) -> io::Result<Crew> {
+        let shared = Arc::new(Shared {
+            connection,
+            channel: channel.again()?,
+            name: name.to_owned(),
+            waiting: AtomicUsize::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        Shared::spawn(&shared, Some(channel))?;
+        Ok(Crew { shared })
+    }
+
+    /// The connection that is served.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.shared.connection
+    }
+
+    /// How many threads have been started.
+    pub fn started(&self) -> usize {
+        self.shared.state().started
+    }
+
+    /// Waits until the connection has ended and so have all threads.
+    ///
+    /// *Errors*: what the kernel's end of the protocol reported, other than its regular end.
+    pub fn wait(&self) -> io::Result<()> {
+        let state = self.shared.state();
+        let mut state =
+            self.shared.changed.wait_while(state, |state| state.running > 0).unwrap_or_else(PoisonError::into_inner);
+        state.result.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one more thread, unless there are as many as there may be.
+    fn spawn(shared: &Arc<Shared>, channel: Option<Channel>) -> io::Result<()> {
+        let index = {
+            let mut state = shared.state();
+            if state.started >= shared.connection.limits().workers {
+                return Ok(());
+            }
+            state.started += 1;
+            state.running += 1;
+            state.started
+        };
+        let started = channel.map_or_else(|| shared.channel.again(), Ok).and_then(|channel| {
+            let of_thread = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("{}-{index}", shared.name)).stack_size(STACK_BYTES);
+            thread.spawn(move || {
+                let result = of_thread.work(&of_thread, channel);
+                of_thread.left(result);
+            })
+        });
+        if started.is_err() {
+            let mut state = shared.state();
+            state.started -= 1;
+            state.running -= 1;
+        }
+        started.map(drop)
+    }
+
+    fn left(&self, result: io::Result<()>) {
+        let mut state = self.state();
+        state.running -= 1;
+        if let Err(error) = result {
+            state.result.get_or_insert(error);
+        }
+        self.changed.notify_all();
+    }
+
+    fn work(&self, shared: &Arc<Shared>, channel: Channel) -> io::Result<()> {
+        let mut worker = Worker::new(&self.connection, channel);
+        loop {
+            worker.prepare_blocking();
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let received = worker.receive();
+            let others = self.waiting.fetch_sub(1, Ordering::Relaxed) - 1;
+            match received? {
+                Received::Bytes(bytes) => {
+                    if others == 0 {
+                        // Without a further thread it goes on with those that there are.
+                        let _ = Shared::spawn(shared, None);
+                    }
+                    // What it had half done is its own; the reply that is dropped fails the request.
+                    let _ = catch_unwind(AssertUnwindSafe(|| worker.dispatch(bytes)));
+                }
+                Received::Nothing => {}
+                Received::End => return Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Reading a request out of bytes.
+//!
+//! Owns: what is a well-formed request. Promises: whatever the bytes are, the result is a request or nothing; no length,
+//! offset, count or name from them is passed on before it is bounded:
+//! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
+//! - ranges of files end below 2^63;
+//! - sizes of answers are at most what a request may have, or [`XATTR_BYTES_MAX`];
+//! - what follows the arguments is as long as they say.
+
+use std::ffi::CStr;
+
+use zerocopy::FromBytes;
+
+use crate::protocol::arguments::{
+    AccessIn, AllocateIn, BlockMapIn, CopyIn, CreateIn, FlushIn, GetAttributesIn, GetXattrIn, InHeader, IoctlIn,
+    LinkIn, LockIn, MakeDirectoryIn, MakeNodeIn, OpenIn, PollIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SeekIn,
+    SetAttributesIn, SetXattrIn, SetXattrMore, StatXIn, SyncIn, WriteIn,
+};
+use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode, valid};
+use crate::request::{Call, Copy, Lock, Read, SetAttributes, Write};
+
+/// The highest offset of a file, as the kernel has it.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+/// One second has this many nanoseconds.
+const SECOND_NS: u32 = 1_000_000_000;
+
+/// What was agreed on that layouts depend on, and what bounds them.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// `setxattr` has further flags.
+    pub has_wide_setxattr: bool,
+    /// The most bytes of a read or a write.
+    pub request_bytes_max: u32,
+}
+
+/// Reads what is asked: `arguments` is what follows the header, without the data of a write, which have `data_bytes`.
+///
+/// Gives `None` where something is cut off or out of bounds.
+pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
+    let mut rest = Rest(arguments);
+    let call = match header.opcode {
+        opcode::LOOKUP => Call::LookUp { name: rest.name()? },
+        opcode::GETATTR => {
+            let GetAttributesIn { flags, handle, .. } = rest.take()?;
+            Call::GetAttributes { handle: (flags & 1 != 0).then_some(handle) }
+        }
+        opcode::STATX => {
+            let StatXIn { flags, handle, call_flags, mask, .. } = rest.take()?;
+            Call::StatX { handle: (flags & 1 != 0).then_some(handle), flags: call_flags, mask }
+        }
+        opcode::SETATTR => Call::SetAttributes(set_attributes(rest.take()?)?),
+        opcode::READLINK => Call::ReadLink,
+        opcode::SYMLINK => Call::SymbolicLink { name: rest.name()?, target: rest.text()? },
+        opcode::MKNOD => {
+            let MakeNodeIn { mode, device, umask, .. } = rest.take()?;
+            Call::MakeNode { name: rest.name()?, mode, device, umask }
+        }
+        opcode::MKDIR => {
+            let MakeDirectoryIn { mode, umask } = rest.take()?;
+            Call::MakeDirectory { name: rest.name()?, mode, umask }
+        }
+        opcode::UNLINK => Call::Unlink { name: rest.name()? },
+        opcode::RMDIR => Call::RemoveDirectory { name: rest.name()? },
+        opcode::RENAME => {
+            let RenameIn { parent } = rest.take()?;
+            Call::Rename { name: rest.name()?, new_parent: parent, new_name: rest.name()?, flags: 0 }
+        }
+        opcode::RENAME2 => {
+            let Rename2In { parent, flags, .. } = rest.take()?;
+            Call::Rename { name: rest.name()?, new_parent: parent, new_name: rest.name()?, flags }
+        }
+        opcode::LINK => {
+            let LinkIn { node } = rest.take()?;
+            Call::Link { node, new_name: rest.name()? }
+        }
+        opcode::OPEN => {
+            let OpenIn { flags, open_flags } = rest.take()?;
+            Call::Open { flags: flags as i32, kill_privileges: open_flags & 1 != 0 }
+        }
+        opcode::CREATE => {
+            let CreateIn { flags, mode, umask, open_flags } = rest.take()?;
+            let (name, kill_privileges) = (rest.name()?, open_flags & 1 != 0);
+            Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
+        }
+        opcode::TMPFILE => {
+            // What follows is the kernel's own name for what has none: `/`.
+            let CreateIn { flags, mode, umask, .. } = rest.take()?;
+            Call::TemporaryFile { mode, umask, flags: flags as i32 }
+        }
+        opcode::READ => {
+            let ReadIn { handle, offset, size, read_flags, owner, flags, .. } = rest.take()?;
+            let owner = (read_flags & 2 != 0).then_some(owner);
+            let (offset, size) = (range(offset, size.into())?, bounded(size, form.request_bytes_max)?);
+            Call::Read(Read { handle, offset, size, flags: flags as i32, owner })
+        }
+        opcode::WRITE => {
+            let WriteIn { handle, offset, size, write_flags, owner, flags, .. } = rest.take()?;
+            if data_bytes != size as usize {
+                return None;
+            }
+            let (offset, size) = (range(offset, size.into())?, bounded(size, form.request_bytes_max)?);
+            let owner = (write_flags & 2 != 0).then_some(owner);
+            let (from_page_cache, kill_privileges) = (write_flags & 1 != 0, write_flags & 4 != 0);
+            Call::Write(Write { handle, offset, size, flags: flags as i32, owner, from_page_cache, kill_privileges })
+        }
+        opcode::STATFS => Call::StatFs,
+        opcode::RELEASE => {
+            let ReleaseIn { handle, flags, release_flags, owner } = rest.take()?;
+            let (flush, unlock) = (release_flags & 1 != 0, release_flags & 2 != 0);
+            Call::Release { handle, flags: flags as i32, owner, flush, unlock }
+        }
+        opcode::RELEASEDIR => {
+            let ReleaseIn { handle, .. } = rest.take()?;
+            Call::ReleaseDirectory { handle }
+        }
+        opcode::FSYNC => {
+            let SyncIn { handle, flags, .. } = rest.take()?;
+            Call::Sync { handle, data_only: flags & 1 != 0 }
+        }
+        opcode::FSYNCDIR => {
+            let SyncIn { handle, flags, .. } = rest.take()?;
+            Call::SyncDirectory { handle, data_only: flags & 1 != 0 }
+        }
+        opcode::SYNCFS => Call::SyncFileSystem,
+        opcode::FLUSH => {
+            let FlushIn { handle, owner, .. } = rest.take()?;
+            Call::Flush { handle, owner }
+        }
+        opcode::SETXATTR => {
+            let SetXattrIn { size, flags } = rest.take()?;
+            let more = if form.has_wide_setxattr { rest.take::<SetXattrMore>()?.flags } else { 0 };
+            let name = rest.text_of(NAME_BYTES_MAX)?;
+            if name.is_empty() || size as usize > XATTR_BYTES_MAX || rest.0.len() != size as usize {
+                return None;
+            }
+            Call::SetXattr { name, value: rest.0, flags, kill_group_id: more & 1 != 0 }
+        }
+        opcode::GETXATTR => {
+            let GetXattrIn { size, .. } = rest.take()?;
+            Call::GetXattr { name: rest.some_text()?, size: size.min(XATTR_BYTES_MAX as u32) }
+        }
+        opcode::LISTXATTR => {
+            let GetXattrIn { size, .. } = rest.take()?;
+            Call::ListXattr { size: size.min(XATTR_BYTES_MAX as u32) }
+        }
+        opcode::REMOVEXATTR => Call::RemoveXattr { name: rest.some_text()? },
+        opcode::OPENDIR => {
+            let OpenIn { flags, .. } = rest.take()?;
+            Call::OpenDirectory { flags: flags as i32 }
+        }
+        opcode::READDIR | opcode::READDIRPLUS => {
+            let ReadIn { handle, offset, size, .. } = rest.take()?;
+            let size = bounded(size, form.request_bytes_max)?;
+            Call::ReadDirectory { handle, offset, size, plus: header.opcode == opcode::READDIRPLUS }
+        }
+        opcode::GETLK => Call::GetLock(lock(rest.take()?)?),
+        opcode::SETLK | opcode::SETLKW => {
+            Call::SetLock { lock: lock(rest.take()?)?, waits: header.opcode == opcode::SETLKW }
+        }
+        opcode::ACCESS => {
+            let AccessIn { mask, .. } = rest.take()?;
+            Call::Access { mask }
+        }
+        opcode::LSEEK => {
+            let SeekIn { handle, offset, whence, .. } = rest.take()?;
+            Call::Seek { handle, offset: range(offset, 0)?, whence: whence as i32 }
+        }
+        opcode::FALLOCATE => {
+            let AllocateIn { handle, offset, length, mode, .. } = rest.take()?;
+            Call::Allocate { handle, offset: range(offset, length)?, length, mode: mode as i32 }
+        }
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+            let CopyIn { handle, offset, to_node, to_handle, to_offset, length, flags } = rest.take()?;
+            let (offset, to_offset) = (range(offset, length)?, range(to_offset, length)?);
+            let is_wide = header.opcode == opcode::COPY_FILE_RANGE_64;
+            Call::Copy(Copy { handle, offset, to_node, to_handle, to_offset, length, flags, is_wide })
+        }
+        opcode::BMAP => {
+            let BlockMapIn { block, block_bytes, .. } = rest.take()?;
+            Call::BlockMap { block, block_bytes }
+        }
+        opcode::IOCTL => {
+            let IoctlIn { handle, flags, command, argument, input_bytes, output_bytes } = rest.take()?;
+            let output_bytes_max = bounded(output_bytes, form.request_bytes_max)?;
+            if rest.0.len() != input_bytes as usize {
+                return None;
+            }
+            Call::Ioctl { handle, flags, command, argument, input: rest.0, output_bytes_max }
+        }
+        opcode::POLL => {
+            let PollIn { handle, kernel_handle, flags, events } = rest.take()?;
+            Call::Poll { handle, kernel_handle, flags, events }
+        }
+        other => Call::Other(other),
+    };
+    Some(call)
+}
+
+/// The offset of a range that ends below 2^63.
+fn range(offset: u64, length: u64) -> Option<u64> {
+    offset.checked_add(length).filter(|&end| end <= OFFSET_MAX).map(|_| offset)
+}
+
+fn bounded(value: u32, max: u32) -> Option<u32> {
+    (value <= max).then_some(value)
+}
+
+fn set_attributes(change: SetAttributesIn) -> Option<SetAttributes> {
+    let SetAttributesIn { valid: bits, handle, size, owner, mode, user, group, .. } = change;
+    let has = |bit| bits & bit != 0;
+    let time = |bit, seconds: u64, ns: u32| (!has(bit) || ns < SECOND_NS).then_some((seconds as i64, ns));
+    if has(valid::SIZE) && size > OFFSET_MAX {
+        return None;
+    }
+    Some(SetAttributes {
+        valid: bits,
+        handle: has(valid::HANDLE).then_some(handle),
+        size,
+        owner: has(valid::LOCK_OWNER).then_some(owner),
+        accessed: time(valid::ACCESSED, change.accessed, change.accessed_ns)?,
+        modified: time(valid::MODIFIED, change.modified, change.modified_ns)?,
+        changed: time(valid::CHANGED, change.changed, change.changed_ns)?,
+        mode,
+        user,
+        group,
+    })
+}
+
+fn lock(lock: LockIn) -> Option<Lock> {
+    let LockIn { handle, owner, start, end, kind, process, flags, .. } = lock;
+    let kind = kind as i32;
+    let is_known = [libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK].contains(&kind);
+    let is_range = start <= end && end <= OFFSET_MAX;
+    (is_known && is_range).then_some(Lock { handle, owner, start, end, kind, process, is_flock: flags & 1 != 0 })
+}
+
+/// What was not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take<T: FromBytes>(&mut self) -> Option<T> {
+        let (value, rest) = T::read_from_prefix(self.0).ok()?;
+        self.0 = rest;
+        Some(value)
+    }
+
+    /// A text that ends with a zero byte, of at most so many bytes.
+    fn text_of(&mut self, bytes_max: usize) -> Option<&'a CStr> {
+        let bytes = &self.0[..self.0.len().min(bytes_max + 1)];
+        let text = CStr::from_bytes_until_nul(bytes).ok()?;
+        self.0 = &self.0[text.count_bytes() + 1..];
+        Some(text)
+    }
+
+    fn text(&mut self) -> Option<&'a CStr> {
+        self.text_of(NAME_BYTES_MAX)
+    }
+
+    fn some_text(&mut self) -> Option<&'a CStr> {
+        self.text().filter(|text| !text.is_empty())
+    }
+
+    /// The name of a directory entry.
+    fn name(&mut self) -> Option<&'a CStr> {
+        let name = self.some_text()?;
+        let bytes = name.to_bytes();
+        (bytes != b"." && bytes != b".." && !bytes.contains(&b'/')).then_some(name)
+    }
+}

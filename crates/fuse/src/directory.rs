@@ -1,0 +1,70 @@
+//! The entries of an answer to a listing.
+//!
+//! Owns: their layout, and that they are no more than the request has room for.
+
+use zerocopy::IntoBytes;
+
+use crate::attributes::Entry;
+use crate::protocol::answers::{EntryHead, EntryOut};
+
+/// Entries start at multiples of this. *Units*: bytes.
+const ALIGNMENT: usize = 8;
+
+/// Entries of a directory, in the order of the listing.
+#[derive(Debug)]
+pub struct Listing {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    plus: bool,
+}
+
+impl Listing {
+    /// No entries yet, of at most `size` bytes; each will have its attributes where `plus` is true.
+    pub fn new(size: u32, plus: bool) -> Listing {
+        Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
+    }
+
+    /// Adds an entry where there is room for it, and says whether there was. `kind` is that of `d_type`; `next_offset` is
+    /// where a listing goes on behind the entry. `entry` counts as a look-up unless its node is 0, which says that its
+    /// attributes are not known, and stands for `.` and `..` as well; it is needed only for a listing with attributes.
+    pub fn add(&mut self, name: &[u8], number: u64, kind: u8, next_offset: u64, entry: &Entry) -> bool {
+        let fixed = size_of::<EntryHead>() + if self.plus { size_of::<EntryOut>() } else { 0 };
+        let bytes = (fixed + name.len()).next_multiple_of(ALIGNMENT);
+        let Ok(name_bytes) = u32::try_from(name.len()) else { return false };
+        if name.is_empty() || bytes > self.bytes_max - self.bytes.len() {
+            return false;
+        }
+        let end = self.bytes.len() + bytes;
+        if self.plus {
+            self.bytes.extend_from_slice(entry.out().as_bytes());
+        }
+        let head = EntryHead { node: number, next_offset, name_bytes, kind: u32::from(kind) };
+        self.bytes.extend_from_slice(head.as_bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_aligned_and_end_where_the_room_ends() {
+        let mut listing = Listing::new(64, false);
+        assert!(listing.add(b"a", 7, 8, 1, &Entry::default()));
+        assert_eq!(listing.bytes().len(), 32);
+        assert!(!listing.add(b"nine-byte", 7, 8, 2, &Entry::default()));
+        assert!(listing.add(&[0xff; 8], 7, 8, 2, &Entry::default()));
+        assert!(!listing.add(b"b", 7, 8, 3, &Entry::default()));
+        let mut listing = Listing::new(160, true);
+        assert!(listing.add(b"12345678", 7, 8, 1, &Entry::default()));
+        assert!(!listing.add(b"", 7, 8, 1, &Entry::default()));
+        assert_eq!(listing.bytes().len(), 160);
+    }
+}

@@ -1,0 +1,76 @@
+//! For the fuzz target: a whole request, from its bytes to what is asked, and every property that is promised of it.
+
+use zerocopy::FromBytes;
+
+use crate::decode::{Form, decode};
+use crate::negotiate::{Answer, Wishes, answer};
+use crate::protocol::arguments::{HEAD_BYTES, InHeader};
+use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode};
+use crate::request::Call;
+
+/// What the requests are read with.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
+/// Reads a request out of bytes as a worker does; panics where a promise is broken.
+pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
+    let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return };
+    if header.opcode == opcode::INIT {
+        if let Answer::Agreed(agreed, out) = answer(rest, Wishes { features: u64::MAX, ..Wishes::default() }, 1 << 20) {
+            assert!(agreed.request_bytes_max <= REQUEST_BYTES_MAX && out.pages_max <= 256 && out.minor <= 45);
+        }
+        return;
+    }
+    let is_write = header.opcode == opcode::WRITE;
+    let data_bytes = bytes.len().saturating_sub(HEAD_BYTES);
+    let arguments = if is_write { &bytes[size_of::<InHeader>()..bytes.len().min(HEAD_BYTES)] } else { rest };
+    let form = Form { has_wide_setxattr, request_bytes_max: REQUEST_BYTES_MAX };
+    if let Some(call) = decode(&header, arguments, data_bytes, form) {
+        check(&call, data_bytes);
+    }
+}
+
+fn check(call: &Call<'_>, data_bytes: usize) {
+    let name = |name: &std::ffi::CStr| {
+        let bytes = name.to_bytes();
+        assert!(!bytes.is_empty() && bytes.len() <= NAME_BYTES_MAX && bytes != b"." && bytes != b"..");
+        assert!(!bytes.contains(&b'/') && !bytes.contains(&0));
+    };
+    let range = |offset: u64, length: u64| assert!(offset.checked_add(length).is_some_and(|end| end < 1 << 63));
+    match *call {
+        Call::LookUp { name: one } | Call::Unlink { name: one } | Call::RemoveDirectory { name: one } => name(one),
+        Call::MakeNode { name: one, .. } | Call::MakeDirectory { name: one, .. } | Call::Create { name: one, .. } => {
+            name(one);
+        }
+        Call::SymbolicLink { name: one, target } => {
+            name(one);
+            assert!(target.count_bytes() <= NAME_BYTES_MAX);
+        }
+        Call::Link { new_name, .. } => name(new_name),
+        Call::Rename { name: one, new_name, .. } => {
+            name(one);
+            name(new_name);
+        }
+        Call::Read(read) => {
+            range(read.offset, read.size.into());
+            assert!(read.size <= REQUEST_BYTES_MAX);
+        }
+        Call::Write(write) => {
+            range(write.offset, write.size.into());
+            assert_eq!(write.size as usize, data_bytes);
+        }
+        Call::SetXattr { name, value, .. } => assert!(!name.is_empty() && value.len() <= XATTR_BYTES_MAX),
+        Call::GetXattr { size, .. } | Call::ListXattr { size } => assert!(size as usize <= XATTR_BYTES_MAX),
+        Call::ReadDirectory { size, .. } => assert!(size <= REQUEST_BYTES_MAX),
+        Call::Allocate { offset, length, .. } => range(offset, length),
+        Call::Seek { offset, .. } => range(offset, 0),
+        Call::Copy(copy) => {
+            range(copy.offset, copy.length);
+            range(copy.to_offset, copy.length);
+        }
+        Call::GetLock(lock) | Call::SetLock { lock, .. } => assert!(lock.start <= lock.end && lock.end < 1 << 63),
+        Call::Ioctl { input, output_bytes_max, .. } => {
+            assert!(output_bytes_max <= REQUEST_BYTES_MAX && input.len() <= data_bytes + HEAD_BYTES);
+        }
+        _ => {}
+    }
+}

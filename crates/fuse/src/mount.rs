@@ -1,0 +1,147 @@
+//! A FUSE mount: attached to a directory, or to none.
+//!
+//! Owns: the calls that make it and end it. A mount that is attached nowhere can be found by nobody, leaves nothing behind
+//! when its process dies, and lives as long as somebody has a file of it open.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::channel::Channel;
+use crate::error::Error;
+
+const FSCONFIG_SET_FLAG: libc::c_uint = 0;
+const FSCONFIG_SET_STRING: libc::c_uint = 1;
+const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+const FSOPEN_CLOEXEC: libc::c_uint = 1;
+const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+/// No set-user-id, no devices, no programs.
+const ATTRIBUTES_BARE: libc::c_uint = 2 | 4 | 8;
+/// No set-user-id, no devices.
+const ATTRIBUTES_TREE: libc::c_uint = 2 | 4;
+const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
+
+/// How a file system is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MountOptions {
+    /// What lists of mounts show as its source.
+    pub source: String,
+    /// What they show behind `fuse.`; may be empty.
+    pub subtype: String,
+    /// The kind of the root, as in `st_mode`, and its permissions, until they are asked for.
+    pub root_mode: u32,
+    /// Others than the user who mounts it may use it.
+    pub for_all: bool,
+    /// The kernel checks permissions by mode and owner.
+    pub default_permissions: bool,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Programs on it can be run.
+    pub programs: bool,
+}
+
+/// A mount.
+#[derive(Debug)]
+pub struct Mount {
+    mount: OwnedFd,
+}
+
+impl Mount {
+    /// Mounts what `channel` serves, attached nowhere. The kernel's first request waits in `channel` afterwards.
+    ///
+    /// *Errors*: [`Error::NotPermitted`] without the right to mount.
+    pub fn new(channel: &Channel, options: &MountOptions) -> Result<Mount, Error> {
+        let failed = |source| Error::os("mounting a FUSE file system", source);
+        let context = fsopen().map_err(failed)?;
+        let text = |text: String| CString::new(text).map_err(|error| failed(error.into()));
+        let mut strings = vec![
+            (c"source", options.source.clone()),
+            (c"fd", channel.as_raw_fd().to_string()),
+            (c"rootmode", format!("{:o}", options.root_mode)),
+            (c"user_id", "0".to_owned()),
+            (c"group_id", "0".to_owned()),
+        ];
+        if !options.subtype.is_empty() {
+            strings.push((c"subtype", options.subtype.clone()));
+        }
+        for (key, value) in strings {
+            config(&context, FSCONFIG_SET_STRING, Some((key, Some(&text(value)?)))).map_err(failed)?;
+        }
+        let flags = [
+            (options.for_all, c"allow_other"),
+            (options.default_permissions, c"default_permissions"),
+            (options.read_only, c"ro"),
+        ];
+        for (_, key) in flags.into_iter().filter(|flag| flag.0) {
+            config(&context, FSCONFIG_SET_FLAG, Some((key, None))).map_err(failed)?;
+        }
+        config(&context, FSCONFIG_CMD_CREATE, None).map_err(failed)?;
+        let attributes = if options.programs { ATTRIBUTES_TREE } else { ATTRIBUTES_BARE };
+        let read_only = if options.read_only { ATTRIBUTE_READ_ONLY } else { 0 };
+        Ok(Mount { mount: fsmount(&context, attributes | read_only).map_err(failed)? })
+    }
+
+    /// The path of a file in the mount, for this process, whether it is attached or not.
+    pub fn path(&self, name: &str) -> String {
+        format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd())
+    }
+
+    /// Attaches the mount to a directory. It stays there until it is [unmounted](unmount).
+    ///
+    /// *Errors*: [`Error::Os`] with what the kernel says of the directory.
+    pub fn attach(&self, directory: &Path) -> Result<(), Error> {
+        let failed = |source| Error::os("attaching a mount to a directory", source);
+        let path = CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
+        // SAFETY: both paths are strings that end with a zero byte and outlive the call; the rest are numbers.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_mount,
+                self.mount.as_raw_fd(),
+                c"".as_ptr(),
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                MOVE_MOUNT_F_EMPTY_PATH,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
+    }
+}
+
+/// Takes the uppermost mount off a directory. One that is in use is refused as busy, or with `lazily` ends with its last
+/// user.
+pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
+    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn fsopen() -> io::Result<OwnedFd> {
+    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
+    owned(unsafe { libc::syscall(libc::SYS_fsopen, c"fuse".as_ptr(), FSOPEN_CLOEXEC) })
+}
+
+fn fsmount(context: &OwnedFd, attributes: libc::c_uint) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes an open descriptor and numbers.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
+}
+
+fn config(context: &OwnedFd, command: libc::c_uint, pair: Option<(&CStr, Option<&CStr>)>) -> io::Result<()> {
+    let key = pair.map_or(std::ptr::null(), |(key, _)| key.as_ptr());
+    let value = pair.and_then(|(_, value)| value).map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: key and value are null or strings that end with a zero byte and outlive the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0 as libc::c_long) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call gave a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
+}

@@ -1,0 +1,167 @@
+//! `INIT`: what kernel and file system agree on.
+//!
+//! Owns: the answer to the kernel's first request. Promises: nothing is taken that was not offered; requests are as large
+//! as the kernel allows and the file system has memory for.
+
+use zerocopy::FromBytes;
+
+use crate::decode::Form;
+use crate::protocol::answers::InitOut;
+use crate::protocol::arguments::InitIn;
+use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
+
+/// Without [`features::MAX_PAGES`] a request has at most so many pages.
+const PAGES_WITHOUT_FEATURE: usize = 32;
+/// Where the kernel does not say how many pages it allows, these are: all that have [`features::MAX_PAGES`] do.
+const PAGES_EVERYWHERE: usize = 256;
+/// The field of the protocol has no more.
+const PAGES_MAX: usize = u16::MAX as usize;
+/// Where the kernel says it.
+const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+
+/// The bytes of one request that the kernel allows on this machine.
+pub fn request_bytes_allowed() -> usize {
+    let text = std::fs::read_to_string(PAGES_LIMIT).ok();
+    let pages = text.and_then(|text| text.trim().parse().ok()).unwrap_or(PAGES_EVERYWHERE);
+    pages.clamp(PAGES_WITHOUT_FEATURE, PAGES_MAX) * PAGE_BYTES
+}
+
+/// What a file system would like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wishes {
+    /// Bits of [`features`], beside [`features::ALWAYS`].
+    pub features: u64,
+    /// How many requests that nobody waits for by himself, such as asynchronous direct I/O, may be under way at once.
+    pub background_max: u16,
+    /// What times are rounded to. *Units*: nanoseconds.
+    pub time_granularity_ns: u32,
+}
+
+impl Default for Wishes {
+    fn default() -> Wishes {
+        Wishes { features: 0, background_max: 64, time_granularity_ns: 1 }
+    }
+}
+
+/// What was agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreed {
+    /// The minor version of the protocol.
+    pub minor: u32,
+    /// Bits of [`features`].
+    pub features: u64,
+    /// The most bytes of a read or a write.
+    pub request_bytes_max: u32,
+}
+
+impl Agreed {
+    /// Whether all of some bits of [`features`] are agreed on.
+    pub fn has(&self, features: u64) -> bool {
+        self.features & features == features
+    }
+
+    pub(crate) fn form(&self) -> Form {
+        let has_wide_setxattr = self.has(features::SETXATTR_EXTENDED);
+        Form { has_wide_setxattr, request_bytes_max: self.request_bytes_max }
+    }
+}
+
+/// What `INIT` is answered with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is agreed.
+    Agreed(Agreed, InitOut),
+    /// The kernel is to ask again, in this version.
+    Again(InitOut),
+    /// The kernel is too old, or the request is cut off.
+    Refused,
+}
+
+/// Answers the arguments of `INIT`; requests have at most `request_bytes` of data.
+pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> Answer {
+    let Ok((asked, rest)) = InitIn::read_from_prefix(arguments) else { return Answer::Refused };
+    if asked.major > MAJOR {
+        return Answer::Again(InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
+    }
+    if asked.major < MAJOR || asked.minor < MINOR_MIN {
+        return Answer::Refused;
+    }
+    let mut offered = u64::from(asked.flags);
+    if offered & features::INIT_EXTENDED != 0 {
+        offered |= u32::read_from_prefix(rest).map_or(0, |(high, _)| u64::from(high) << 32);
+    }
+    let features = offered & (features::ALWAYS | wishes.features);
+    let pages_max = if features & features::MAX_PAGES != 0 { PAGES_MAX } else { PAGES_WITHOUT_FEATURE };
+    let pages = (request_bytes / PAGE_BYTES).clamp(1, pages_max);
+    let agreed = Agreed { minor: asked.minor.min(MINOR), features, request_bytes_max: (pages * PAGE_BYTES) as u32 };
+    let out = InitOut {
+        major: MAJOR,
+        minor: agreed.minor,
+        read_ahead_bytes_max: asked.read_ahead_bytes_max,
+        flags: features as u32,
+        flags2: (features >> 32) as u32,
+        background_max: wishes.background_max,
+        congestion_threshold: wishes.background_max,
+        write_bytes_max: agreed.request_bytes_max,
+        time_granularity_ns: wishes.time_granularity_ns.max(1),
+        pages_max: pages as u16,
+        ..InitOut::default()
+    };
+    Answer::Agreed(agreed, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn init(major: u32, minor: u32, flags: u64, is_long: bool) -> Vec<u8> {
+        let low = InitIn { major, minor, read_ahead_bytes_max: 131_072, flags: flags as u32 };
+        let mut bytes = low.as_bytes().to_vec();
+        if is_long {
+            bytes.extend(((flags >> 32) as u32).to_ne_bytes());
+            bytes.resize(64, 0);
+        }
+        bytes
+    }
+
+    fn agreed(bytes: &[u8], wishes: Wishes, request_bytes: usize) -> (Agreed, InitOut) {
+        match answer(bytes, wishes, request_bytes) {
+            Answer::Agreed(agreed, out) => (agreed, out),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_that_was_not_offered() {
+        let wishes = Wishes { features: features::DIRECT_IO_ALLOW_MMAP | features::FLOCK, ..Wishes::default() };
+        let (none, out) = agreed(&init(7, 31, 0, false), wishes, 1 << 20);
+        assert_eq!((none.features, out.flags, out.flags2, none.request_bytes_max), (0, 0, 0, 128 << 10));
+        let (all, out) = agreed(&init(7, 60, u64::MAX, true), wishes, 1 << 20);
+        assert_eq!(all.features, features::ALWAYS | wishes.features);
+        assert_eq!((out.minor, out.flags2, out.pages_max), (MINOR, 16, 256));
+        // A kernel that has no second word offers nothing of it, also where bytes follow.
+        let (low, _) = agreed(&init(7, 36, !features::INIT_EXTENDED, true), wishes, 1 << 20);
+        assert!(!low.has(features::DIRECT_IO_ALLOW_MMAP) && low.has(features::FLOCK));
+    }
+
+    #[test]
+    fn requests_are_as_large_as_both_allow() {
+        let bytes = |request_bytes| agreed(&init(7, 38, u64::MAX, true), Wishes::default(), request_bytes).1;
+        assert_eq!((bytes(1 << 20).write_bytes_max, bytes(1 << 20).pages_max), (1 << 20, 256));
+        assert_eq!((bytes(16 << 20).write_bytes_max, bytes(16 << 20).pages_max), (16 << 20, 4096));
+        assert_eq!(bytes(usize::MAX).pages_max, u16::MAX);
+        assert_eq!(bytes(0).pages_max, 1);
+        assert!(request_bytes_allowed() >= 128 << 10);
+    }
+
+    #[test]
+    fn kernels_that_are_too_old_or_too_new_are_told_so() {
+        assert!(
+            matches!(answer(&init(8, 0, 0, false), Wishes::default(), 1 << 20), Answer::Again(out) if out.major == 7)
+        );
+        for bytes in [init(6, 99, 0, false), init(7, 30, 0, false), init(7, 31, 0, false)[..15].to_vec()] {
+            assert_eq!(answer(&bytes, Wishes::default(), 1 << 20), Answer::Refused);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Messages that the kernel has not asked for: what it has cached is old.
+//!
+//! Owns: their layout. They may wait for locks of the kernel that a request holds, so they must not be sent from inside
+//! [`serve`](crate::FileSystem::serve).
+
+use std::io::{self, IoSlice};
+
+use zerocopy::IntoBytes;
+
+use crate::channel::Channel;
+use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut};
+use crate::protocol::notice;
+
+/// The flag of an entry that expires.
+const EXPIRE: u32 = 1;
+
+/// A descriptor over which the kernel is told.
+///
+/// *Errors* of all methods: what the kernel says. It does not know nodes and entries that it has not cached; that is none.
+#[derive(Debug)]
+pub struct Notifier {
+    channel: Channel,
+}
+
+impl Notifier {
+    /// A notifier on a descriptor of the connection.
+    pub fn new(channel: Channel) -> Notifier {
+        Notifier { channel }
+    }
+
+    fn tell(&self, code: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        match self.channel.write(0, code, parts) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// The attributes of a node are old, and so are `length` bytes of its contents from `offset` on: all of them for a
+    /// length of 0, none for an offset below 0.
+    pub fn invalidate_node(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
+        let out = InvalidateNodeOut { node, offset, length };
+        self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
+    }
+
+    /// A name in a directory is old. With `expires` it is only asked for again, and what stands on it stays.
+    pub fn invalidate_entry(&self, parent: u64, name: &[u8], expires: bool) -> io::Result<()> {
+        let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let out = InvalidateEntryOut { parent, name_bytes, flags: if expires { EXPIRE } else { 0 } };
+        self.tell(notice::INVALIDATE_ENTRY, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
+    }
+
+    /// A name was removed, so who watches the directory is told.
+    pub fn removed(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
+        let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let out = DeleteOut { parent, child, name_bytes, padding: 0 };
+        self.tell(notice::DELETE, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
+    }
+
+    /// All names are old: each is asked for again when it is next used. Linux 6.16 or later.
+    pub fn next_epoch(&self) -> io::Result<()> {
+        self.tell(notice::NEXT_EPOCH, &[])
+    }
+}

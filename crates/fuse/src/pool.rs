@@ -1,0 +1,273 @@
+//! Memory for data: a fixed number of aligned buffers of one size, which requests take turns to have.
+//!
+//! Owns: the buffers and whose turn it is. Promises: never more than its bytes are out at once; they are there before the
+//! first request; who waits is served in the order of asking. Leaves to others: what is in them.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use nectary_block::Buffer;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The most units that a pool may have.
+const UNITS_MAX: usize = 1 << 20;
+
+/// A fixed number of buffers.
+///
+/// ```
+/// use nectary_fuse::Pool;
+///
+/// let pool = Pool::new(4, 64 << 10);
+/// let data = pool.take_blocking(100_000).expect("it fits the pool");
+/// assert_eq!(data.len(), 100_000);
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    turns: Arc<Semaphore>,
+    unit_bytes: usize,
+    units: usize,
+    free: Mutex<Vec<Buffer>>,
+}
+
+impl Pool {
+    /// Allocates `units` buffers of `unit_bytes` each, rounded up to pages.
+    pub fn new(units: usize, unit_bytes: usize) -> Pool {
+        let units = units.clamp(1, UNITS_MAX);
+        let unit_bytes = unit_bytes.max(1).next_multiple_of(nectary_block::BUFFER_ALIGNMENT);
+        let free = (0..units).map(|_| Buffer::zeroed(unit_bytes)).collect();
+        let turns = Arc::new(Semaphore::new(units));
+        Pool { shared: Arc::new(Shared { turns, unit_bytes, units, free: Mutex::new(free) }) }
+    }
+
+    /// The bytes of each buffer.
+    pub fn unit_bytes(&self) -> usize {
+        self.shared.unit_bytes
+    }
+
+    fn units_of(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.shared.unit_bytes).max(1)
+    }
+
+    /// Takes memory for so many bytes, once it is there. `None` where the whole pool has less.
+    ///
+    /// *Cancel safety*: a wait that is dropped has taken nothing.
+    pub async fn take(&self, bytes: usize) -> Option<Data> {
+        let units = self.units_of(bytes);
+        if units > self.shared.units {
+            return None;
+        }
+        let turn = self.shared.turns.clone().acquire_many_owned(units as u32).await.ok()?;
+        Some(self.data(units, bytes, turn))
+    }
+
+    /// As [`take`](Self::take), and blocks the calling thread meanwhile.
+    pub fn take_blocking(&self, bytes: usize) -> Option<Data> {
+        block_on(self.take(bytes))
+    }
+
+    fn data(&self, units: usize, bytes: usize, turn: OwnedSemaphorePermit) -> Data {
+        let mut buffers = Vec::with_capacity(units);
+        {
+            let mut free = self.free();
+            let left = free.len().saturating_sub(units);
+            buffers.extend(free.drain(left..));
+        }
+        // Those that a failed operation kept are made up for.
+        buffers.resize_with(units, || Buffer::zeroed(self.shared.unit_bytes));
+        let mut data = Data { buffers, length: 0, pool: self.clone(), turn: Some(turn) };
+        data.set_len(bytes);
+        data
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<Buffer>> {
+        self.shared.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory of a pool; it goes back when it is dropped.
+pub struct Data {
+    buffers: Vec<Buffer>,
+    length: usize,
+    pool: Pool,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Data {
+    /// The bytes in use.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Sets how many bytes are in use, at most as many as there is room for. Buffers that are not needed go back.
+    pub fn set_len(&mut self, bytes: usize) {
+        let unit = self.pool.unit_bytes();
+        let units = self.pool.units_of(bytes).min(self.buffers.len());
+        self.length = bytes.min(units * unit);
+        let spare = self.buffers.split_off(units);
+        if !spare.is_empty() {
+            let count = spare.len();
+            give_back(&self.pool, spare);
+            drop(self.turn.as_mut().and_then(|turn| turn.split(count)));
+        }
+        let mut left = self.length;
+        for buffer in &mut self.buffers {
+            let length = left.min(unit);
+            buffer.set_len(length);
+            left -= length;
+        }
+    }
+
+    /// Takes the first `bytes` out of it, whole buffers; what is left has its full length, and may have no buffers.
+    pub(crate) fn split_to(&mut self, bytes: usize) -> Data {
+        let units = self.pool.units_of(bytes).min(self.buffers.len());
+        let rest = self.buffers.split_off(units);
+        let taken = std::mem::replace(&mut self.buffers, rest);
+        let turn = self.turn.as_mut().and_then(|turn| turn.split(taken.len()));
+        let mut data = Data { buffers: taken, length: 0, pool: self.pool.clone(), turn };
+        data.set_len(bytes);
+        self.length = self.buffers.len() * self.pool.unit_bytes();
+        data
+    }
+
+    /// Makes it as long as `bytes` needs again, once there is memory. At most as much as the pool has.
+    ///
+    /// *Cancel safety*: a wait that is dropped has changed nothing.
+    pub(crate) async fn refill(&mut self, bytes: usize) {
+        let missing = self.pool.units_of(bytes).min(self.pool.shared.units).saturating_sub(self.buffers.len());
+        if missing > 0
+            && let Some(mut more) = self.pool.take(missing * self.pool.unit_bytes()).await
+        {
+            self.buffers.append(&mut more.buffers);
+            match (&mut self.turn, more.turn.take()) {
+                (Some(turn), Some(further)) => turn.merge(further),
+                (turn, further) => *turn = further,
+            }
+        }
+        self.length = self.buffers.len() * self.pool.unit_bytes();
+        let unit = self.pool.unit_bytes();
+        self.buffers.iter_mut().for_each(|buffer| buffer.set_len(unit));
+    }
+
+    /// The bytes, buffer by buffer; all but the last are full.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.buffers.iter().map(|buffer| &buffer[..])
+    }
+
+    /// The memory of the bytes, buffer by buffer.
+    pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.buffers.iter_mut().map(|buffer| &mut buffer[..])
+    }
+
+    /// The bytes as the parts of an answer.
+    pub fn parts(&self) -> Vec<IoSlice<'_>> {
+        self.slices().map(IoSlice::new).collect()
+    }
+
+    /// Copies the bytes into one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.slices().flatten().copied().collect()
+    }
+
+    /// Takes the buffers, for a device that owns them meanwhile. Their turn stays with this value.
+    pub fn take(&mut self) -> Vec<Buffer> {
+        std::mem::take(&mut self.buffers)
+    }
+
+    /// Puts them back.
+    pub fn put(&mut self, buffers: Vec<Buffer>) {
+        self.buffers = buffers;
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Data({} bytes)", self.length)
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        // The buffers are there before the turn ends.
+        give_back(&self.pool, std::mem::take(&mut self.buffers));
+    }
+}
+
+/// Puts buffers back; one of another size is not the pool's.
+fn give_back(pool: &Pool, mut buffers: Vec<Buffer>) {
+    let unit = pool.unit_bytes();
+    buffers.retain(|buffer| buffer.capacity() == unit);
+    buffers.iter_mut().for_each(|buffer| buffer.set_len(unit));
+    let mut free = pool.free();
+    let room = pool.shared.units.saturating_sub(free.len());
+    buffers.truncate(room);
+    free.append(&mut buffers);
+}
+
+/// Waits for a future on this thread.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return value;
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_never_more_than_the_pool_and_goes_to_who_waits() {
+        let pool = Pool::new(4, 4096);
+        assert!(pool.take_blocking(5 * 4096).is_none());
+        let first = pool.take_blocking(3 * 4096).unwrap();
+        let mut second = pool.take_blocking(100).unwrap();
+        assert_eq!((first.len(), second.len(), pool.free().len()), (3 * 4096, 100, 0));
+        let waiting = std::thread::spawn({
+            let pool = pool.clone();
+            move || pool.take_blocking(4 * 4096).unwrap().len()
+        });
+        // What a device kept is made up for.
+        drop(second.take());
+        drop((first, second));
+        assert_eq!(waiting.join().unwrap(), 4 * 4096);
+        assert_eq!((pool.free().len(), pool.shared.turns.available_permits()), (4, 4));
+    }
+
+    #[test]
+    fn what_is_not_needed_goes_back_at_once() {
+        let pool = Pool::new(4, 4096);
+        let mut data = pool.take_blocking(4 * 4096).unwrap();
+        data.set_len(5000);
+        assert_eq!(data.slices().map(<[u8]>::len).collect::<Vec<_>>(), [4096, 904]);
+        assert_eq!(pool.take_blocking(2 * 4096).unwrap().len(), 2 * 4096);
+        data.set_len(0);
+        assert!(data.is_empty());
+        assert_eq!(pool.take_blocking(3 * 4096).unwrap().len(), 3 * 4096);
+    }
+}

@@ -1,0 +1,191 @@
+//! The numbers and layouts of the protocol, as its documentation gives them (`linux/fuse.h`, up to version 7.45).
+//!
+//! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: what a request
+//! means ([`request`](crate::request)).
+
+pub mod answers;
+pub mod arguments;
+
+/// The major version that is spoken.
+pub const MAJOR: u32 = 7;
+/// The newest minor version that is spoken.
+pub const MINOR: u32 = 45;
+/// The oldest minor version of a kernel that is served: that of Linux 5.4.
+pub const MINOR_MIN: u32 = 31;
+
+/// The kernel's unit of requests, in bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// The longest name of a directory entry that is taken, its terminating zero not counted. *Units*: bytes.
+pub const NAME_BYTES_MAX: usize = 4095;
+/// The longest value of an extended attribute. *Units*: bytes.
+pub const XATTR_BYTES_MAX: usize = 64 << 10;
+/// The most bytes that the arguments of a request may have; the data of a write do not count.
+pub const ARGUMENT_BYTES_MAX: usize = 128 << 10;
+
+/// The operation codes.
+#[allow(missing_docs)] // They are the kernel's names.
+pub mod opcode {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
+    pub const ACCESS: u32 = 34;
+    pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const BMAP: u32 = 37;
+    pub const DESTROY: u32 = 38;
+    pub const IOCTL: u32 = 39;
+    pub const POLL: u32 = 40;
+    pub const NOTIFY_REPLY: u32 = 41;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+    pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
+    pub const COPY_FILE_RANGE_64: u32 = 53;
+}
+
+/// What kernel and file system can agree on: the bits of `INIT`, those of the second word above the 32nd.
+pub mod features {
+    /// Reads may be sent side by side.
+    pub const ASYNC_READ: u64 = 1;
+    /// Locks of byte ranges are sent; without it the kernel keeps them itself.
+    pub const POSIX_LOCKS: u64 = 1 << 1;
+    /// `O_TRUNC` is sent with the open.
+    pub const ATOMIC_TRUNCATE: u64 = 1 << 3;
+    /// Writes may be larger than a page.
+    pub const BIG_WRITES: u64 = 1 << 5;
+    /// The umask is left to the file system.
+    pub const DO_NOT_MASK: u64 = 1 << 6;
+    /// `flock` is sent; without it the kernel keeps these locks itself.
+    pub const FLOCK: u64 = 1 << 10;
+    /// What is in the page cache is dropped when size or time change.
+    pub const AUTO_INVALIDATE: u64 = 1 << 12;
+    /// A listing may bring attributes.
+    pub const READ_DIRECTORY_PLUS: u64 = 1 << 13;
+    /// The kernel chooses when a listing brings attributes.
+    pub const READ_DIRECTORY_PLUS_AUTO: u64 = 1 << 14;
+    /// Direct I/O of one call may be sent side by side.
+    pub const ASYNC_DIRECT_IO: u64 = 1 << 15;
+    /// Look-ups and listings of one directory may be sent side by side.
+    pub const PARALLEL_DIRECTORY: u64 = 1 << 18;
+    /// The file system clears set-user-id bits and capabilities at each write, truncation and change of owner.
+    pub const HANDLE_KILL_PRIVILEGES: u64 = 1 << 19;
+    /// Access control lists are checked by the kernel.
+    pub const POSIX_ACL: u64 = 1 << 20;
+    /// A read of the channel after an abort says so.
+    pub const ABORT_ERROR: u64 = 1 << 21;
+    /// Requests may be larger than 128 KiB.
+    pub const MAX_PAGES: u64 = 1 << 22;
+    /// What symbolic links point to is cached.
+    pub const CACHE_SYMBOLIC_LINKS: u64 = 1 << 23;
+    /// As [`HANDLE_KILL_PRIVILEGES`], and the kernel says where it is due.
+    pub const HANDLE_KILL_PRIVILEGES_2: u64 = 1 << 28;
+    /// `setxattr` has further flags.
+    pub const SETXATTR_EXTENDED: u64 = 1 << 29;
+    /// There is a second word of flags.
+    pub const INIT_EXTENDED: u64 = 1 << 30;
+    /// Entries can be made to expire without being dropped.
+    pub const EXPIRE_ONLY: u64 = 1 << 35;
+    /// A file opened for direct I/O can be mapped shared.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+
+    /// What the loop of requests itself takes wherever it is offered.
+    pub const ALWAYS: u64 =
+        ASYNC_READ | BIG_WRITES | ASYNC_DIRECT_IO | ABORT_ERROR | MAX_PAGES | SETXATTR_EXTENDED | INIT_EXTENDED;
+}
+
+/// Flags of an opened file or directory.
+pub mod open_flags {
+    /// Reads and writes go past the page cache.
+    pub const DIRECT_IO: u32 = 1;
+    /// What is in the page cache stays valid.
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    /// There is no position.
+    pub const NON_SEEKABLE: u32 = 1 << 2;
+    /// The listing may be cached.
+    pub const CACHE_DIRECTORY: u32 = 1 << 3;
+    /// Closing says nothing.
+    pub const NO_FLUSH: u32 = 1 << 5;
+    /// Direct writes to one file may be sent side by side.
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// Which attributes a [`SetAttributes`](crate::SetAttributes) has.
+pub mod valid {
+    /// Mode.
+    pub const MODE: u32 = 1;
+    /// Owner.
+    pub const USER: u32 = 1 << 1;
+    /// Group.
+    pub const GROUP: u32 = 1 << 2;
+    /// Size.
+    pub const SIZE: u32 = 1 << 3;
+    /// Time of access.
+    pub const ACCESSED: u32 = 1 << 4;
+    /// Time of modification.
+    pub const MODIFIED: u32 = 1 << 5;
+    /// A handle.
+    pub const HANDLE: u32 = 1 << 6;
+    /// The time of access is now.
+    pub const ACCESSED_NOW: u32 = 1 << 7;
+    /// The time of modification is now.
+    pub const MODIFIED_NOW: u32 = 1 << 8;
+    /// A lock owner.
+    pub const LOCK_OWNER: u32 = 1 << 9;
+    /// Time of change.
+    pub const CHANGED: u32 = 1 << 10;
+    /// Set-user-id bits are to be cleared.
+    pub const KILL_PRIVILEGES: u32 = 1 << 11;
+}
+
+/// Codes of messages that the kernel has not asked for.
+pub(crate) mod notice {
+    pub const INVALIDATE_NODE: i32 = 2;
+    pub const INVALIDATE_ENTRY: i32 = 3;
+    pub const DELETE: i32 = 6;
+    pub const NEXT_EPOCH: i32 = 8;
+}
+
+/// A device number as the protocol has it: major and minor in 32 bits.
+pub fn encode_device(device: u64) -> u32 {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// A device number of the protocol as system calls take it.
+pub fn decode_device(device: u32) -> u64 {
+    libc::makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00))
+}

@@ -1,0 +1,388 @@
+//! A file system in memory: the least that real programs need, and every kind of answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use nectary_fuse::protocol::{open_flags, valid};
+use nectary_fuse::{
+    Attributes, Call, Entry, Errno, FileSystem, Listing, Lock, Reply, Request, SetAttributes, StatFs, Wishes, features,
+};
+
+const ROOT: u64 = 1;
+const VALID: Duration = Duration::from_secs(3600);
+
+#[derive(Default)]
+pub struct MemoryFileSystem {
+    state: Mutex<State>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Figures {
+    pub write_bytes_max: u32,
+    pub lookups: u64,
+    pub locks_waited_for: usize,
+}
+
+struct Node {
+    attributes: Attributes,
+    content: Content,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    lookups: u64,
+    lock_owners: BTreeSet<u64>,
+    is_locked_alone: bool,
+}
+
+enum Content {
+    File(Vec<u8>),
+    Directory(BTreeMap<Vec<u8>, u64>),
+    Link(Vec<u8>),
+}
+
+struct State {
+    nodes: BTreeMap<u64, Node>,
+    next: u64,
+    waiting: Vec<(u64, u64, Lock, Reply)>,
+    figures: Figures,
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+fn errno<T>(number: i32) -> Result<T> {
+    Err(Errno::new(number))
+}
+
+impl Default for State {
+    fn default() -> State {
+        let mut state = State { nodes: BTreeMap::new(), next: ROOT, waiting: Vec::new(), figures: Figures::default() };
+        state.add(libc::S_IFDIR | 0o755, Content::Directory(BTreeMap::new()));
+        state
+    }
+}
+
+impl State {
+    fn add(&mut self, mode: u32, content: Content) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let links = if matches!(content, Content::Directory(_)) { 2 } else { 0 };
+        let attributes = Attributes { number, mode, links, block_bytes: 4096, ..Attributes::default() };
+        let (xattrs, lock_owners) = (BTreeMap::new(), BTreeSet::new());
+        self.nodes
+            .insert(number, Node { attributes, content, xattrs, lookups: 0, lock_owners, is_locked_alone: false });
+        number
+    }
+
+    fn node(&mut self, node: u64) -> Result<&mut Node> {
+        self.nodes.get_mut(&node).ok_or(Errno::new(libc::ENOENT))
+    }
+
+    fn names(&mut self, node: u64) -> Result<&mut BTreeMap<Vec<u8>, u64>> {
+        match &mut self.node(node)?.content {
+            Content::Directory(names) => Ok(names),
+            _ => errno(libc::ENOTDIR),
+        }
+    }
+
+    fn file(&mut self, node: u64) -> Result<&mut Vec<u8>> {
+        match &mut self.node(node)?.content {
+            Content::File(bytes) => Ok(bytes),
+            _ => errno(libc::EISDIR),
+        }
+    }
+
+    fn attributes(&mut self, node: u64) -> Result<Attributes> {
+        let node = self.node(node)?;
+        let size = match &node.content {
+            Content::File(bytes) | Content::Link(bytes) => bytes.len() as u64,
+            Content::Directory(_) => 0,
+        };
+        Ok(Attributes { size, blocks: size.div_ceil(512), ..node.attributes })
+    }
+
+    fn entry(&mut self, number: u64) -> Result<Entry> {
+        let attributes = self.attributes(number)?;
+        self.node(number)?.lookups += 1;
+        self.figures.lookups += 1;
+        Ok(Entry { node: number, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID })
+    }
+
+    fn link(&mut self, parent: u64, name: &[u8], number: u64) -> Result<Entry> {
+        if self.names(parent)?.insert(name.to_vec(), number).is_some() {
+            return errno(libc::EEXIST);
+        }
+        self.node(number)?.attributes.links += 1;
+        self.entry(number)
+    }
+
+    fn make(&mut self, parent: u64, name: &[u8], mode: u32, content: Content) -> Result<Entry> {
+        if self.names(parent)?.contains_key(name) {
+            return errno(libc::EEXIST);
+        }
+        let number = self.add(mode, content);
+        self.link(parent, name, number)
+    }
+
+    fn unlink(&mut self, parent: u64, name: &[u8]) -> Result<()> {
+        let Some(number) = self.names(parent)?.remove(name) else { return errno(libc::ENOENT) };
+        let node = self.node(number)?;
+        node.attributes.links = node.attributes.links.saturating_sub(1);
+        self.bury(number);
+        Ok(())
+    }
+
+    /// Lets a node go that has neither a name nor somebody who knows it.
+    fn bury(&mut self, number: u64) {
+        if self.nodes.get(&number).is_some_and(|node| node.attributes.links == 0 && node.lookups == 0) {
+            self.nodes.remove(&number);
+        }
+    }
+
+    fn set(&mut self, number: u64, change: SetAttributes) -> Result<Attributes> {
+        if change.valid & valid::SIZE != 0 {
+            self.file(number)?.resize(change.size as usize, 0);
+        }
+        let attributes = &mut self.node(number)?.attributes;
+        if change.valid & valid::MODE != 0 {
+            attributes.mode = change.mode;
+        }
+        if change.valid & valid::MODIFIED != 0 {
+            attributes.modified = change.modified;
+        }
+        self.attributes(number)
+    }
+
+    fn list(&mut self, number: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
+        let names: Vec<(Vec<u8>, u64)> =
+            self.names(number)?.iter().map(|(name, number)| (name.clone(), *number)).collect();
+        let mut listing = Listing::new(size, plus);
+        for (index, (name, number)) in names.iter().enumerate().skip(offset as usize) {
+            let attributes = self.attributes(*number)?;
+            let kind = (attributes.mode >> 12) as u8;
+            let entry = Entry { node: *number, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
+            if !listing.add(name, *number, kind, index as u64 + 1, &entry) {
+                break;
+            }
+            if plus {
+                self.node(*number)?.lookups += 1;
+                self.figures.lookups += 1;
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Takes a lock, or says that it stands in the way of another.
+    fn lock(&mut self, number: u64, lock: &Lock) -> Result<()> {
+        let node = self.node(number)?;
+        let is_alone = lock.kind == libc::F_WRLCK;
+        let others = node.lock_owners.iter().filter(|&&owner| owner != lock.owner).count();
+        match lock.kind {
+            libc::F_UNLCK => {
+                node.lock_owners.remove(&lock.owner);
+            }
+            _ if others > 0 && (is_alone || node.is_locked_alone) => return errno(libc::EAGAIN),
+            _ => {
+                node.lock_owners.insert(lock.owner);
+                node.is_locked_alone = is_alone;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives locks to those that wait for them.
+    fn grant(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for (unique, node, lock, reply) in waiting {
+            match self.lock(node, &lock) {
+                Err(error) if error.number() == libc::EAGAIN => self.waiting.push((unique, node, lock, reply)),
+                result => reply.done(result),
+            }
+        }
+    }
+}
+
+impl MemoryFileSystem {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn figures(&self) -> Figures {
+        let state = self.state();
+        Figures { locks_waited_for: state.waiting.len(), ..state.figures }
+    }
+
+    /// Changes a file without telling the kernel.
+    pub fn change(&self, node: u64, bytes: &[u8]) {
+        *self.state().file(node).unwrap() = bytes.to_vec();
+    }
+
+    /// Removes a name of the root without telling the kernel.
+    pub fn remove(&self, name: &[u8]) {
+        self.state().unlink(ROOT, name).unwrap();
+    }
+}
+
+fn entry(reply: Reply, result: Result<Entry>) {
+    match result {
+        Ok(entry) => reply.entry(&entry),
+        Err(error) => reply.error(error),
+    }
+}
+
+impl FileSystem for MemoryFileSystem {
+    fn wishes(&self) -> Wishes {
+        let features = features::FLOCK
+            | features::READ_DIRECTORY_PLUS
+            | features::READ_DIRECTORY_PLUS_AUTO
+            | features::PARALLEL_DIRECTORY
+            | features::DIRECT_IO_ALLOW_MMAP;
+        Wishes { features, ..Wishes::default() }
+    }
+
+    fn serve(&self, request: Request<'_>, reply: Reply) {
+        let (node, mut state) = (request.node, self.state());
+        let answer = |result: Result<()>, reply: Reply| reply.done(result);
+        match request.call {
+            Call::LookUp { name } => {
+                let found = state
+                    .names(node)
+                    .and_then(|names| names.get(name.to_bytes()).copied().ok_or(Errno::new(libc::ENOENT)));
+                entry(reply, found.and_then(|number| state.entry(number)));
+            }
+            Call::GetAttributes { .. } => match state.attributes(node) {
+                Ok(attributes) => reply.attributes(&attributes, VALID),
+                Err(error) => reply.error(error),
+            },
+            Call::StatX { .. } => match state.attributes(node) {
+                Ok(attributes) => reply.statx(&Attributes { born: Some((1, 2)), ..attributes }, VALID),
+                Err(error) => reply.error(error),
+            },
+            Call::SetAttributes(change) => match state.set(node, change) {
+                Ok(attributes) => reply.attributes(&attributes, VALID),
+                Err(error) => reply.error(error),
+            },
+            Call::MakeDirectory { name, mode, .. } => {
+                let content = Content::Directory(BTreeMap::new());
+                entry(reply, state.make(node, name.to_bytes(), libc::S_IFDIR | mode, content));
+            }
+            Call::SymbolicLink { name, target } => {
+                let content = Content::Link(target.to_bytes().to_vec());
+                entry(reply, state.make(node, name.to_bytes(), libc::S_IFLNK | 0o777, content));
+            }
+            Call::ReadLink => match state.node(node).map(|node| &node.content) {
+                Ok(Content::Link(target)) => reply.bytes(target),
+                _ => reply.errno(libc::EINVAL),
+            },
+            Call::Create { name, mode, .. } => {
+                match state.make(node, name.to_bytes(), mode, Content::File(Vec::new())) {
+                    Ok(entry) => reply.created(&entry, 0, open_flags::DIRECT_IO),
+                    Err(error) => reply.error(error),
+                }
+            }
+            Call::Link { node: of, new_name } => entry(reply, state.link(node, new_name.to_bytes(), of)),
+            Call::Unlink { name } => answer(state.unlink(node, name.to_bytes()), reply),
+            Call::RemoveDirectory { name } => {
+                let found = state.names(node).map(|names| names.get(name.to_bytes()).copied());
+                let is_full = match found {
+                    Ok(Some(number)) => state.names(number).is_ok_and(|names| !names.is_empty()),
+                    _ => false,
+                };
+                answer(if is_full { errno(libc::ENOTEMPTY) } else { state.unlink(node, name.to_bytes()) }, reply);
+            }
+            Call::Rename { name, new_parent, new_name, flags: 0 } => {
+                let moved =
+                    state.names(node).and_then(|names| names.remove(name.to_bytes()).ok_or(Errno::new(libc::ENOENT)));
+                let moved = moved.and_then(|number| {
+                    let _ = state.unlink(new_parent, new_name.to_bytes());
+                    state.names(new_parent).map(|names| names.insert(new_name.to_bytes().to_vec(), number))
+                });
+                answer(moved.map(drop), reply);
+            }
+            Call::Open { .. } => reply.opened(0, open_flags::DIRECT_IO),
+            Call::OpenDirectory { .. } => reply.opened(0, 0),
+            Call::Read(read) => match state.file(node) {
+                Ok(bytes) => {
+                    let start = bytes.len().min(read.offset as usize);
+                    let end = bytes.len().min(start + read.size as usize);
+                    reply.bytes(&bytes[start..end]);
+                }
+                Err(error) => reply.error(error),
+            },
+            Call::Write(write) => {
+                let data = request.data.unwrap().to_vec();
+                state.figures.write_bytes_max = state.figures.write_bytes_max.max(write.size);
+                match state.file(node) {
+                    Ok(bytes) => {
+                        let end = write.offset as usize + data.len();
+                        bytes.resize(bytes.len().max(end), 0);
+                        bytes[write.offset as usize..end].copy_from_slice(&data);
+                        reply.written(write.size);
+                    }
+                    Err(error) => reply.error(error),
+                }
+            }
+            Call::ReadDirectory { offset, size, plus, .. } => match state.list(node, offset, size, plus) {
+                Ok(listing) => reply.listing(&listing),
+                Err(error) => reply.error(error),
+            },
+            Call::SetXattr { name, value, .. } => {
+                let set = state.node(node).map(|node| node.xattrs.insert(name.to_bytes().to_vec(), value.to_vec()));
+                answer(set.map(drop), reply);
+            }
+            Call::GetXattr { name, .. } => match state.node(node).map(|node| node.xattrs.get(name.to_bytes())) {
+                Ok(Some(value)) => reply.xattr(value),
+                _ => reply.errno(libc::ENODATA),
+            },
+            Call::ListXattr { .. } => match state.node(node) {
+                Ok(node) => {
+                    let names = node.xattrs.keys().flat_map(|name| name.iter().copied().chain([0]));
+                    reply.xattr(&names.collect::<Vec<u8>>());
+                }
+                Err(error) => reply.error(error),
+            },
+            Call::RemoveXattr { name } => match state.node(node).map(|node| node.xattrs.remove(name.to_bytes())) {
+                Ok(Some(_)) => reply.ok(),
+                _ => reply.errno(libc::ENODATA),
+            },
+            Call::SetLock { lock, waits } => {
+                match state.lock(node, &lock) {
+                    Err(error) if waits && error.number() == libc::EAGAIN => {
+                        if reply.is_interrupted() {
+                            reply.errno(libc::EINTR);
+                        } else {
+                            state.waiting.push((request.unique, node, lock, reply));
+                        }
+                    }
+                    result => reply.done(result),
+                }
+                state.grant();
+            }
+            Call::StatFs => reply.statfs(&StatFs { block_bytes: 4096, name_bytes_max: 255, ..StatFs::default() }),
+            Call::Release { owner, unlock, .. } => {
+                if unlock && let Ok(node) = state.node(node) {
+                    node.lock_owners.remove(&owner);
+                }
+                state.grant();
+                reply.ok();
+            }
+            Call::ReleaseDirectory { .. } | Call::Sync { .. } | Call::Flush { .. } => reply.ok(),
+            _ => reply.errno(libc::ENOSYS),
+        }
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        let mut state = self.state();
+        if let Ok(node) = state.node(node) {
+            node.lookups = node.lookups.saturating_sub(lookups);
+        }
+        state.bury(node);
+    }
+
+    fn interrupted(&self, unique: u64, is_answered: bool) {
+        let mut state = self.state();
+        if let Some(index) = state.waiting.iter().position(|waiting| waiting.0 == unique && !is_answered) {
+            let (.., reply) = state.waiting.remove(index);
+            reply.errno(libc::EINTR);
+        }
+    }
+}

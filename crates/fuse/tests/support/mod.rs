@@ -1,0 +1,93 @@
+//! A mounted file system in memory, which goes away in any outcome.
+
+mod memory;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nectary_fuse::{Agreed, Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier, unmount};
+
+pub use memory::MemoryFileSystem;
+
+/// A mounted file system.
+pub struct Mounted {
+    pub memory: Arc<MemoryFileSystem>,
+    pub notifier: Notifier,
+    crew: Crew,
+    directory: PathBuf,
+    is_mounted: bool,
+}
+
+impl Mounted {
+    /// Mounts an empty one; `None`, with the reason printed, where this machine cannot.
+    pub fn new(test: &str) -> Option<Mounted> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let options = MountOptions {
+            source: "nectary-fuse-test".to_owned(),
+            subtype: "nectary-test".to_owned(),
+            root_mode: libc::S_IFDIR | 0o755,
+            default_permissions: true,
+            programs: true,
+            ..MountOptions::default()
+        };
+        let mounted =
+            Channel::open(true).and_then(|channel| Mount::new(&channel, &options).map(|mount| (channel, mount)));
+        let (channel, mount) = match mounted {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                println!("NOT RUN: {test}: {error}");
+                return None;
+            }
+        };
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("nectary-fuse-{}-{serial}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let memory = Arc::new(MemoryFileSystem::default());
+        let notifier = Notifier::new(channel.again().unwrap());
+        let limits = Limits { workers: 4, ..Limits::default() };
+        let crew = Crew::start(Connection::new(memory.clone(), limits), channel, "memory").unwrap();
+        let mounted = Mounted { memory, notifier, crew, directory, is_mounted: true };
+        mount.attach(&mounted.directory).unwrap();
+        Some(mounted)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn agreed(&self) -> Agreed {
+        // The mount has answered before anything else is served.
+        let _ = std::fs::metadata(&self.directory);
+        self.crew.connection().agreed().unwrap()
+    }
+
+    /// Waits until something is so, for a bounded time.
+    pub fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Unmounts it and waits for the end of its crew.
+    pub fn end(mut self) {
+        unmount(&self.directory, false).unwrap();
+        self.is_mounted = false;
+        self.crew.wait().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            let _ = unmount(&self.directory, true);
+            if !std::thread::panicking() {
+                self.crew.wait().unwrap();
+            }
+        }
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}

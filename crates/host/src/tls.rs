@@ -1,0 +1,163 @@
+//! TLS: certificates and keys from files, and what makes an encrypted stream of a plain one.
+//!
+//! Owns: how files of certificates are read, which of them are trusted, and errors that name the file. Promises: the
+//! other side's certificate is always verified where one is wanted; nothing below TLS 1.2. Leaves to others: when a
+//! stream becomes encrypted, and who may do what.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+pub use tokio_rustls::TlsStream;
+
+use crate::Error;
+
+/// The most certificates that one file may have.
+const CERTIFICATES_MAX: usize = 4096;
+
+/// The serving side; clones share it.
+#[derive(Clone)]
+pub struct ServerTls {
+    acceptor: TlsAcceptor,
+    wants_certificates: bool,
+}
+
+/// The side that connects; clones share it.
+#[derive(Clone)]
+pub struct ClientTls {
+    connector: TlsConnector,
+}
+
+impl ServerTls {
+    /// Reads the server's chain of certificates and its key, all PEM. With `client_ca`, clients must show a certificate
+    /// that one of its certificates has signed.
+    ///
+    /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
+    pub fn load(certificates: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerTls, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refused(certificates, error))?;
+        let builder = match client_ca {
+            Some(path) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path)?), provider).build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| refused(path, error))?)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let config = builder
+            .with_single_cert(read_certificates(certificates)?, read_key(key)?)
+            .map_err(|error| refused(certificates, format!("with the key {}: {error}", key.display())))?;
+        Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), wants_certificates: client_ca.is_some() })
+    }
+
+    /// Whether clients must show a certificate.
+    pub fn wants_certificates(&self) -> bool {
+        self.wants_certificates
+    }
+
+    /// Serves the handshake on a plain stream. *Errors*: the other side's, or the stream's.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
+        Ok(TlsStream::from(self.acceptor.accept(stream).await?))
+    }
+}
+
+impl ClientTls {
+    /// Trusts the certificates of `ca`, else those of the system; shows the certificate and key of `identity` where the
+    /// server wants some. All files are PEM.
+    ///
+    /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
+    pub fn load(ca: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<ClientTls, Error> {
+        let roots = match ca {
+            Some(path) => roots(path)?,
+            None => system_roots()?,
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refused(ca.unwrap_or(Path::new("TLS")), error))?
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some((certificates, key)) => builder
+                .with_client_auth_cert(read_certificates(certificates)?, read_key(key)?)
+                .map_err(|error| refused(certificates, format!("with the key {}: {error}", key.display())))?,
+        };
+        Ok(ClientTls { connector: TlsConnector::from(Arc::new(config)) })
+    }
+
+    /// Makes the handshake on a plain stream with the server called `name`, a host name or an IP address.
+    ///
+    /// *Errors*: of the stream, or that the server's certificate is not the one of that name.
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(&self, name: &str, stream: S) -> io::Result<TlsStream<S>> {
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("\"{name}\" is no name of a server")))?;
+        Ok(TlsStream::from(self.connector.connect(name, stream).await?))
+    }
+}
+
+fn refused(path: &Path, problem: impl ToString) -> Error {
+    Error::Tls { path: path.to_owned(), problem: problem.to_string() }
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read =
+        CertificateDer::pem_file_iter(path).and_then(|list| list.take(CERTIFICATES_MAX).collect::<Result<Vec<_>, _>>());
+    match read {
+        Ok(certificates) if certificates.is_empty() => Err(refused(path, "there is no certificate in it (PEM)")),
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(refused(path, error)),
+    }
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| refused(path, format!("no private key (PEM): {error}")))
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        roots.add(certificate).map_err(|error| refused(path, error))?;
+    }
+    Ok(roots)
+}
+
+fn system_roots() -> Result<RootCertStore, Error> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
+        return Err(refused(
+            Path::new("/etc/ssl/certs"),
+            format!("no certificates to trust: {why}; install ca-certificates, or name a file of them"),
+        ));
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_with_its_name() {
+        let folder = std::env::temp_dir().join(format!("nectary-host-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let empty = folder.join("empty.pem");
+        std::fs::write(&empty, "nothing\n").unwrap();
+        let absent = folder.join("absent.pem");
+        let text = |error: Option<Error>| error.map(|error| error.to_string()).unwrap_or_default();
+        let found = text(ServerTls::load(&empty, &empty, None).err());
+        assert!(found.contains("empty.pem") && found.contains("no certificate"), "{found}");
+        let found = text(ClientTls::load(Some(&absent), None).err());
+        assert!(found.contains("absent.pem"), "{found}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,127 @@
+//! From a URL to an export: connecting, TLS, haggling.
+//!
+//! Owns: the order of steps and their deadline. Leaves to others: what is said (`handshake`).
+
+use std::io;
+use std::path::Path;
+
+use nectary_host::tls::ClientTls;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UnixStream};
+
+use super::handshake::{Action, Agreed, Goal, Handshake};
+use super::info::Listed;
+use crate::error::{Error, ErrorKind};
+use crate::limits::HANDSHAKE_TIME_MAX;
+use crate::transport::{Transport, prepare, read_all};
+use crate::url::{Address, Url};
+use crate::wire::request::{self, Header};
+
+/// How a client connects.
+#[derive(Clone, Default)]
+pub struct ConnectOptions {
+    /// Certificates for TLS; without them those that the URL names, else those of the system.
+    pub tls: Option<ClientTls>,
+}
+
+/// What a connection has led to.
+pub(super) enum Reached {
+    /// An export; its stream is of use where the goal was to read and write.
+    Export(Transport, Box<Agreed>),
+    List(Vec<Listed>),
+}
+
+/// The certificates for a URL, where it wants TLS.
+pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<ClientTls>, Error> {
+    match (&options.tls, &url.tls_certificates) {
+        _ if !url.tls => Ok(None),
+        (Some(tls), _) => Ok(Some(tls.clone())),
+        (None, None) => ClientTls::load(None, None).map(Some).map_err(|error| tls_error(url, &error)),
+        (None, Some(folder)) => from_folder(folder).map(Some).map_err(|error| tls_error(url, &error)),
+    }
+}
+
+/// The files of a directory, by the names that other NBD clients know too.
+fn from_folder(folder: &Path) -> Result<ClientTls, nectary_host::Error> {
+    let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
+    let identity = certificate.exists().then_some((certificate.as_path(), key.as_path()));
+    ClientTls::load(Some(&folder.join("ca-cert.pem")), identity)
+}
+
+fn tls_error(url: &Url, error: &nectary_host::Error) -> Error {
+    Error::new(ErrorKind::Tls, url.to_string(), error.to_string())
+}
+
+/// Connects and haggles, within [`HANDSHAKE_TIME_MAX`].
+pub(super) async fn open(url: &Url, options: &ConnectOptions, goal: Goal) -> Result<Reached, Error> {
+    let tls = load_tls(url, options)?;
+    match tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(url, tls, goal)).await {
+        Ok(reached) => reached,
+        Err(_) => {
+            let message = format!("the server does not answer within {HANDSHAKE_TIME_MAX:?}");
+            Err(Error::new(ErrorKind::TimedOut, url.to_string(), message))
+        }
+    }
+}
+
+async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached, Error> {
+    let mut stream =
+        connect(&url.address).await.map_err(|error| Error::from_io(&error, &url.to_string(), "cannot connect"))?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            Error::new(ErrorKind::Protocol, url.to_string(), "the server ended the connection in the handshake")
+        }
+        _ => Error::from_io(&error, &url.to_string(), "the handshake failed"),
+    };
+    let mut machine = Handshake::new(goal, &url.export, url.tls);
+    loop {
+        let mut bytes = vec![0; machine.wants()];
+        // Not buffered: what follows STARTTLS belongs to TLS.
+        read_all(&mut stream, &mut bytes).await.map_err(failed)?;
+        let mut actions = std::collections::VecDeque::from(machine.take(&bytes));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Send(bytes) => stream.write_all(&bytes).await.map_err(failed)?,
+                Action::StartTls => {
+                    let Some(tls) = &tls else {
+                        return Err(Error::new(ErrorKind::Tls, url.to_string(), "no certificates"));
+                    };
+                    let encrypted = tls.connect(&url.server_name(), stream).await;
+                    let message = |error: io::Error| format!("TLS with \"{}\": {error}", url.server_name());
+                    stream = Box::new(
+                        encrypted.map_err(|error| Error::new(ErrorKind::Tls, url.to_string(), message(error)))?,
+                    );
+                    actions.extend(machine.encrypted());
+                }
+                Action::Agreed { agreed, in_transmission } => {
+                    if goal == Goal::Info && in_transmission {
+                        let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 };
+                        stream.write_all(&goodbye.encode()).await.map_err(failed)?;
+                    }
+                    stream.flush().await.map_err(failed)?;
+                    if goal == Goal::Info {
+                        let _ = stream.shutdown().await;
+                    }
+                    return Ok(Reached::Export(stream, agreed));
+                }
+                Action::Listed(list) => {
+                    let _ = stream.shutdown().await;
+                    return Ok(Reached::List(list));
+                }
+                Action::Fail(kind, message) => return Err(Error::new(kind, url.to_string(), message)),
+            }
+        }
+        stream.flush().await.map_err(failed)?;
+    }
+}
+
+async fn connect(address: &Address) -> io::Result<Transport> {
+    match address {
+        Address::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            prepare(&stream);
+            Ok(Box::new(stream))
+        }
+        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+    }
+}

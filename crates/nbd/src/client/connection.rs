@@ -1,0 +1,368 @@
+//! One connection of a client in transmission: requests out, replies in, by cookie.
+//!
+//! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection,
+//! which fails every request in flight with the reason. Promises: buffers stay with their request until the server has
+//! answered it, whether somebody still waits or not; a request that goes unanswered for longer than the device's
+//! request time fails the connection. When the connection is dropped it says goodbye to the server and ends.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use nectary_block::{Buffer, ErrorKind};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::handshake::Agreed;
+use super::journal::{Journal, Token};
+use super::replies::{Expected, Outcome, Replies, Step};
+use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
+use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
+use crate::wire::request::{self, Header};
+
+/// How many bytes are read from the stream at once.
+const READ_BYTES: usize = 128 << 10;
+/// How often requests that wait are looked at, at most.
+const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
+/// How many requests are written at once.
+const BATCH_MAX: usize = 64;
+
+/// Why a connection has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub kind: ErrorKind,
+    pub reason: Arc<str>,
+}
+
+/// How a request ended, and its buffers.
+pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Failure>;
+
+/// A request to be sent.
+pub(super) struct Command {
+    pub flags: u16,
+    pub command: u16,
+    pub offset: u64,
+    pub length: u32,
+    /// Data to write, or room for those that are read.
+    pub buffers: Vec<Buffer>,
+    /// For what changes something: whether it is forced.
+    pub write: Option<bool>,
+}
+
+impl Command {
+    fn expected(&self) -> Expected {
+        match self.command {
+            request::READ => Expected::Data { offset: self.offset, length: self.length },
+            request::BLOCK_STATUS => Expected::Status,
+            _ => Expected::Nothing,
+        }
+    }
+
+    /// The bytes that it occupies while it is in flight.
+    fn bytes(&self) -> u32 {
+        if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u32) }
+    }
+}
+
+/// Leave to have a request in flight.
+pub(super) struct Permits {
+    _request: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+struct Entry {
+    began: Instant,
+    /// Not here while they are written or read into.
+    buffers: Option<Vec<Buffer>>,
+    outcome: Option<Outcome>,
+    token: Option<Token>,
+    reply: oneshot::Sender<Ended>,
+    _permits: Permits,
+}
+
+/// What waits to be written.
+struct Outgoing {
+    header: [u8; request::BYTES],
+    cookie: u64,
+    data: Option<Vec<Buffer>>,
+}
+
+struct InFlight {
+    replies: Replies,
+    entries: HashMap<u64, Entry>,
+    cookie: u64,
+}
+
+struct Shared {
+    in_flight: Mutex<InFlight>,
+    failure: OnceLock<Failure>,
+    journal: Journal,
+}
+
+/// A connection that takes requests.
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    queue: UnboundedSender<Outgoing>,
+    requests: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+}
+
+impl Connection {
+    /// Begins transmission on a stream, in the tokio runtime that calls it.
+    pub fn start(stream: Transport, agreed: &Agreed, journal: Journal, request_time: Duration) -> Connection {
+        let (queue, outgoing) = unbounded_channel();
+        let replies = Replies::new(agreed.is_structured, agreed.allocation);
+        let in_flight = Mutex::new(InFlight { replies, entries: HashMap::new(), cookie: 0 });
+        let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal });
+        // It ends when the connection is dropped, or when it fails.
+        tokio::spawn(run(stream, shared.clone(), outgoing, request_time));
+        let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
+        Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
+    }
+
+    /// Why it has ended, where it has.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.shared.failure.get()
+    }
+
+    /// Room for a request, where there is some now.
+    pub fn try_permits(&self, command: &Command) -> Option<Permits> {
+        let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
+        Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
+    }
+
+    /// Waits for room for a request.
+    pub async fn permits(&self, command: &Command) -> Result<Permits, Failure> {
+        let closed = || Failure { kind: ErrorKind::Io, reason: "the connection is closed".into() };
+        let take = async |semaphore: &Arc<Semaphore>, count| {
+            semaphore.clone().acquire_many_owned(count).await.map_err(|_| closed())
+        };
+        Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
+    }
+
+    /// Sends a request; its end comes from the receiver, unless that is dropped.
+    pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, Failure> {
+        let (reply, receiver) = oneshot::channel();
+        let expected = command.expected();
+        let mut in_flight = self.shared.lock();
+        if let Some(failure) = self.failure() {
+            return Err(failure.clone());
+        }
+        let Command { flags, command, offset, length, buffers, write } = command;
+        // Under the same lock under which a connection ends: a write is under way, or is not begun.
+        let begin = |fua| self.shared.journal.begin(fua);
+        let latched = |reason: String| Failure { kind: ErrorKind::Latched, reason: reason.into() };
+        let token = write.map(begin).transpose().map_err(latched)?;
+        in_flight.cookie += 1;
+        let cookie = in_flight.cookie;
+        let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
+        in_flight.replies.expect(cookie, expected);
+        let entry = Entry { began: Instant::now(), buffers, outcome: None, token, reply, _permits: permits };
+        in_flight.entries.insert(cookie, entry);
+        let header = Header { flags, command, cookie, offset, length }.encode();
+        // Where the task has ended just now, it fails the request with all others.
+        let _ = self.queue.send(Outgoing { header, cookie, data });
+        Ok(receiver)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the connection: every request in flight fails.
+    fn fail(&self, failure: Failure) {
+        let mut in_flight = self.lock();
+        let _ = self.failure.set(failure.clone());
+        self.journal.lost(&failure.reason);
+        for (_, entry) in in_flight.entries.drain() {
+            let _ = entry.reply.send(Err(failure.clone()));
+        }
+    }
+}
+
+impl InFlight {
+    /// The server has answered; the request ends as soon as its buffers are back.
+    fn answered(&mut self, cookie: u64, outcome: Outcome) {
+        if let Some(entry) = self.entries.get_mut(&cookie) {
+            if let Some(token) = entry.token.take() {
+                token.answered(outcome == Outcome::Done);
+            }
+            entry.outcome = Some(outcome);
+        }
+        self.end(cookie);
+    }
+
+    fn give_back(&mut self, cookie: u64, buffers: Vec<Buffer>) {
+        if let Some(entry) = self.entries.get_mut(&cookie) {
+            entry.buffers = Some(buffers);
+        }
+        self.end(cookie);
+    }
+
+    fn end(&mut self, cookie: u64) {
+        let is_over = |entry: &Entry| entry.outcome.is_some() && entry.buffers.is_some();
+        if !self.entries.get(&cookie).is_some_and(is_over) {
+            return;
+        }
+        if let Some(Entry { outcome: Some(outcome), buffers: Some(buffers), reply, .. }) = self.entries.remove(&cookie)
+        {
+            // Whoever began it may have gone.
+            let _ = reply.send(Ok((outcome, buffers)));
+        }
+    }
+}
+
+async fn run(stream: Transport, shared: Arc<Shared>, outgoing: UnboundedReceiver<Outgoing>, request_time: Duration) {
+    let (reader, writer) = stream.into_halves();
+    let failure = tokio::select! {
+        failure = read(BufReader::with_capacity(READ_BYTES, reader), &shared) => failure,
+        written = write(writer, outgoing, &shared) => match written {
+            // The device was dropped.
+            Ok(()) => Failure { kind: ErrorKind::Io, reason: "the device was closed".into() },
+            Err(error) => lost(&error),
+        },
+        failure = watch(&shared, request_time) => failure,
+    };
+    shared.fail(failure);
+}
+
+fn lost(error: &io::Error) -> Failure {
+    let kind = if error.kind() == io::ErrorKind::TimedOut { ErrorKind::TimedOut } else { ErrorKind::Io };
+    let reason = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the server has ended the connection".into(),
+        _ => format!("the connection failed: {error}").into(),
+    };
+    Failure { kind, reason }
+}
+
+/// Writes requests until the device is dropped; then says goodbye.
+async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, shared: &Shared) -> io::Result<()> {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        let mut slices: Vec<&[u8]> = Vec::with_capacity(2 * batch.len());
+        for outgoing in &batch {
+            slices.push(&outgoing.header);
+            slices.extend(outgoing.data.iter().flatten().filter(|buffer| !buffer.is_empty()).map(|buffer| &buffer[..]));
+        }
+        write_slices(&mut writer, &slices).await?;
+        if batch.iter().any(|outgoing| outgoing.data.is_some()) {
+            let mut in_flight = shared.lock();
+            for outgoing in &mut batch {
+                if let Some(data) = outgoing.data.take() {
+                    in_flight.give_back(outgoing.cookie, data);
+                }
+            }
+        }
+        batch.clear();
+    }
+    let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode();
+    write_slices(&mut writer, &[&goodbye]).await?;
+    writer.shutdown().await
+}
+
+/// Reads replies until the connection fails.
+async fn read(mut reader: BufReader<ReadHalf>, shared: &Shared) -> Failure {
+    match try_read(&mut reader, shared).await {
+        Ok(never) => match never {},
+        Err(ReadError::Io(error)) => lost(&error),
+        Err(ReadError::Rule(rule)) => {
+            Failure { kind: ErrorKind::Io, reason: format!("the server breaks the protocol: {rule}").into() }
+        }
+    }
+}
+
+enum ReadError {
+    Io(io::Error),
+    Rule(String),
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> ReadError {
+        ReadError::Io(error)
+    }
+}
+
+impl From<String> for ReadError {
+    fn from(rule: String) -> ReadError {
+        ReadError::Rule(rule)
+    }
+}
+
+async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<std::convert::Infallible, ReadError> {
+    let mut bytes = Vec::new();
+    loop {
+        let (wants, is_between) = {
+            let in_flight = shared.lock();
+            (in_flight.replies.wants(), in_flight.replies.is_between())
+        };
+        // Between replies a server may be silent; `watch` looks after requests that wait.
+        if is_between && reader.fill_buf().await?.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        bytes.resize(wants, 0);
+        read_all(reader, &mut bytes).await?;
+        let mut step = shared.lock().replies.take(&bytes)?;
+        loop {
+            match step {
+                Step::More => break,
+                Step::Done(cookie, outcome) => {
+                    shared.lock().answered(cookie, outcome);
+                    break;
+                }
+                Step::Data { cookie, at, length } => {
+                    let mut buffers = take_buffers(shared, cookie)?;
+                    for slice in range(&mut buffers, at, length) {
+                        read_all(reader, slice).await?;
+                    }
+                    step = put_back(shared, cookie, buffers)?;
+                }
+                Step::Hole { cookie, at, length } => {
+                    let mut buffers = take_buffers(shared, cookie)?;
+                    range(&mut buffers, at, length).for_each(|slice| slice.fill(0));
+                    step = put_back(shared, cookie, buffers)?;
+                }
+            }
+        }
+    }
+}
+
+fn take_buffers(shared: &Shared, cookie: u64) -> Result<Vec<Buffer>, String> {
+    let mut in_flight = shared.lock();
+    let buffers = in_flight.entries.get_mut(&cookie).and_then(|entry| entry.buffers.take());
+    buffers.ok_or_else(|| "data for a request that has none".to_owned())
+}
+
+fn put_back(shared: &Shared, cookie: u64, buffers: Vec<Buffer>) -> Result<Step, String> {
+    let mut in_flight = shared.lock();
+    in_flight.give_back(cookie, buffers);
+    in_flight.replies.data_taken()
+}
+
+/// The slices of `length` bytes from `at` on, over all buffers.
+fn range(buffers: &mut [Buffer], at: u32, length: u32) -> impl Iterator<Item = &mut [u8]> {
+    let (mut skip, mut left) = (at as usize, length as usize);
+    buffers.iter_mut().filter_map(move |buffer| {
+        let start = skip.min(buffer.len());
+        skip -= start;
+        let count = left.min(buffer.len() - start);
+        left -= count;
+        (count > 0).then(|| &mut buffer[start..start + count])
+    })
+}
+
+/// Waits until a request has gone unanswered for too long.
+async fn watch(shared: &Shared, request_time: Duration) -> Failure {
+    let mut pause = tokio::time::interval((request_time / 4).max(WATCH_TIME_MIN));
+    loop {
+        pause.tick().await;
+        let began = shared.lock().entries.values().map(|entry| entry.began).min();
+        if began.is_some_and(|began| began.elapsed() > request_time) {
+            let reason = format!("the server has not answered a request for {request_time:?}").into();
+            return Failure { kind: ErrorKind::TimedOut, reason };
+        }
+    }
+}

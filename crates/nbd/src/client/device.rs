@@ -1,0 +1,284 @@
+//! An export of any NBD server as a device.
+//!
+//! Owns: the connections of the device, what its geometry is, and which commands an operation is made of. Operations
+//! are spread over the connections in turn where the server says that several may be used (`multi-conn`), and begin
+//! when they are called, not when they are awaited.
+//!
+//! # When a connection is lost
+//! Requests in flight on it fail with the reason; the next request connects again, by itself. Where writes were
+//! in flight, or had been answered and not been flushed, the device takes no more writes and flushes
+//! ([`ErrorKind::Latched`]) until it is opened again, as the server may have lost them (`journal`); reads go on.
+//!
+//! # What a server does without
+//! No FLUSH: a flush does nothing, and `flush_survives` is what a write survives. No FUA: a forced write is followed by
+//! a flush. No TRIM: a discard does nothing. No WRITE_ZEROES: zeroes are written. No `base:allocation`: everything
+//! counts as mapped.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nectary_block::{
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request, Survives,
+    WriteFlags,
+};
+
+use super::connect::ConnectOptions;
+use super::connection::Command;
+use super::handshake::Agreed;
+use super::journal::Journal;
+use super::operations::{allocation, flush, long_read, long_write, ranges, zeroes};
+use super::pool::{Inner, Slot, connect};
+use crate::limits::{CLIENT_CONNECTIONS, PAYLOAD_BYTES_MAX, REQUEST_TIME};
+use crate::url::Url;
+use crate::wire::command_flag::FUA;
+use crate::wire::{flag, request};
+
+/// Beyond this, longer requests do not help. *Units*: bytes.
+const PREFERRED_BYTES: u32 = 1 << 20;
+/// What a server takes that says nothing of it, and the bounds of a device's block. *Units*: bytes.
+const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
+const BLOCK_BYTES_MIN: u32 = 512;
+const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// A device on an NBD server.
+pub struct NbdDevice {
+    inner: Arc<Inner>,
+}
+
+impl NbdDevice {
+    /// Connects to an export. The connections live in the tokio runtime that calls this.
+    ///
+    /// *Errors*: nothing listens, no such export, TLS, or a server whose blocks are larger than 4096 bytes.
+    pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
+        let request_time = url.request_time.unwrap_or(REQUEST_TIME);
+        let journal = Journal::default();
+        let (first, agreed) = connect(url, &options, &journal, request_time).await?;
+        let (geometry, payload_bytes_max) = geometry(url, &agreed)?;
+        let mut connections = vec![first];
+        let wanted =
+            if agreed.flags & flag::CAN_MULTI_CONN == 0 { 1 } else { url.connections.unwrap_or(CLIENT_CONNECTIONS) };
+        while connections.len() < wanted as usize {
+            // A server may have fewer connections to give than the device could use.
+            let Ok((next, _)) = connect(url, &options, &journal, request_time).await else { break };
+            connections.push(next);
+        }
+        let slot = |connection| Slot { current: Mutex::new(Arc::new(connection)), connecting: Default::default() };
+        let inner = Inner {
+            url: url.clone(),
+            spec: url.spec(),
+            options,
+            agreed,
+            geometry,
+            payload_bytes_max,
+            request_time,
+            slots: connections.into_iter().map(slot).collect(),
+            next: AtomicUsize::new(0),
+            journal,
+            requests: AtomicU64::new(0),
+            reconnects: AtomicU64::new(0),
+        };
+        Ok(NbdDevice { inner: Arc::new(inner) })
+    }
+
+    /// How many connections it has.
+    pub fn connections(&self) -> usize {
+        self.inner.slots.len()
+    }
+}
+
+/// The geometry that follows from what the server says, and the most data of one request.
+fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error> {
+    let unsupported = |message: String| crate::Error::new(crate::ErrorKind::Unsupported, url.to_string(), message);
+    let (minimum, preferred, payload) = agreed.block_sizes.unwrap_or(DEFAULT_SIZES);
+    if minimum > BLOCK_BYTES_MAX {
+        return Err(unsupported(format!(
+            "the server's blocks have {minimum} bytes, at most {BLOCK_BYTES_MAX} are taken"
+        )));
+    }
+    let least = minimum.max(BLOCK_BYTES_MIN);
+    let mut block = preferred.clamp(least, BLOCK_BYTES_MAX);
+    while block > least && !agreed.size_bytes.is_multiple_of(u64::from(block)) {
+        block /= 2;
+    }
+    // A last part that is no block cannot be reached.
+    let size_bytes = agreed.size_bytes / u64::from(block) * u64::from(block);
+    let payload = payload.min(PAYLOAD_BYTES_MAX) / block * block;
+    if payload == 0 {
+        return Err(unsupported("the server takes less than a block at once".to_owned()));
+    }
+    let has_flush = agreed.flags & flag::SEND_FLUSH != 0;
+    let geometry = Geometry {
+        size_bytes,
+        block_bytes: block,
+        atomic_bytes: BLOCK_BYTES_MIN,
+        read_bytes_preferred: payload.min(PREFERRED_BYTES),
+        write_bytes_preferred: payload.min(PREFERRED_BYTES),
+        write_survives: Survives::Process,
+        flush_survives: if has_flush { Survives::Power } else { Survives::Process },
+    };
+    Ok((geometry, u64::from(payload)))
+}
+
+/// Waits until the deadline; what is not done by then goes on without its future.
+fn within<T: Send + 'static>(
+    inner: &Arc<Inner>,
+    request: Request,
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> IoFuture<T> {
+    let Some(deadline) = request.deadline else { return Box::pin(work) };
+    let inner = inner.clone();
+    Box::pin(async move {
+        match tokio::time::timeout_at(deadline.into(), work).await {
+            Ok(result) => result,
+            Err(_) => Err(inner.error(&request, ErrorKind::TimedOut, "the deadline passed before the server answered")),
+        }
+    })
+}
+
+fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
+    Box::pin(std::future::ready(Err(error)))
+}
+
+impl BlockDevice for NbdDevice {
+    fn spec(&self) -> String {
+        self.inner.spec.clone()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let inner = &self.inner;
+        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &inner.geometry);
+        let request = match checked {
+            Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        if request.length > inner.payload_bytes_max {
+            return within(inner, request, long_read(inner.clone(), request, buffers));
+        }
+        let length = request.length as u32;
+        let sending = inner.send(Command { flags: 0, command: request::READ, offset, length, buffers, write: None });
+        let of = inner.clone();
+        within(inner, request, async move { Ok(of.outcome(&request, sending.end().await)?.1) })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let inner = &self.inner;
+        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &inner.geometry);
+        let request = match checked {
+            Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
+            Ok(request) => Request { fua: flags.fua, ..request },
+            Err(error) => return refused(error),
+        };
+        if request.length > inner.payload_bytes_max {
+            return within(inner, request, long_write(inner.clone(), request, buffers));
+        }
+        let fua = flags.fua && inner.has(flag::SEND_FUA);
+        if let Err(error) = inner.check_writable(&request) {
+            return refused(error);
+        }
+        let (flags, length) = (if fua { FUA } else { 0 }, request.length as u32);
+        let sending = inner.send(Command { flags, command: request::WRITE, offset, length, buffers, write: Some(fua) });
+        let of = inner.clone();
+        within(inner, request, async move {
+            let (_, buffers) = of.outcome(&request, sending.end().await)?;
+            if request.fua && !fua {
+                flush(&of, &request).await?;
+            }
+            Ok(buffers)
+        })
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        let request = Request::new(Operation::Flush, 0, 0, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        let inner = self.inner.clone();
+        within(&self.inner, request, async move { flush(&inner, &request).await })
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.range(Operation::Discard, offset, length, context, flag::SEND_TRIM, request::TRIM)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.range(Operation::WriteZeroes, offset, length, context, flag::SEND_WRITE_ZEROES, request::WRITE_ZEROES)
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        let request = Request::new(Operation::Allocation, offset, length, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        within(&self.inner, request, allocation(self.inner.clone(), request))
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let Geometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        if size_bytes == now {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        let (kind, detail) = match size_bytes < now || !size_bytes.is_multiple_of(u64::from(block_bytes)) {
+            true => (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}")),
+            false => (
+                ErrorKind::Unsupported,
+                "a client cannot grow a server's export; open it again when it has grown".to_owned(),
+            ),
+        };
+        refused(self.inner.error(&request, kind, &detail))
+    }
+
+    fn figures(&self) -> Vec<Figures> {
+        let inner = &self.inner;
+        let live = inner.slots.iter().filter(|slot| slot.current().failure().is_none()).count();
+        let values = vec![
+            ("connections", inner.slots.len() as u64),
+            ("connections_live", live as u64),
+            ("reconnects", inner.reconnects.load(Ordering::Relaxed)),
+            ("requests", inner.requests.load(Ordering::Relaxed)),
+            ("latched", u64::from(inner.journal.latched().is_some())),
+        ];
+        vec![Figures { device: "nbd", values }]
+    }
+}
+
+impl NbdDevice {
+    /// A discard or a zeroing.
+    fn range(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+        context: Context,
+        flag: u16,
+        command: u16,
+    ) -> IoFuture<()> {
+        let request = Request::new(operation, offset, length, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        let inner = self.inner.clone();
+        let work = async move {
+            if inner.has(flag) {
+                return ranges(&inner, &request, command).await;
+            }
+            match operation {
+                Operation::WriteZeroes => zeroes(&inner, &request).await,
+                _ => Ok(()),
+            }
+        };
+        within(&self.inner, request, work)
+    }
+}

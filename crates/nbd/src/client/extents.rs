@@ -1,0 +1,96 @@
+//! From a server's extents to a device's: whole blocks, in order, without gaps, bounded.
+
+use nectary_block::{EXTENTS_MAX, Extent};
+
+use crate::wire::{STATE_HOLE, STATE_ZERO};
+
+/// Collects what servers answer, and asks for the rest.
+pub(super) struct ExtentList {
+    extents: Vec<Extent>,
+    start: u64,
+    /// Up to where the server has answered.
+    position: u64,
+    end: u64,
+    block_bytes: u64,
+}
+
+impl ExtentList {
+    pub fn new(offset: u64, length: u64, block_bytes: u32) -> ExtentList {
+        let block_bytes = u64::from(block_bytes);
+        ExtentList { extents: Vec::new(), start: offset, position: offset, end: offset + length, block_bytes }
+    }
+
+    /// Whether no more can be told apart.
+    pub fn is_full(&self) -> bool {
+        self.extents.len() + 2 >= EXTENTS_MAX
+    }
+
+    /// What the server is to be asked about, where there is something.
+    pub fn left(&self) -> Option<(u64, u64)> {
+        (self.position < self.end).then_some((self.position, self.end - self.position))
+    }
+
+    /// Takes an answer; it may lead beyond the question, or not to its end. A block that is mapped in part is mapped.
+    pub fn add(&mut self, extents: &[(u32, u32)]) {
+        let whole = STATE_HOLE | STATE_ZERO;
+        for &(length, flags) in extents {
+            let end = self.position.saturating_add(u64::from(length)).min(self.end);
+            if flags & whole == whole {
+                let end = if end == self.end { end } else { end / self.block_bytes * self.block_bytes };
+                self.push(self.position.next_multiple_of(self.block_bytes), true);
+                self.push(end, false);
+            }
+            self.position = end;
+            if self.position == self.end || self.is_full() {
+                break;
+            }
+        }
+    }
+
+    /// The list; what nobody has answered counts as mapped.
+    pub fn finish(mut self) -> Vec<Extent> {
+        self.push(self.end, true);
+        self.extents
+    }
+
+    /// Extends the list up to `until`.
+    fn push(&mut self, until: u64, mapped: bool) {
+        let covered = self.covered();
+        if until <= covered {
+            return;
+        }
+        match self.extents.last_mut() {
+            Some(last) if last.mapped == mapped => last.length += until - covered,
+            _ => self.extents.push(Extent { offset: covered, length: until - covered, mapped }),
+        }
+    }
+
+    fn covered(&self) -> u64 {
+        self.extents.last().map_or(self.start, |last| last.offset + last.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_shrink_to_whole_blocks_and_answers_may_be_short_or_long() {
+        let hole = STATE_HOLE | STATE_ZERO;
+        let mut list = ExtentList::new(4096, 8 * 512, 512);
+        assert_eq!(list.left(), Some((4096, 4096)));
+        list.add(&[(100, 0), (1500, hole), (200, STATE_ZERO)]);
+        assert_eq!(list.left(), Some((4096 + 1800, 4096 - 1800)));
+        list.add(&[(248, 0), (1 << 30, hole)]);
+        assert_eq!(list.left(), None);
+        let found: Vec<_> = list.finish().iter().map(|e| (e.offset - 4096, e.length, e.mapped)).collect();
+        assert_eq!(found, [(0, 512, true), (512, 1024, false), (1536, 512, true), (2048, 2048, false)]);
+    }
+
+    #[test]
+    fn what_nobody_answers_is_mapped() {
+        let list = ExtentList::new(0, 4096, 512);
+        assert_eq!(list.finish(), [Extent { offset: 0, length: 4096, mapped: true }]);
+        assert_eq!(ExtentList::new(0, 0, 512).finish(), []);
+    }
+}

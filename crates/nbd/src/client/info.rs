@@ -1,0 +1,121 @@
+//! What a server says of its exports, without reading or writing one.
+
+use serde::Serialize;
+
+use super::connect::{ConnectOptions, Reached, open};
+use super::handshake::{Agreed, Goal};
+use crate::error::{Error, ErrorKind};
+use crate::url::Url;
+use crate::wire::flag;
+
+/// An export as a server lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What the server says of it.
+    pub description: Option<String>,
+}
+
+/// What a server says of an export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExportInfo {
+    /// The name as the server has it, or as it was given.
+    pub name: String,
+    /// What the server says of it.
+    pub description: Option<String>,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// Whether replies are structured.
+    pub structured_replies: bool,
+    /// Whether the server tells what is allocated (`base:allocation`).
+    pub allocation: bool,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// It has the characteristics of a rotating disk.
+    pub rotational: bool,
+    /// What can be done, by the word for it.
+    pub can: Vec<&'static str>,
+    /// The smallest block, in bytes, where the server says it.
+    pub block_bytes_min: Option<u32>,
+    /// The preferred block, in bytes, where the server says it.
+    pub block_bytes_preferred: Option<u32>,
+    /// The most data of one request, in bytes, where the server says it.
+    pub payload_bytes_max: Option<u32>,
+}
+
+impl ExportInfo {
+    /// The words for what an export may be able to do.
+    pub const WORDS: [&'static str; 11] = [
+        "write",
+        "flush",
+        "fua",
+        "trim",
+        "zero",
+        "fast-zero",
+        "cache",
+        "df",
+        "multi-conn",
+        "structured-replies",
+        "allocation",
+    ];
+
+    /// Whether the export can do what a word of [`ExportInfo::WORDS`] names.
+    pub fn can(&self, word: &str) -> bool {
+        self.can.contains(&word)
+    }
+
+    fn new(url: &Url, agreed: &Agreed) -> ExportInfo {
+        let has = |flag: u16| agreed.flags & flag != 0;
+        let is = [
+            !has(flag::READ_ONLY),
+            has(flag::SEND_FLUSH),
+            has(flag::SEND_FUA),
+            has(flag::SEND_TRIM),
+            has(flag::SEND_WRITE_ZEROES),
+            has(flag::SEND_FAST_ZERO),
+            has(flag::SEND_CACHE),
+            has(flag::SEND_DF),
+            has(flag::CAN_MULTI_CONN),
+            agreed.is_structured,
+            agreed.allocation.is_some(),
+        ];
+        let can = ExportInfo::WORDS.iter().zip(is).filter(|(_, is)| *is).map(|(word, _)| *word).collect();
+        ExportInfo {
+            name: agreed.name.clone().unwrap_or_else(|| url.export.clone()),
+            description: agreed.description.clone(),
+            size_bytes: agreed.size_bytes,
+            tls: url.tls,
+            structured_replies: agreed.is_structured,
+            allocation: agreed.allocation.is_some(),
+            read_only: has(flag::READ_ONLY),
+            rotational: has(flag::ROTATIONAL),
+            can,
+            block_bytes_min: agreed.block_sizes.map(|sizes| sizes.0),
+            block_bytes_preferred: agreed.block_sizes.map(|sizes| sizes.1),
+            payload_bytes_max: agreed.block_sizes.map(|sizes| sizes.2),
+        }
+    }
+}
+
+/// Asks a server about an export.
+///
+/// *Errors*: [`ErrorKind::Absent`] where nothing listens or there is no such export; else what went wrong.
+pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Error> {
+    match open(url, options, Goal::Info).await? {
+        Reached::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
+        Reached::List(_) => Err(Error::new(ErrorKind::Protocol, url.to_string(), "the server sent a list")),
+    }
+}
+
+/// Asks a server for its exports; the URL's export does not matter.
+///
+/// *Errors*: [`ErrorKind::Refused`] where the server does not tell; else as [`info`].
+pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {
+    match open(url, options, Goal::List).await? {
+        Reached::List(list) => Ok(list),
+        Reached::Export(..) => Err(Error::new(ErrorKind::Protocol, url.to_string(), "the server sent no list")),
+    }
+}

@@ -1,0 +1,134 @@
+//! What of the written data a server may still lose.
+//!
+//! Owns: the count of writes in flight and of writes that no flush has covered. Promises: where a connection is lost
+//! while one of them could be lost with the server, or could still arrive late, all later writes and flushes fail:
+//! another connection may lead to a server that has forgotten them, and a flush there would say that they are safe.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The journal of one device; clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Journal {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: u64,
+    unflushed: u64,
+    latched: Option<String>,
+}
+
+impl Journal {
+    /// Begins a write, a zeroing or a discard. *Errors*: why none are taken any more.
+    pub fn begin(&self, fua: bool) -> Result<Token, String> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.latched {
+            return Err(reason.clone());
+        }
+        state.in_flight += 1;
+        Ok(Token { journal: self.clone(), fua, is_done: false })
+    }
+
+    /// What a flush that begins now covers. *Errors*: why no flush can promise anything any more.
+    pub fn begin_flush(&self) -> Result<u64, String> {
+        let state = self.lock();
+        match &state.latched {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(state.unflushed),
+        }
+    }
+
+    /// A flush has ended well.
+    pub fn flushed(&self, covered: u64) {
+        let mut state = self.lock();
+        // Two flushes at a time cover the same writes.
+        state.unflushed = state.unflushed.saturating_sub(covered);
+    }
+
+    /// Takes no more writes.
+    pub fn latch(&self, reason: String) {
+        self.lock().latched.get_or_insert(reason);
+    }
+
+    /// A connection has ended for this reason.
+    pub fn lost(&self, reason: &str) {
+        let mut state = self.lock();
+        if state.in_flight > 0 || state.unflushed > 0 {
+            let detail = format!(
+                "a connection was lost ({reason}) with {} writes under way and {} that no flush had covered: it \
+                 may have lost them; open the device again",
+                state.in_flight, state.unflushed
+            );
+            state.latched.get_or_insert(detail);
+        }
+    }
+
+    /// Why no writes are taken, where that is so.
+    pub fn latched(&self) -> Option<String> {
+        self.lock().latched.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A write under way.
+pub(super) struct Token {
+    journal: Journal,
+    fua: bool,
+    is_done: bool,
+}
+
+impl Token {
+    /// The server has answered: it has done it, or has refused it.
+    pub fn answered(mut self, is_success: bool) {
+        self.is_done = true;
+        let mut state = self.journal.lock();
+        state.in_flight -= 1;
+        if is_success && !self.fua {
+            state.unflushed += 1;
+        }
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.journal.lock().in_flight -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_stops_writes_only_where_something_may_be_lost() {
+        let journal = Journal::default();
+        journal.lost("nothing was written");
+        assert_eq!(journal.latched(), None);
+        journal.begin(true).unwrap().answered(true);
+        journal.begin(false).unwrap().answered(false);
+        journal.lost("all was forced or refused");
+        assert_eq!(journal.latched(), None);
+        journal.begin(false).unwrap().answered(true);
+        let covered = journal.begin_flush().unwrap();
+        journal.begin(false).unwrap().answered(true);
+        journal.flushed(covered);
+        journal.lost("one write came after the flush began");
+        assert!(journal.latched().unwrap().contains("0 writes under way and 1 that"));
+        assert!(journal.begin(true).is_err() && journal.begin_flush().is_err());
+    }
+
+    #[test]
+    fn a_write_in_flight_stops_writes_too() {
+        let journal = Journal::default();
+        let token = journal.begin(false).unwrap();
+        journal.lost("cut");
+        drop(token);
+        assert!(journal.latched().unwrap().contains("1 writes under way"));
+    }
+}

@@ -1,0 +1,54 @@
+//! The client: exports of any NBD server as devices.
+//!
+//! Owns: connecting and haggling, requests and replies by cookie, several connections, and the SPECs `nbd:`, `nbds:`,
+//! `nbd+unix:` and `nbds+unix:`. Promises: what a server sends is checked before it is believed; a request ends, with
+//! an error at the latest when its connection does.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `connect` | from a URL to an export |
+//! | `handshake` | haggling: a plain state machine |
+//! | `replies` | replies: a plain state machine |
+//! | `connection` | requests in flight |
+//! | `journal` | what a lost connection may have lost |
+//! | `pool` | the connections of a device |
+//! | `device`, `operations`, `extents` | the device |
+//! | `info` | questions without reading |
+
+mod connect;
+mod connection;
+mod device;
+mod extents;
+pub(crate) mod handshake;
+mod info;
+mod journal;
+mod operations;
+mod pool;
+pub(crate) mod replies;
+
+pub use connect::ConnectOptions;
+pub use device::NbdDevice;
+pub use info::{ExportInfo, Listed, info, list};
+
+use std::sync::Arc;
+
+use nectary_block::{Arguments, Error, Operation, Registry, SharedDevice};
+
+use crate::url::Url;
+
+/// Adds the SPECs of exports to a registry: a URL is a SPEC.
+pub fn register(registry: &mut Registry) {
+    for scheme in ["nbd", "nbds", "nbd+unix", "nbds+unix"] {
+        registry.register(scheme, move |arguments| open(scheme, arguments));
+    }
+}
+
+async fn open(scheme: &'static str, arguments: Arguments) -> Result<SharedDevice, Error> {
+    let url =
+        Url::parse(&format!("{scheme}:{}", arguments.rest()?)).map_err(|error| arguments.invalid(error.message))?;
+    arguments.finish()?;
+    let connected = NbdDevice::connect(&url, ConnectOptions::default()).await;
+    let device =
+        connected.map_err(|error| Error::new(error.device_kind(), &url.spec(), Operation::Open, error.message))?;
+    Ok(Arc::new(device))
+}

@@ -1,0 +1,192 @@
+//! Operations that take more than one command: flushes and what follows them, ranges, long reads and writes,
+//! allocation.
+//!
+//! Promises: pieces of an operation that are in flight together are bounded; an operation ends well only when all of
+//! its pieces have.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nectary_block::{Buffer, Error, ErrorKind, Extent, Request};
+
+use super::connection::Command;
+use super::extents::ExtentList;
+use super::pool::Inner;
+use super::replies::Outcome;
+use crate::wire::command_flag::FUA;
+use crate::wire::{flag, request};
+
+/// Ranges of zeroes and discards are sent in pieces of this size. *Units*: bytes.
+const RANGE_BYTES: u64 = 1 << 30;
+/// Zeroes that have to be written are written in pieces of this size. *Units*: bytes.
+const ZEROES_BYTES: u64 = 1 << 20;
+/// How many pieces of a long operation are in flight at once.
+const PIECES_IN_FLIGHT: usize = 4;
+
+/// Makes everything survive that was answered before.
+pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
+    let covered = inner.journal.begin_flush().map_err(|reason| inner.error(request, ErrorKind::Latched, &reason))?;
+    if inner.has(flag::SEND_FLUSH) {
+        let command =
+            Command { flags: 0, command: request::FLUSH, offset: 0, length: 0, buffers: Vec::new(), write: None };
+        let flushed = inner.outcome(request, inner.send(command).end().await);
+        if let Err(error) = flushed {
+            inner.journal.latch(format!("a flush failed: {}", error.detail));
+            return Err(error);
+        }
+    }
+    inner.journal.flushed(covered);
+    Ok(())
+}
+
+/// Sends a command without data over a range, piece by piece.
+pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16) -> Result<(), Error> {
+    let (mut offset, end) = (request.offset, request.offset + request.length);
+    while offset < end {
+        let length = (end - offset).min(RANGE_BYTES) as u32;
+        inner.check_writable(request)?;
+        let sending =
+            inner.send(Command { flags: 0, command, offset, length, buffers: Vec::new(), write: Some(false) });
+        inner.outcome(request, sending.end().await)?;
+        offset += u64::from(length);
+    }
+    Ok(())
+}
+
+/// Writes zeroes where the server has no command for it.
+pub(super) async fn zeroes(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
+    let (mut offset, end) = (request.offset, request.offset + request.length);
+    let step = ZEROES_BYTES.min(inner.payload_bytes_max);
+    let mut buffers = vec![Buffer::zeroed(step.min(request.length) as usize)];
+    while offset < end {
+        let length = (end - offset).min(step) as u32;
+        buffers.iter_mut().for_each(|buffer| buffer.set_len(length as usize));
+        inner.check_writable(request)?;
+        let sending =
+            inner.send(Command { flags: 0, command: request::WRITE, offset, length, buffers, write: Some(false) });
+        buffers = inner.outcome(request, sending.end().await)?.1;
+        offset += u64::from(length);
+    }
+    Ok(())
+}
+
+/// The pieces of an operation that is longer than the server takes at once.
+fn pieces(inner: &Inner, request: &Request) -> impl Iterator<Item = (u64, usize)> + use<> {
+    let (offset, length, step) = (request.offset, request.length, inner.payload_bytes_max);
+    (0..length).step_by(step as usize).map(move |at| (offset + at, step.min(length - at) as usize))
+}
+
+pub(super) async fn long_read(
+    inner: Arc<Inner>,
+    request: Request,
+    mut buffers: Vec<Buffer>,
+) -> Result<Vec<Buffer>, Error> {
+    let mut pieces = pieces(&inner, &request);
+    let mut sent = VecDeque::new();
+    let mut into = Cursor::default();
+    loop {
+        while sent.len() < PIECES_IN_FLIGHT
+            && let Some((offset, length)) = pieces.next()
+        {
+            let buffers = vec![Buffer::zeroed(length)];
+            let length = length as u32;
+            sent.push_back(inner.send(Command {
+                flags: 0,
+                command: request::READ,
+                offset,
+                length,
+                buffers,
+                write: None,
+            }));
+        }
+        let Some(sending) = sent.pop_front() else { return Ok(buffers) };
+        let (_, found) = inner.outcome(&request, sending.end().await)?;
+        found.iter().for_each(|piece| into.fill(&mut buffers, piece));
+    }
+}
+
+pub(super) async fn long_write(
+    inner: Arc<Inner>,
+    request: Request,
+    buffers: Vec<Buffer>,
+) -> Result<Vec<Buffer>, Error> {
+    let fua = request.fua && inner.has(flag::SEND_FUA);
+    let mut pieces = pieces(&inner, &request);
+    let mut sent = VecDeque::new();
+    let mut from = Cursor::default();
+    loop {
+        while sent.len() < PIECES_IN_FLIGHT
+            && let Some((offset, length)) = pieces.next()
+        {
+            let mut piece = Buffer::zeroed(length);
+            from.copy(&buffers, &mut piece);
+            inner.check_writable(&request)?;
+            let (flags, length) = (if fua { FUA } else { 0 }, length as u32);
+            let command =
+                Command { flags, command: request::WRITE, offset, length, buffers: vec![piece], write: Some(fua) };
+            sent.push_back(inner.send(command));
+        }
+        let Some(sending) = sent.pop_front() else { break };
+        inner.outcome(&request, sending.end().await)?;
+    }
+    if request.fua && !fua {
+        flush(&inner, &request).await?;
+    }
+    Ok(buffers)
+}
+
+/// A place in a list of buffers.
+#[derive(Default)]
+struct Cursor {
+    index: usize,
+    at: usize,
+}
+
+impl Cursor {
+    fn next(&mut self, length: usize, wanted: usize) -> std::ops::Range<usize> {
+        let start = self.at;
+        self.at += wanted.min(length - start);
+        start..self.at
+    }
+
+    /// Copies all of `piece` into the buffers.
+    fn fill(&mut self, buffers: &mut [Buffer], mut piece: &[u8]) {
+        while let Some(buffer) = buffers.get_mut(self.index).filter(|_| !piece.is_empty()) {
+            let range = self.next(buffer.len(), piece.len());
+            let (now, rest) = piece.split_at(range.len());
+            buffer[range].copy_from_slice(now);
+            piece = rest;
+            if self.at == buffer.len() {
+                *self = Cursor { index: self.index + 1, at: 0 };
+            }
+        }
+    }
+
+    /// Fills all of `piece` from the buffers.
+    fn copy(&mut self, buffers: &[Buffer], mut piece: &mut [u8]) {
+        while let Some(buffer) = buffers.get(self.index).filter(|_| !piece.is_empty()) {
+            let range = self.next(buffer.len(), piece.len());
+            let (now, rest) = piece.split_at_mut(range.len());
+            now.copy_from_slice(&buffer[range]);
+            piece = rest;
+            if self.at == buffer.len() {
+                *self = Cursor { index: self.index + 1, at: 0 };
+            }
+        }
+    }
+}
+
+pub(super) async fn allocation(inner: Arc<Inner>, request: Request) -> Result<Vec<Extent>, Error> {
+    let mut list = ExtentList::new(request.offset, request.length, inner.geometry.block_bytes);
+    while inner.agreed.allocation.is_some() && !list.is_full() {
+        let Some((offset, length)) = list.left() else { break };
+        let length = length.min(RANGE_BYTES) as u32;
+        let command =
+            Command { flags: 0, command: request::BLOCK_STATUS, offset, length, buffers: Vec::new(), write: None };
+        let (outcome, _) = inner.outcome(&request, inner.send(command).end().await)?;
+        if let Outcome::Status(extents) = outcome {
+            list.add(&extents);
+        }
+    }
+    Ok(list.finish())
+}

@@ -1,0 +1,192 @@
+//! The connections of a device.
+//!
+//! Owns: which connection a request takes, how one that has ended is made again, and how the end of a command becomes
+//! that of an operation. Promises: one attempt at a time for each connection; a server whose export is not what it was
+//! is refused.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nectary_block::{Buffer, Error, ErrorKind, Geometry, Request};
+use tokio::sync::oneshot;
+
+use super::connect::{ConnectOptions, Reached, open};
+use super::connection::{Command, Connection, Ended, Failure};
+use super::handshake::{Agreed, Goal};
+use super::journal::Journal;
+use super::replies::Outcome;
+use crate::url::Url;
+use crate::wire::{errno, flag};
+
+/// One of the connections of a device; it may have ended.
+pub(super) struct Slot {
+    pub current: Mutex<Arc<Connection>>,
+    pub connecting: tokio::sync::Mutex<()>,
+}
+
+impl Slot {
+    pub fn current(&self) -> Arc<Connection> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What a device and its operations share.
+pub(super) struct Inner {
+    pub url: Url,
+    pub spec: String,
+    pub options: ConnectOptions,
+    pub agreed: Agreed,
+    pub geometry: Geometry,
+    pub payload_bytes_max: u64,
+    pub request_time: Duration,
+    pub slots: Vec<Slot>,
+    pub next: AtomicUsize,
+    pub journal: Journal,
+    pub requests: AtomicU64,
+    pub reconnects: AtomicU64,
+}
+
+/// Connects to an export and begins transmission.
+pub(super) async fn connect(
+    url: &Url,
+    options: &ConnectOptions,
+    journal: &Journal,
+    request_time: Duration,
+) -> Result<(Connection, Agreed), crate::Error> {
+    match open(url, options, Goal::Transmit).await? {
+        Reached::Export(stream, agreed) => {
+            Ok((Connection::start(stream, &agreed, journal.clone(), request_time), *agreed))
+        }
+        Reached::List(_) => {
+            Err(crate::Error::new(crate::ErrorKind::Protocol, url.to_string(), "the server sent a list"))
+        }
+    }
+}
+
+impl Inner {
+    pub fn has(&self, flag: u16) -> bool {
+        self.agreed.flags & flag != 0
+    }
+
+    /// A connection that has not ended, where there is one: the one whose turn it is, or else another.
+    fn live(&self) -> Option<Arc<Connection>> {
+        let start = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.slots.len();
+        (0..count).map(|step| self.slots[(start + step) % count].current()).find(|found| found.failure().is_none())
+    }
+
+    /// A connection that has not ended; ended ones are made again, one attempt at a time.
+    async fn connection(&self) -> Result<Arc<Connection>, Failure> {
+        for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
+            let _turn = match self.live() {
+                // Somebody else is at it, and there is another.
+                Some(live) => match slot.connecting.try_lock() {
+                    Ok(turn) => turn,
+                    Err(_) => return Ok(live),
+                },
+                None => slot.connecting.lock().await,
+            };
+            if slot.current().failure().is_none() {
+                continue;
+            }
+            match self.connect_again().await {
+                Ok(connection) => {
+                    *slot.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(connection);
+                    self.reconnects.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => match self.live() {
+                    Some(live) => return Ok(live),
+                    None => return Err(Failure { kind: ErrorKind::Io, reason: error.to_string().into() }),
+                },
+            }
+        }
+        let gone = || Failure { kind: ErrorKind::Io, reason: "all connections have ended".into() };
+        self.live().ok_or_else(gone)
+    }
+
+    async fn connect_again(&self) -> Result<Connection, crate::Error> {
+        let (connection, agreed) = connect(&self.url, &self.options, &self.journal, self.request_time).await?;
+        let is_same = agreed.size_bytes >= self.geometry.size_bytes
+            && agreed.flags & self.agreed.flags == self.agreed.flags
+            && agreed.block_sizes == self.agreed.block_sizes
+            && agreed.allocation.is_some() == self.agreed.allocation.is_some();
+        if is_same {
+            return Ok(connection);
+        }
+        let message = "the export is not what it was when it was opened: size, flags or blocks; open the device again";
+        Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
+    }
+
+    /// Sends a command, at once where that can be.
+    pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        // A connection that has ended is made again first, also where there are others.
+        let is_whole = self.slots.iter().all(|slot| slot.current().failure().is_none());
+        if let Some(connection) = self.live().filter(|_| is_whole)
+            && let Some(permits) = connection.try_permits(&command)
+        {
+            return match connection.submit(command, permits) {
+                Ok(receiver) => Sending::Sent(receiver),
+                Err(failure) => Sending::Failed(failure),
+            };
+        }
+        let inner = self.clone();
+        Sending::Waits(Box::pin(async move {
+            let connection = inner.connection().await?;
+            let permits = connection.permits(&command).await?;
+            let receiver = connection.submit(command, permits)?;
+            receiver.await.unwrap_or_else(|_| Err(dropped()))
+        }))
+    }
+
+    /// Whether a write is taken, or why not.
+    pub fn check_writable(&self, request: &Request) -> Result<(), Error> {
+        if self.has(flag::READ_ONLY) {
+            return Err(self.error(request, ErrorKind::Unsupported, "the export is read-only"));
+        }
+        match self.journal.latched() {
+            Some(reason) => Err(self.error(request, ErrorKind::Latched, &reason)),
+            None => Ok(()),
+        }
+    }
+
+    pub fn error(&self, request: &Request, kind: ErrorKind, detail: &str) -> Error {
+        request.error(kind, || self.spec.clone(), detail.to_owned())
+    }
+
+    /// The end of a command as that of an operation.
+    pub fn outcome(&self, request: &Request, ended: Ended) -> Result<(Outcome, Vec<Buffer>), Error> {
+        match ended {
+            Ok((Outcome::Refused(value, message), _)) => {
+                let separator = if message.is_empty() { "" } else { ": " };
+                let detail = format!("the server answers {}{separator}{message}", errno::name(value));
+                Err(self.error(request, errno::to_kind(value), &detail))
+            }
+            Ok(done) => Ok(done),
+            Err(Failure { kind, reason }) => Err(self.error(request, kind, &reason)),
+        }
+    }
+}
+
+fn dropped() -> Failure {
+    Failure { kind: ErrorKind::Io, reason: "the connection has ended".into() }
+}
+
+/// A command on its way.
+pub(super) enum Sending {
+    Sent(oneshot::Receiver<Ended>),
+    Waits(std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>),
+    Failed(Failure),
+}
+
+impl Sending {
+    /// Waits for it.
+    pub async fn end(self) -> Ended {
+        match self {
+            Sending::Sent(receiver) => receiver.await.unwrap_or_else(|_| Err(dropped())),
+            Sending::Waits(future) => future.await,
+            Sending::Failed(failure) => Err(failure),
+        }
+    }
+}

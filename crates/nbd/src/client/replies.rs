@@ -1,0 +1,302 @@
+//! Replies on the side of the client: a plain state machine, bytes in, what they mean out.
+//!
+//! Owns: which requests wait for what, and every check of what a server sends: a cookie that is in flight, a kind of
+//! reply that was agreed on and fits the request, data inside the request, none of them twice, none missing at the end.
+//! Promises: a length is bounded before it is used. What breaks a rule is an error, after which the connection is
+//! of no use.
+
+use std::collections::HashMap;
+
+use crate::limits::{ERROR_CHUNK_BYTES_MAX, EXTENTS_MAX, PIECES_MAX};
+use crate::wire::bytes::{Reader, message};
+use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
+
+/// What a request may be answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Data of a range.
+    Data { offset: u64, length: u32 },
+    /// Extents.
+    Status,
+    /// Success alone.
+    Nothing,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// Lengths and flags from the requested offset on.
+    Status(Vec<(u32, u32)>),
+    /// The server's error value and message.
+    Refused(u32, String),
+}
+
+/// What follows from the bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// More bytes are wanted.
+    More,
+    /// The next `length` bytes are data, from `at` on in what was requested; [`Replies::data_taken`] goes on after
+    /// them.
+    Data { cookie: u64, at: u32, length: u32 },
+    /// These bytes of what was requested are zeroes; [`Replies::data_taken`] goes on.
+    Hole { cookie: u64, at: u32, length: u32 },
+    /// A request has ended.
+    Done(u64, Outcome),
+}
+
+enum State {
+    Magic,
+    Simple,
+    Chunk,
+    /// The offset of a chunk of data.
+    Offset,
+    Hole,
+    Status,
+    Error,
+    /// Data are being read.
+    Taking,
+}
+
+/// The chunk that is being read.
+#[derive(Default, Clone, Copy)]
+struct Chunk {
+    is_last: bool,
+    kind: u16,
+    cookie: u64,
+    length: u32,
+}
+
+struct Pending {
+    expected: Expected,
+    /// Ranges of the request that have come, sorted and joined.
+    pieces: Vec<(u32, u32)>,
+    status: Option<Vec<(u32, u32)>>,
+    error: Option<(u32, String)>,
+}
+
+/// The replies of one connection.
+pub(crate) struct Replies {
+    is_structured: bool,
+    allocation: Option<u32>,
+    pending: HashMap<u64, Pending>,
+    state: State,
+    chunk: Chunk,
+}
+
+impl Replies {
+    pub fn new(is_structured: bool, allocation: Option<u32>) -> Replies {
+        Replies { is_structured, allocation, pending: HashMap::new(), state: State::Magic, chunk: Chunk::default() }
+    }
+
+    /// A request is on its way; its cookie is not in flight yet.
+    pub fn expect(&mut self, cookie: u64, expected: Expected) {
+        self.pending.insert(cookie, Pending { expected, pieces: Vec::new(), status: None, error: None });
+    }
+
+    /// How many bytes are to be read next.
+    pub fn wants(&self) -> usize {
+        match self.state {
+            State::Magic => 4,
+            State::Simple => reply::SIMPLE_BYTES - 4,
+            State::Chunk => reply::CHUNK_BYTES - 4,
+            State::Offset => 8,
+            State::Hole => 12,
+            State::Status | State::Error => self.chunk.length as usize,
+            State::Taking => 0,
+        }
+    }
+
+    /// Whether no reply has begun.
+    pub fn is_between(&self) -> bool {
+        matches!(self.state, State::Magic)
+    }
+
+    /// Takes the bytes that were wanted. *Errors*: the rule that the server broke.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<Step, String> {
+        let mut reader = Reader::new(bytes);
+        match self.state {
+            State::Magic => {
+                self.state = match reader.u32() {
+                    Some(SIMPLE_REPLY_MAGIC) => State::Simple,
+                    Some(CHUNK_MAGIC) if self.is_structured => State::Chunk,
+                    magic => {
+                        return Err(format!(
+                            "a reply begins with {:#010x} in place of a magic number",
+                            magic.unwrap_or(0)
+                        ));
+                    }
+                };
+                Ok(Step::More)
+            }
+            State::Simple => match (reader.u32(), reader.u64()) {
+                (Some(error), Some(cookie)) => self.simple(error, cookie),
+                _ => Err(short()),
+            },
+            State::Chunk => match (reader.u16(), reader.u16(), reader.u64(), reader.u32()) {
+                (Some(flags), Some(kind), Some(cookie), Some(length)) => {
+                    let is_last = flags & reply::DONE != 0;
+                    self.chunk = Chunk { is_last, kind, cookie, length };
+                    self.chunk()
+                }
+                _ => Err(short()),
+            },
+            State::Offset => {
+                let offset = reader.u64().ok_or_else(short)?;
+                let length = self.chunk.length - 8;
+                let at = self.piece(offset, length)?;
+                self.state = State::Taking;
+                Ok(Step::Data { cookie: self.chunk.cookie, at, length })
+            }
+            State::Hole => {
+                let (Some(offset), Some(length)) = (reader.u64(), reader.u32()) else { return Err(short()) };
+                let at = self.piece(offset, length)?;
+                self.state = State::Taking;
+                Ok(Step::Hole { cookie: self.chunk.cookie, at, length })
+            }
+            State::Status => self.status(reader),
+            State::Error => self.error(reader),
+            State::Taking => Err("data were not taken".to_owned()),
+        }
+    }
+
+    /// The data of the last step were read, or their zeroes written.
+    pub fn data_taken(&mut self) -> Result<Step, String> {
+        self.end_of_chunk()
+    }
+
+    fn simple(&mut self, error: u32, cookie: u64) -> Result<Step, String> {
+        let expected = self.known(cookie)?.expected;
+        self.chunk = Chunk { is_last: true, kind: 0, cookie, length: 0 };
+        match expected {
+            Expected::Data { .. } | Expected::Status if self.is_structured && error == 0 => {
+                Err("a simple reply to a request that is answered with data".to_owned())
+            }
+            Expected::Data { .. } if self.is_structured => {
+                Err("a simple reply to a read, though structured ones were agreed on".to_owned())
+            }
+            Expected::Data { length, .. } if error == 0 => {
+                self.known(cookie)?.pieces = vec![(0, length)];
+                self.state = State::Taking;
+                Ok(Step::Data { cookie, at: 0, length })
+            }
+            _ => {
+                if error != 0 {
+                    self.known(cookie)?.error = Some((error, String::new()));
+                }
+                self.end_of_chunk()
+            }
+        }
+    }
+
+    fn chunk(&mut self) -> Result<Step, String> {
+        let Chunk { kind, length, cookie, is_last, .. } = self.chunk;
+        let expected = self.known(cookie)?.expected;
+        match (kind, expected) {
+            (reply::NONE, _) if length == 0 && is_last => return self.end_of_chunk(),
+            (reply::OFFSET_DATA, Expected::Data { length: whole, .. }) if length > 8 && length - 8 <= whole => {
+                self.state = State::Offset;
+            }
+            (reply::OFFSET_HOLE, Expected::Data { .. }) if length == 12 => self.state = State::Hole,
+            (reply::BLOCK_STATUS, Expected::Status)
+                if length >= 12 && (length - 4).is_multiple_of(8) && (length - 4) / 8 <= EXTENTS_MAX =>
+            {
+                self.state = State::Status;
+            }
+            (kind, _) if kind & reply::IS_ERROR != 0 && (6..=ERROR_CHUNK_BYTES_MAX).contains(&length) => {
+                self.state = State::Error;
+            }
+            _ => return Err(format!("a chunk of type {kind} with {length} bytes, which does not fit its request")),
+        }
+        Ok(Step::More)
+    }
+
+    fn known(&mut self, cookie: u64) -> Result<&mut Pending, String> {
+        let unknown = || format!("a reply with cookie {cookie:#x}, which no request in flight has");
+        self.pending.get_mut(&cookie).ok_or_else(unknown)
+    }
+
+    /// Notes that a range has come; where it begins in the request.
+    fn piece(&mut self, offset: u64, length: u32) -> Result<u32, String> {
+        let pending = self.known(self.chunk.cookie)?;
+        let Expected::Data { offset: first, length: whole } = pending.expected else { return Err(short()) };
+        let at = offset.checked_sub(first).and_then(|at| u32::try_from(at).ok());
+        let range = at.and_then(|at| Some((at, at.checked_add(length).filter(|&end| end <= whole)?)));
+        let Some((start, end)) = range.filter(|_| length > 0) else {
+            return Err(format!("{length} bytes of data at {offset}, outside the read of {whole} bytes at {first}"));
+        };
+        let pieces = &mut pending.pieces;
+        let index = pieces.partition_point(|piece| piece.1 <= start);
+        if pieces.get(index).is_some_and(|next| next.0 < end) {
+            return Err(format!("data at {offset} have come twice"));
+        }
+        let joins_next = pieces.get(index).is_some_and(|next| next.0 == end);
+        match index.checked_sub(1).filter(|&before| pieces[before].1 == start) {
+            Some(before) if joins_next => {
+                pieces[before].1 = pieces[index].1;
+                pieces.remove(index);
+            }
+            Some(before) => pieces[before].1 = end,
+            None if joins_next => pieces[index].0 = start,
+            None if pieces.len() == PIECES_MAX => return Err(format!("a read in more than {PIECES_MAX} pieces")),
+            None => pieces.insert(index, (start, end)),
+        }
+        Ok(start)
+    }
+
+    fn status(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
+        let id = reader.u32();
+        if id != self.allocation {
+            return Err(format!("extents of the metadata context {id:?}, which was not chosen"));
+        }
+        let mut list = Vec::new();
+        while let (Some(length), Some(flags)) = (reader.u32(), reader.u32()) {
+            if length == 0 {
+                return Err("an extent of no length".to_owned());
+            }
+            list.push((length, flags));
+        }
+        if self.known(self.chunk.cookie)?.status.replace(list).is_some() {
+            return Err("extents have come twice".to_owned());
+        }
+        self.end_of_chunk()
+    }
+
+    fn error(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
+        let (Some(error), Some(length)) = (reader.u32(), reader.u16()) else { return Err(short()) };
+        let Some(text) = reader.bytes(usize::from(length)) else {
+            return Err("the message of an error is longer than its chunk".to_owned());
+        };
+        if error == 0 {
+            return Err("an error chunk without an error".to_owned());
+        }
+        let text = message(text);
+        let pending = self.known(self.chunk.cookie)?;
+        pending.error.get_or_insert((error, text));
+        self.end_of_chunk()
+    }
+
+    fn end_of_chunk(&mut self) -> Result<Step, String> {
+        self.state = State::Magic;
+        if !self.chunk.is_last {
+            return Ok(Step::More);
+        }
+        let cookie = self.chunk.cookie;
+        let Some(pending) = self.pending.remove(&cookie) else { return Err(short()) };
+        let outcome = match (pending.error, pending.expected, pending.status) {
+            (Some((error, message)), _, _) => Outcome::Refused(error, message),
+            (None, Expected::Data { length, .. }, _) if length > 0 && pending.pieces != [(0, length)] => {
+                return Err("a read ended without all of its data".to_owned());
+            }
+            (None, Expected::Status, None) => return Err("a question for extents ended without any".to_owned()),
+            (None, _, Some(list)) => Outcome::Status(list),
+            (None, _, None) => Outcome::Done,
+        };
+        Ok(Step::Done(cookie, outcome))
+    }
+}
+
+fn short() -> String {
+    "a reply is shorter than it must be".to_owned()
+}

@@ -1,0 +1,78 @@
+//! What can go wrong between a client and a server before blocks are read and written.
+//!
+//! Owns: the one error type of the crate. Failures of requests are the device's own (`nectary_block::Error`). Kinds
+//! differ because their remedies differ.
+
+use std::fmt;
+use std::io;
+
+/// The kind of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// Nothing listens there, or the server has no such export.
+    Absent,
+    /// Another process listens there.
+    Busy,
+    /// The URL, a name or an option is not understood.
+    Invalid,
+    /// The server refuses: its policy, or TLS that it wants first.
+    Refused,
+    /// The other side does not speak the protocol as the document has it.
+    Protocol,
+    /// The server does not offer what is needed.
+    Unsupported,
+    /// The other side did not answer in time.
+    TimedOut,
+    /// A certificate, a key or the handshake of TLS.
+    Tls,
+    /// The operating system failed.
+    Io,
+}
+
+/// A failure: what, where, and what to do where that is known.
+#[derive(Debug, Clone, thiserror::Error)]
+pub struct Error {
+    /// The kind, which decides the remedy.
+    pub kind: ErrorKind,
+    /// The URL, address or file.
+    pub place: String,
+    /// What was expected and found.
+    pub message: String,
+}
+
+impl Error {
+    /// Makes an error.
+    pub fn new(kind: ErrorKind, place: impl Into<String>, message: impl Into<String>) -> Error {
+        Error { kind, place: place.into(), message: message.into() }
+    }
+
+    /// Makes an error of the operating system's, with the kind that it implies.
+    pub(crate) fn from_io(error: &io::Error, place: &str, doing: &str) -> Error {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ErrorKind::Absent,
+            io::ErrorKind::AddrInUse => ErrorKind::Busy,
+            io::ErrorKind::TimedOut => ErrorKind::TimedOut,
+            io::ErrorKind::InvalidData => ErrorKind::Protocol,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, place, format!("{doing}: {error}"))
+    }
+
+    /// The kind of a device's error that says the same.
+    pub fn device_kind(&self) -> nectary_block::ErrorKind {
+        match self.kind {
+            ErrorKind::Absent => nectary_block::ErrorKind::Absent,
+            ErrorKind::Busy => nectary_block::ErrorKind::Busy,
+            ErrorKind::Invalid => nectary_block::ErrorKind::Invalid,
+            ErrorKind::Unsupported => nectary_block::ErrorKind::Unsupported,
+            ErrorKind::TimedOut => nectary_block::ErrorKind::TimedOut,
+            ErrorKind::Refused | ErrorKind::Protocol | ErrorKind::Tls | ErrorKind::Io => nectary_block::ErrorKind::Io,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
+    }
+}

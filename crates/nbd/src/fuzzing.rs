@@ -1,0 +1,153 @@
+//! For fuzz targets: the state machines of both sides, fed with arbitrary bytes.
+//!
+//! Owns: nothing of its own. No part of the public face, and it changes without notice.
+
+use std::sync::Arc;
+
+use nectary_block::MemoryDevice;
+
+use crate::client::handshake::{Action as ClientAction, Goal, Handshake as ClientHandshake};
+use crate::client::replies::{Expected, Replies, Step};
+use crate::server::handshake::{Action, Handshake};
+use crate::server::{Export, Exports, check};
+use crate::wire::request::{self, Header};
+use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
+
+/// The most that one step of a machine may want, in bytes: more than any bound on a length.
+const STEP_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of the other side, one step after another.
+struct Feed<'a>(&'a [u8]);
+
+impl<'a> Feed<'a> {
+    fn next(&mut self, count: usize) -> Option<&'a [u8]> {
+        assert!(count <= STEP_BYTES_MAX, "a machine wants {count} bytes at once");
+        let (next, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(next)
+    }
+}
+
+/// A server's haggling and requests; gives how many bytes it sends.
+pub fn serve(input: &[u8], requires_tls: bool) -> usize {
+    let export = |name| Export::new(name, "about it", Arc::new(MemoryDevice::new(1 << 20)), name == "b");
+    let exports: Vec<Export> = ["a", "b"].into_iter().filter_map(|name| export(name).ok()).collect();
+    let exports = Arc::new(Exports::new(exports).unwrap_or_default());
+    let mut machine = Handshake::new(exports, requires_tls);
+    let (mut feed, mut sent) = (Feed(input), 0);
+    while let Some(bytes) = Some(machine.wants()).filter(|&wants| wants > 0).and_then(|wants| feed.next(wants)) {
+        for action in machine.take(bytes) {
+            match action {
+                Action::Send(bytes) => sent += bytes.len(),
+                Action::StartTls => machine.encrypted(),
+                Action::End(_) => return sent,
+                Action::Begin(agreed) => {
+                    while let Some(bytes) = feed.next(request::BYTES) {
+                        let Ok(header) = bytes.try_into().map_err(|_| 0).and_then(Header::decode) else { return sent };
+                        assert_eq!(header.encode(), *bytes);
+                        if let Ok(command) = check(&header, &agreed) {
+                            let inside = header.offset + u64::from(header.length) <= agreed.size_bytes;
+                            assert!(inside, "{command:?} leaves the export");
+                        }
+                    }
+                    return sent;
+                }
+            }
+        }
+    }
+    sent
+}
+
+/// A client's haggling; `goal` is any number.
+pub fn haggle(input: &[u8], goal: u8) {
+    let goals = [Goal::Transmit, Goal::Info, Goal::List];
+    let mut machine = ClientHandshake::new(goals[usize::from(goal) % 3], "a", goal & 4 != 0);
+    let mut feed = Feed(input);
+    while let Some(bytes) = Some(machine.wants()).filter(|&wants| wants > 0).and_then(|wants| feed.next(wants)) {
+        let mut actions = machine.take(bytes);
+        if actions.iter().any(|action| matches!(action, ClientAction::StartTls)) {
+            actions = machine.encrypted();
+        }
+        for action in actions {
+            if let ClientAction::Agreed { agreed, .. } = action
+                && let Some((minimum, preferred, payload)) = agreed.block_sizes
+            {
+                assert!(minimum > 0 && minimum <= preferred && payload >= minimum, "{agreed:?}");
+            }
+        }
+    }
+}
+
+/// A client's replies to a read of 64 KiB, a question for extents and a flush, whose cookies are 1, 2 and 3.
+pub fn replies(input: &[u8], is_structured: bool) {
+    const LENGTH: u32 = 64 << 10;
+    let mut machine = Replies::new(is_structured, is_structured.then_some(1));
+    machine.expect(1, Expected::Data { offset: 4096, length: LENGTH });
+    machine.expect(2, Expected::Status);
+    machine.expect(3, Expected::Nothing);
+    // Each byte may come once.
+    let mut seen = vec![false; LENGTH as usize];
+    let mut note = |at: u32, length: u32| {
+        for byte in &mut seen[at as usize..(at + length) as usize] {
+            assert!(!std::mem::replace(byte, true), "a byte has come twice");
+        }
+    };
+    let mut feed = Feed(input);
+    let mut done = std::collections::BTreeSet::new();
+    while let Some(bytes) = feed.next(machine.wants()) {
+        let Ok(mut step) = machine.take(bytes) else { return };
+        loop {
+            match step {
+                Step::More => break,
+                Step::Data { cookie, at, length } => {
+                    assert_eq!(cookie, 1);
+                    note(at, length);
+                    if feed.next(length as usize).is_none() {
+                        return;
+                    }
+                }
+                Step::Hole { cookie, at, length } => {
+                    assert_eq!(cookie, 1);
+                    note(at, length);
+                }
+                Step::Done(cookie, _) => {
+                    assert!(done.insert(cookie), "request {cookie} has ended twice");
+                    break;
+                }
+            }
+            match machine.data_taken() {
+                Ok(next) => step = next,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Good replies of both kinds, to begin mutations with.
+pub fn reply_seeds() -> Vec<Vec<u8>> {
+    let mut simple = Vec::new();
+    reply::simple(&mut simple, 0, 3);
+    reply::simple(&mut simple, 5, 2);
+    reply::simple(&mut simple, 0, 1);
+    let mut structured = Vec::new();
+    for (offset, length, flags) in [(4096 + 512, 256u32, 0), (4096, 512, 0)] {
+        reply::chunk(&mut structured, flags, reply::OFFSET_DATA, 1, 8 + length);
+        structured.extend(u64::to_be_bytes(offset));
+        structured.extend(vec![7; length as usize]);
+    }
+    reply::chunk(&mut structured, 0, reply::OFFSET_HOLE, 1, 12);
+    structured.extend(u64::to_be_bytes(4096 + 768));
+    structured.extend(u32::to_be_bytes((64 << 10) - 768));
+    reply::chunk(&mut structured, reply::DONE, reply::NONE, 1, 0);
+    reply::chunk(&mut structured, reply::DONE, reply::BLOCK_STATUS, 2, 4 + 16);
+    for number in [1u32, 4096, 0, 8192, 3] {
+        structured.extend(number.to_be_bytes());
+    }
+    reply::error(&mut structured, 3, 28, "no room");
+    vec![simple, structured]
+}
+
+/// The magic numbers of replies.
+pub fn reply_words() -> [[u8; 4]; 2] {
+    [SIMPLE_REPLY_MAGIC.to_be_bytes(), CHUNK_MAGIC.to_be_bytes()]
+}

@@ -1,0 +1,30 @@
+//! The NBD protocol: any device as an export for any NBD client, and any NBD server's export as a device.
+//!
+//! Owns: fixed newstyle haggling, simple and structured replies, `base:allocation`, FLUSH, FUA, TRIM, WRITE_ZEROES,
+//! CACHE, several connections, TLS by STARTTLS, on both sides; the URL of an export. Promises: whatever the other side
+//! sends costs a bounded amount of memory and ends with a reply or with a reason; a write that was answered is never
+//! taken back in silence. Leaves to others: devices (`nectary-block`), certificates (`nectary-host`), what is stored.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `wire` | the bytes of the protocol, without I/O |
+//! | `server` | haggling, checks and execution of requests, connections, listeners |
+//! | `client` | haggling, replies, connections, the device |
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod limits;
+pub mod planted;
+mod server;
+mod transport;
+mod url;
+mod wire;
+
+pub use client::{ConnectOptions, ExportInfo, Listed, NbdDevice, info, list, register};
+pub use error::{Error, ErrorKind};
+pub use server::{Export, ExportFigures, Exports, Listen, Server, ServerFigures, ServerOptions};
+pub use transport::{Duplex, Transport};
+pub use url::{Address, DEFAULT_PORT, URL_BYTES_MAX, Url};

@@ -1,0 +1,50 @@
+//! The bounds of everything that the other side decides: sizes, counts, times.
+//!
+//! Owns: the numbers. What passes one of them is refused with its name; nothing grows with what a client or server
+//! says.
+
+use std::time::Duration;
+
+/// The most data that one request or one content chunk may carry, in bytes: what the document calls the maximum
+/// payload.
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// Server: connections at a time.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Server and client: requests in flight on one connection.
+pub const REQUESTS_MAX: usize = 128;
+/// Server and client: bytes of requests in flight on one connection.
+pub const CONNECTION_BYTES_MAX: usize = 64 << 20;
+/// Server: bytes of requests in flight on all connections together.
+pub const SERVER_BYTES_MAX: usize = 512 << 20;
+/// Server: exports.
+pub const EXPORTS_MAX: usize = 1024;
+/// Server: the data of an option, in bytes; a longer one is skipped and refused.
+pub const OPTION_BYTES_MAX: u32 = 64 << 10;
+/// Server: the longest option that is skipped; a longer one ends the connection.
+pub const OPTION_SKIP_BYTES_MAX: u32 = 4 << 20;
+/// Server: options on one connection.
+pub const OPTIONS_MAX: u32 = 512;
+/// How long connecting and haggling may take together.
+pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long the other side may stand still in the middle of a message, or take nothing of one.
+pub const STALL_TIME_MAX: Duration = Duration::from_secs(60);
+/// Server: how long requests in flight may take when the server stops.
+pub const STOP_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Client: the data of a reply to an option, in bytes.
+pub const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
+/// Client: replies to one option.
+pub const OPTION_REPLIES_MAX: u32 = 16_384;
+/// Client: the message of an error chunk with its numbers, in bytes.
+pub const ERROR_CHUNK_BYTES_MAX: u32 = 64 << 10;
+/// Client: extents in one answer to a question about allocation, as the document bounds them.
+pub const EXTENTS_MAX: u32 = 1 << 20;
+/// Client: pieces in which the data of one request may come in any order.
+pub const PIECES_MAX: usize = 4096;
+/// Client: connections of one device.
+pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
+/// Client: connections of one device to a server that says that several may be used.
+pub const CLIENT_CONNECTIONS: u32 = 4;
+/// Client: how long a request may go without an answer before its connection counts as failed.
+pub const REQUEST_TIME: Duration = Duration::from_secs(30);

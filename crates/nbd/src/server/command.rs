@@ -1,0 +1,122 @@
+//! From a request on the wire to what is done, or to the error that answers it; without I/O.
+//!
+//! Owns: every check of a request, with the error value that the document wants for it.
+
+use super::handshake::Agreed;
+use crate::limits::PAYLOAD_BYTES_MAX;
+use crate::wire::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
+use crate::wire::errno::{EINVAL, ENOSPC, ENOTSUP, EOVERFLOW, EPERM};
+use crate::wire::request::{self, Header};
+
+/// A request that passed all checks. Ranges are inside the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    Read { offset: u64, length: u32 },
+    Write { offset: u64, length: u32, fua: bool },
+    Flush,
+    Trim { offset: u64, length: u32, fua: bool },
+    Zero { offset: u64, length: u32, fua: bool, no_hole: bool },
+    Cache { offset: u64, length: u32 },
+    Status { offset: u64, length: u32, one: bool },
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub error: u32,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(error: u32, message: impl Into<String>) -> Refusal {
+        Refusal { error, message: message.into() }
+    }
+}
+
+/// Checks a request; `NBD_CMD_DISC` is no matter of this.
+pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal> {
+    let Header { flags, command, offset, length, .. } = *header;
+    let name = request::name(command);
+    let allowed = match command {
+        request::READ if agreed.is_structured => FUA | DF,
+        request::READ | request::WRITE | request::FLUSH | request::TRIM | request::CACHE => FUA,
+        request::WRITE_ZEROES => FUA | NO_HOLE | FAST_ZERO,
+        request::BLOCK_STATUS => FUA | REQ_ONE,
+        _ => return Err(Refusal::new(EINVAL, format!("command {command} is not known here"))),
+    };
+    if flags & !allowed != 0 {
+        return Err(Refusal::new(EINVAL, format!("{name} has no flags {:#x}", flags & !allowed)));
+    }
+    let changes = matches!(command, request::WRITE | request::TRIM | request::WRITE_ZEROES);
+    if changes && agreed.export.is_read_only() {
+        return Err(Refusal::new(EPERM, "the export is read-only"));
+    }
+    if command == request::FLUSH {
+        return match (offset, length) {
+            (0, 0) => Ok(Command::Flush),
+            _ => Err(Refusal::new(EINVAL, "a flush has neither offset nor length")),
+        };
+    }
+    if offset.checked_add(u64::from(length)).is_none_or(|end| end > agreed.size_bytes) {
+        let error = if matches!(command, request::WRITE | request::WRITE_ZEROES) { ENOSPC } else { EINVAL };
+        let message = format!("{length} bytes at {offset} leave the export, which has {} bytes", agreed.size_bytes);
+        return Err(Refusal::new(error, message));
+    }
+    let fua = flags & FUA != 0;
+    let is_long = length > PAYLOAD_BYTES_MAX;
+    match command {
+        request::READ if is_long => {
+            let error = if agreed.is_structured { EOVERFLOW } else { EINVAL };
+            Err(Refusal::new(error, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are read")))
+        }
+        request::READ => Ok(Command::Read { offset, length }),
+        request::WRITE if is_long => {
+            Err(Refusal::new(EINVAL, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are written")))
+        }
+        request::WRITE => Ok(Command::Write { offset, length, fua }),
+        request::TRIM => Ok(Command::Trim { offset, length, fua }),
+        request::CACHE if is_long => {
+            Err(Refusal::new(EOVERFLOW, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are cached")))
+        }
+        request::CACHE => Ok(Command::Cache { offset, length }),
+        request::WRITE_ZEROES if flags & FAST_ZERO != 0 => {
+            Err(Refusal::new(ENOTSUP, "whether zeroing is faster than writing is not known beforehand"))
+        }
+        request::WRITE_ZEROES => Ok(Command::Zero { offset, length, fua, no_hole: flags & NO_HOLE != 0 }),
+        request::BLOCK_STATUS if !agreed.has_allocation => {
+            Err(Refusal::new(EINVAL, "no metadata context was chosen for this export"))
+        }
+        request::BLOCK_STATUS if length == 0 => Err(Refusal::new(EINVAL, "the status of nothing")),
+        _ => Ok(Command::Status { offset, length, one: flags & REQ_ONE != 0 }),
+    }
+}
+
+/// A range in whole blocks around some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Where its first block begins.
+    pub start: u64,
+    /// Its length, whole blocks.
+    pub length: usize,
+    /// Where the bytes begin in it.
+    pub shift: usize,
+}
+
+impl Frame {
+    /// The frame of `length` bytes at `offset`; it stays in a device whose size is a multiple of the block.
+    pub fn of(offset: u64, length: u32, block_bytes: u32) -> Frame {
+        let block = u64::from(block_bytes);
+        let start = offset - offset % block;
+        let end = (offset + u64::from(length)).next_multiple_of(block);
+        Frame { start, length: (end - start) as usize, shift: (offset - start) as usize }
+    }
+
+    /// Whether the bytes are whole blocks.
+    pub fn is_whole(&self, length: u32) -> bool {
+        self.shift == 0 && self.length == length as usize
+    }
+
+    pub fn end(&self) -> u64 {
+        self.start + self.length as u64
+    }
+}

@@ -1,0 +1,356 @@
+//! One connection of a server: haggle, read requests, execute them side by side, reply.
+//!
+//! Owns: the order of steps, the bounds on what is in flight, and how a connection ends. One task reads requests and
+//! begins them, one writes replies; a request that does not end at once has a task of its own. Promises: a request that
+//! was begun is never cut off, as it may hold a lock on a range while the device still works on it; so a connection has
+//! ended only when all of its requests have.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use nectary_block::{Buffer, Context, Stream};
+use nectary_host::Shutdown;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::Shared;
+use super::command::{Command, Frame, Refusal, check};
+use super::execute::{Answer, Executor, Payload};
+use super::handshake::{ALLOCATION_ID, Action, Agreed, Handshake};
+use crate::limits::{CONNECTION_BYTES_MAX, HANDSHAKE_TIME_MAX, PAYLOAD_BYTES_MAX, REQUESTS_MAX};
+use crate::planted::{Bug, planted};
+use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
+use crate::wire::reply;
+use crate::wire::request::{self, Header};
+
+/// How many bytes are read from the stream at once.
+const READ_BYTES: usize = 128 << 10;
+
+/// How many replies are written at once.
+const BATCH_MAX: usize = 64;
+
+/// Serves a client to its end. *Errors*: why it ended, where the client or the network is at fault.
+pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<(), String> {
+    let agreed = tokio::select! {
+        () = shared.stop.requested() => return Ok(()),
+        agreed = tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(stream, shared)) => agreed,
+    };
+    let late = || format!("the client has not chosen an export within {HANDSHAKE_TIME_MAX:?}");
+    let Some((stream, agreed)) = agreed.map_err(|_| late())?? else { return Ok(()) };
+    transmit(stream, agreed, shared).await
+}
+
+/// Haggles; nothing where the client only wanted to look.
+async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(Transport, Agreed)>, String> {
+    let mut machine = Handshake::new(shared.exports.clone(), shared.options.tls.is_some());
+    let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
+    stream.write_all(&machine.greeting()).await.map_err(failed)?;
+    let mut bytes = Vec::new();
+    // Whether anything was said: who connects and goes has only looked whether somebody listens.
+    let mut has_spoken = false;
+    loop {
+        bytes.resize(machine.wants(), 0);
+        // Not buffered: what follows STARTTLS belongs to TLS, and must not have been read before.
+        match read_all(&mut stream, &mut bytes).await {
+            Err(_) if !has_spoken => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read.map_err(failed)?,
+        }
+        has_spoken = true;
+        let mut out = Vec::new();
+        for action in machine.take(&bytes) {
+            match action {
+                Action::Send(bytes) => out.extend(bytes),
+                Action::Begin(agreed) => {
+                    stream.write_all(&out).await.map_err(failed)?;
+                    stream.flush().await.map_err(failed)?;
+                    return Ok(Some((stream, agreed)));
+                }
+                Action::End(reason) => {
+                    let _ = stream.write_all(&out).await;
+                    let _ = stream.shutdown().await;
+                    let is_wish = reason.starts_with("the client has ended");
+                    return if is_wish { Ok(None) } else { Err(reason) };
+                }
+                Action::StartTls => {
+                    stream.write_all(&std::mem::take(&mut out)).await.map_err(failed)?;
+                    let Some(tls) = &shared.options.tls else { return Err("TLS without a certificate".to_owned()) };
+                    let encrypted = tls.accept(stream).await.map_err(|error| format!("TLS: {error}"))?;
+                    stream = Box::new(encrypted);
+                    machine.encrypted();
+                }
+            }
+        }
+        stream.write_all(&out).await.map_err(failed)?;
+        stream.flush().await.map_err(failed)?;
+    }
+}
+
+/// What a request occupies until its reply is written.
+struct Permits {
+    _request: OwnedSemaphorePermit,
+    _connection: OwnedSemaphorePermit,
+    _server: OwnedSemaphorePermit,
+}
+
+/// A reply on its way out.
+struct Reply {
+    head: Vec<u8>,
+    buffers: Vec<Buffer>,
+    shift: usize,
+    length: usize,
+    _permits: Permits,
+}
+
+impl Reply {
+    fn new(
+        cookie: u64,
+        is_structured: bool,
+        command: Option<Command>,
+        answer: Result<Answer, Refusal>,
+        permits: Permits,
+    ) -> Reply {
+        let cookie = if planted(Bug::WrongCookie) { cookie ^ (1 << 32) } else { cookie };
+        let mut head = Vec::with_capacity(32);
+        let (mut buffers, mut skip, mut data) = (Vec::new(), 0, 0);
+        match answer {
+            Err(Refusal { error, message }) if is_structured => reply::error(&mut head, cookie, error, &message),
+            Err(Refusal { error, .. }) => reply::simple(&mut head, error, cookie),
+            Ok(Answer::Data { length: 0, .. }) if is_structured => {
+                reply::chunk(&mut head, reply::DONE, reply::NONE, cookie, 0);
+            }
+            Ok(Answer::Data { buffers: found, shift, length }) => {
+                (buffers, skip, data) = (found, shift, length as usize);
+                let Some(Command::Read { offset, .. }) = command.filter(|_| is_structured) else {
+                    reply::simple(&mut head, 0, cookie);
+                    return Reply { head, buffers, shift: skip, length: data, _permits: permits };
+                };
+                if planted(Bug::DataTwice) {
+                    reply::chunk(&mut head, 0, reply::OFFSET_DATA, cookie, 8 + 1);
+                    head.extend(offset.to_be_bytes());
+                    head.push(0xdd);
+                }
+                reply::chunk(&mut head, reply::DONE, reply::OFFSET_DATA, cookie, 8 + length);
+                head.extend(offset.to_be_bytes());
+            }
+            Ok(Answer::Status(list)) => {
+                let bytes = 4 + 8 * list.len() as u32;
+                reply::chunk(&mut head, reply::DONE, reply::BLOCK_STATUS, cookie, bytes);
+                head.extend(ALLOCATION_ID.to_be_bytes());
+                for (length, flags) in list {
+                    head.extend(length.to_be_bytes());
+                    head.extend(flags.to_be_bytes());
+                }
+            }
+            Ok(Answer::Done) => reply::simple(&mut head, 0, cookie),
+        }
+        Reply { head, buffers, shift: skip, length: data, _permits: permits }
+    }
+
+    /// Adds everything that is to be written.
+    fn slices<'a>(&'a self, list: &mut Vec<&'a [u8]>) {
+        list.push(&self.head);
+        let (mut shift, mut left) = (self.shift, self.length);
+        for buffer in &self.buffers {
+            let slice = &buffer[shift.min(buffer.len())..];
+            let slice = &slice[..left.min(slice.len())];
+            shift = shift.saturating_sub(buffer.len());
+            left -= slice.len();
+            if !slice.is_empty() {
+                list.push(slice);
+            }
+        }
+    }
+}
+
+/// A request that was read whole.
+struct Request {
+    header: Header,
+    command: Result<Command, Refusal>,
+    payload: Option<Payload>,
+    permits: Permits,
+}
+
+/// The reading side of a connection.
+struct Reading<'a> {
+    reader: BufReader<ReadHalf>,
+    agreed: &'a Agreed,
+    requests: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    server_bytes: Arc<Semaphore>,
+}
+
+impl Reading<'_> {
+    /// The next request; none where the client has ended the connection.
+    async fn next(&mut self) -> Result<Option<Request>, String> {
+        let failed = |error: io::Error| format!("the connection failed: {error}");
+        // A client may be silent for as long as it wants between requests.
+        if self.reader.fill_buf().await.map_err(failed)?.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = [0; request::BYTES];
+        read_all(&mut self.reader, &mut bytes).await.map_err(failed)?;
+        let header = Header::decode(&bytes)
+            .map_err(|magic| format!("a request begins with {magic:#010x} in place of its magic number"))?;
+        if header.command == request::DISC {
+            return Ok(None);
+        }
+        let is_write = header.command == request::WRITE;
+        if is_write && header.length > PAYLOAD_BYTES_MAX {
+            return Err(format!("a write of {} bytes, at most {PAYLOAD_BYTES_MAX} are taken", header.length));
+        }
+        let command = check(&header, self.agreed);
+        let block_bytes = self.agreed.export.device().geometry().block_bytes;
+        let permits = self.permits(&command, &header, block_bytes).await?;
+        let mut payload = None;
+        match &command {
+            Ok(Command::Write { offset, length, .. }) => {
+                let mut data = Payload::new(*offset, *length, block_bytes);
+                for slice in data.slices() {
+                    read_all(&mut self.reader, slice).await.map_err(failed)?;
+                }
+                payload = Some(data);
+            }
+            Err(_) if is_write => self.skip(header.length as usize).await.map_err(failed)?,
+            _ => {}
+        }
+        Ok(Some(Request { header, command, payload, permits }))
+    }
+
+    /// Waits until there is room for a request.
+    async fn permits(
+        &mut self,
+        command: &Result<Command, Refusal>,
+        header: &Header,
+        block_bytes: u32,
+    ) -> Result<Permits, String> {
+        let bytes = match command {
+            Ok(Command::Read { offset, length } | Command::Write { offset, length, .. }) => {
+                Frame::of(*offset, *length, block_bytes).length as u32
+            }
+            Ok(Command::Zero { .. } | Command::Cache { .. } | Command::Status { .. }) => header.length.min(1 << 20),
+            _ => 0,
+        };
+        let take = async |semaphore: &Arc<Semaphore>, count: u32| {
+            semaphore.clone().acquire_many_owned(count).await.map_err(|_| "the server has stopped".to_owned())
+        };
+        Ok(Permits {
+            _request: take(&self.requests, 1).await?,
+            _connection: take(&self.bytes, bytes).await?,
+            _server: take(&self.server_bytes, bytes).await?,
+        })
+    }
+
+    /// Reads the data of a write that is refused.
+    async fn skip(&mut self, mut left: usize) -> io::Result<()> {
+        let mut waste = [0; 4096];
+        while left > 0 {
+            let length = left.min(waste.len());
+            read_all(&mut self.reader, &mut waste[..length]).await?;
+            left -= length;
+        }
+        Ok(())
+    }
+}
+
+async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Result<(), String> {
+    let (reader, writer) = stream.into_halves();
+    let (replies, queue) = unbounded_channel();
+    let broken = Shutdown::new();
+    let writing = tokio::spawn(write_replies(writer, queue, broken.clone()));
+    let mut reading = Reading {
+        reader: BufReader::with_capacity(READ_BYTES, reader),
+        agreed: &agreed,
+        requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)),
+        server_bytes: shared.bytes.clone(),
+    };
+    let stream = Stream(shared.next.fetch_add(1, Ordering::Relaxed));
+    let executor = Arc::new(Executor {
+        export: agreed.export.clone(),
+        context: Context { stream, deadline: None },
+        has_written: AtomicBool::new(false),
+    });
+    let mut running = JoinSet::new();
+    let ended = {
+        let (mut stop, mut broken) = (std::pin::pin!(shared.stop.requested()), std::pin::pin!(broken.requested()));
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = &mut stop => break Ok(()),
+                () = &mut broken => break Ok(()),
+                next = reading.next() => next,
+            };
+            match next {
+                Ok(Some(request)) => begin(request, &executor, agreed.is_structured, &replies, &mut running).await,
+                Ok(None) => break Ok(()),
+                Err(reason) => break Err(reason),
+            }
+            while running.try_join_next().is_some() {}
+        }
+    };
+    while running.join_next().await.is_some() {}
+    drop(replies);
+    let written = writing.await.unwrap_or_else(|error| Err(error.to_string()));
+    ended.and(written)
+}
+
+/// Begins a request; what the device has done at once is answered at once.
+async fn begin(
+    request: Request,
+    executor: &Arc<Executor>,
+    is_structured: bool,
+    replies: &UnboundedSender<Reply>,
+    running: &mut JoinSet<()>,
+) {
+    let Request { header, command, payload, permits } = request;
+    let counters = &executor.export.counters;
+    let command = match command {
+        Ok(command) => command,
+        Err(refusal) => {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            let _ = replies.send(Reply::new(header.cookie, is_structured, None, Err(refusal), permits));
+            return;
+        }
+    };
+    counters.begun(header.command);
+    let mut work = {
+        let (executor, replies) = (executor.clone(), replies.clone());
+        Box::pin(async move {
+            let answer = executor.run(command, payload).await;
+            // Where nobody writes replies any more the connection has ended.
+            let _ = replies.send(Reply::new(header.cookie, is_structured, Some(command), answer, permits));
+        })
+    };
+    if std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await.is_pending() {
+        running.spawn(work);
+    }
+}
+
+/// Writes replies until nobody makes any; tells the reading side where that fails.
+async fn write_replies(
+    mut writer: WriteHalf,
+    mut queue: UnboundedReceiver<Reply>,
+    broken: Shutdown,
+) -> Result<(), String> {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    let mut written = Ok(());
+    while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        if written.is_ok() {
+            let mut slices = Vec::with_capacity(2 * batch.len());
+            batch.iter().for_each(|reply| reply.slices(&mut slices));
+            written = write_slices(&mut writer, &slices).await;
+            if written.is_err() {
+                broken.request();
+            }
+        }
+        batch.clear();
+    }
+    let _ = writer.shutdown().await;
+    written.map_err(|error| format!("the client takes no replies: {error}"))
+}

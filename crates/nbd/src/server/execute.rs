@@ -1,0 +1,264 @@
+//! Doing what a request wants on the device.
+//!
+//! Owns: buffers, requests that are not whole blocks, and which device operations a command is made of. What is smaller
+//! than a block is read, changed and written under an exclusive lock of its blocks; whole blocks are written under a
+//! shared one. Promises: a command that ends well has done all of it, FUA included; memory is bounded by the length.
+
+use std::sync::atomic::Ordering;
+
+use nectary_block::{Buffer, Context, Error, Extent, WriteFlags};
+
+use super::command::{Command, Frame, Refusal};
+use super::export::Export;
+use crate::planted::{Bug, planted};
+use crate::wire::errno;
+use crate::wire::{STATE_HOLE, STATE_ZERO};
+
+/// Data are read and written in buffers of this size: those are kept for the next request. *Units*: bytes.
+const PIECE_BYTES: usize = 64 << 10;
+/// Zeroes that must not be holes, and hints to cache, are done in pieces of this size. *Units*: bytes.
+const STEP_BYTES: usize = 1 << 20;
+
+/// What answers a request.
+pub(crate) enum Answer {
+    Done,
+    /// Bytes `shift..shift + length` of the buffers, one after another.
+    Data {
+        buffers: Vec<Buffer>,
+        shift: usize,
+        length: u32,
+    },
+    /// Lengths and flags from the requested offset on.
+    Status(Vec<(u32, u32)>),
+}
+
+/// The data of a write, on their way from the wire to the device.
+pub(crate) struct Payload {
+    buffers: Vec<Buffer>,
+    frame: Frame,
+    length: usize,
+}
+
+impl Payload {
+    /// Room for the data of a write of `length` bytes at `offset`.
+    pub fn new(offset: u64, length: u32, block_bytes: u32) -> Payload {
+        let frame = Frame::of(offset, length, block_bytes);
+        let buffers = match frame.is_whole(length) {
+            true => pieces(frame.length),
+            // In one piece: its ends are read first.
+            false => vec![Buffer::recycled(frame.length)],
+        };
+        Payload { buffers, frame, length: length as usize }
+    }
+
+    /// Where the data go, piece by piece.
+    pub fn slices(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let (shift, mut left) = (self.frame.shift, self.length);
+        self.buffers.iter_mut().enumerate().map(move |(index, buffer)| {
+            let start = if index == 0 { shift } else { 0 };
+            let length = left.min(buffer.len() - start);
+            left -= length;
+            &mut buffer[start..start + length]
+        })
+    }
+}
+
+/// Buffers for whole blocks.
+fn pieces(length: usize) -> Vec<Buffer> {
+    let lengths = (0..length).step_by(PIECE_BYTES).map(|start| PIECE_BYTES.min(length - start));
+    lengths.map(Buffer::recycled).collect()
+}
+
+/// A connection's view of an export.
+pub(crate) struct Executor {
+    pub export: std::sync::Arc<Export>,
+    pub context: Context,
+    /// Whether this connection has written since its last flush.
+    pub has_written: std::sync::atomic::AtomicBool,
+}
+
+impl Executor {
+    /// Does what the command wants; `payload` is there for a write.
+    pub async fn run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Refusal> {
+        let counters = &self.export.counters;
+        let done = self.try_run(command, payload).await;
+        match &done {
+            Ok(Answer::Data { length, .. }) => {
+                counters.read_bytes.fetch_add(u64::from(*length), Ordering::Relaxed);
+            }
+            Ok(_) => {
+                if let Command::Write { length, .. } = command {
+                    counters.written_bytes.fetch_add(u64::from(length), Ordering::Relaxed);
+                }
+            }
+            Err(_) => {
+                counters.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        done.map_err(|error| Refusal::new(errno::of_device(&error), error.to_string()))
+    }
+
+    async fn try_run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Error> {
+        match (command, payload) {
+            (Command::Read { offset, length }, _) => self.read(offset, length).await,
+            (Command::Write { length, fua, .. }, Some(payload)) => self.write(length, fua, payload).await,
+            // A write has its data.
+            (Command::Write { .. }, None) => Ok(Answer::Done),
+            (Command::Flush, _) => self.flush().await,
+            (Command::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
+            (Command::Zero { offset, length, fua, no_hole }, _) => self.zero(offset, length, fua, no_hole).await,
+            (Command::Cache { offset, length }, _) => self.cache(offset, length).await,
+            (Command::Status { offset, length, one }, _) => self.status(offset, length, one).await,
+        }
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.export.device().geometry().block_bytes
+    }
+
+    async fn read(&self, offset: u64, length: u32) -> Result<Answer, Error> {
+        let frame = Frame::of(offset, length, self.block_bytes());
+        let buffers = self.export.device().read_at(frame.start, pieces(frame.length), self.context).await?;
+        Ok(Answer::Data { buffers, shift: frame.shift, length })
+    }
+
+    async fn write(&self, length: u32, fua: bool, payload: Payload) -> Result<Answer, Error> {
+        let Payload { mut buffers, frame, .. } = payload;
+        let is_whole = frame.is_whole(length);
+        let exclusive = !is_whole && !planted(Bug::RangeUnlocked);
+        let _lock = self.export.ranges.lock(frame.start, frame.end(), exclusive).await;
+        if !is_whole && let Some(buffer) = buffers.first_mut() {
+            self.fill_edges(length, frame, buffer).await?;
+        }
+        self.has_written.store(true, Ordering::Relaxed);
+        self.export.device().write_at(frame.start, buffers, WriteFlags { fua }, self.context).await?;
+        Ok(Answer::Done)
+    }
+
+    /// Reads what stands in the first and last block beside the data.
+    async fn fill_edges(&self, length: u32, frame: Frame, buffer: &mut Buffer) -> Result<(), Error> {
+        let block = self.block_bytes() as usize;
+        let end = frame.shift + length as usize;
+        let last = frame.length - block;
+        let mut edges = Vec::new();
+        if frame.shift > 0 {
+            edges.push((0, 0..frame.shift));
+        }
+        if end < frame.length {
+            edges.push((last, end..frame.length));
+        }
+        for (at, range) in edges {
+            let read = self.export.device().read_at(frame.start + at as u64, pieces(block), self.context).await?;
+            let Some(old) = read.first() else { continue };
+            let inside = range.start.max(at) - at..range.end - at;
+            buffer[at + inside.start..at + inside.end].copy_from_slice(&old[inside]);
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<Answer, Error> {
+        let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written || !planted(Bug::FlushOfOwnWritesOnly) {
+            self.export.device().flush(self.context).await?;
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Discards the whole blocks that lie in the range.
+    async fn trim(&self, offset: u64, length: u32, fua: bool) -> Result<Answer, Error> {
+        let block = u64::from(self.block_bytes());
+        let (start, end) = (offset.next_multiple_of(block), (offset + u64::from(length)) / block * block);
+        if start < end {
+            let _lock = self.export.ranges.lock(start, end, false).await;
+            self.has_written.store(true, Ordering::Relaxed);
+            self.export.device().discard(start, end - start, self.context).await?;
+        }
+        self.flush_if(fua).await
+    }
+
+    async fn zero(&self, offset: u64, length: u32, fua: bool, no_hole: bool) -> Result<Answer, Error> {
+        let block = self.block_bytes();
+        let end = offset + u64::from(length);
+        let (whole_start, whole_end) = {
+            let block = u64::from(block);
+            (offset.next_multiple_of(block), end / block * block)
+        };
+        if whole_start >= whole_end {
+            // Inside one block, or over one border of two.
+            self.zero_bytes(offset, end, block).await?;
+        } else {
+            self.zero_bytes(offset, whole_start, block).await?;
+            self.zero_blocks(whole_start, whole_end, no_hole).await?;
+            self.zero_bytes(whole_end, end, block).await?;
+        }
+        self.flush_if(fua).await
+    }
+
+    /// Zeroes parts of one or two blocks.
+    async fn zero_bytes(&self, start: u64, end: u64, block: u32) -> Result<(), Error> {
+        if start == end {
+            return Ok(());
+        }
+        let length = (end - start) as u32;
+        let mut payload = Payload::new(start, length, block);
+        payload.slices().for_each(|slice| slice.fill(0));
+        self.write(length, false, payload).await.map(drop)
+    }
+
+    async fn zero_blocks(&self, start: u64, end: u64, no_hole: bool) -> Result<(), Error> {
+        let _lock = self.export.ranges.lock(start, end, false).await;
+        let device = self.export.device();
+        self.has_written.store(true, Ordering::Relaxed);
+        if !no_hole {
+            return device.write_zeroes(start, end - start, self.context).await;
+        }
+        let mut position = start;
+        let mut buffers = vec![Buffer::zeroed(STEP_BYTES.min((end - start) as usize))];
+        while position < end {
+            let length = (end - position).min(STEP_BYTES as u64) as usize;
+            buffers.iter_mut().for_each(|buffer| buffer.set_len(length));
+            buffers = device.write_at(position, buffers, WriteFlags::default(), self.context).await?;
+            position += length as u64;
+        }
+        Ok(())
+    }
+
+    async fn flush_if(&self, fua: bool) -> Result<Answer, Error> {
+        if fua {
+            self.export.device().flush(self.context).await?;
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Reads the range, so that whatever caches below has it.
+    async fn cache(&self, offset: u64, length: u32) -> Result<Answer, Error> {
+        let frame = Frame::of(offset, length, self.block_bytes());
+        let mut position = frame.start;
+        while position < frame.end() {
+            let length = (frame.end() - position).min(STEP_BYTES as u64);
+            self.export.device().read_at(position, pieces(length as usize), self.context).await?;
+            position += length;
+        }
+        Ok(Answer::Done)
+    }
+
+    async fn status(&self, offset: u64, length: u32, one: bool) -> Result<Answer, Error> {
+        let frame = Frame::of(offset, length, self.block_bytes());
+        let extents = self.export.device().allocation(frame.start, frame.length as u64, self.context).await?;
+        let end = offset + u64::from(length);
+        let mut list: Vec<(u32, u32)> = Vec::new();
+        for Extent { offset: start, length, mapped } in extents {
+            let (from, to) = (start.max(offset), (start + length).min(end));
+            if from < to {
+                list.push(((to - from) as u32, if mapped { 0 } else { STATE_HOLE | STATE_ZERO }));
+            }
+            if one && !list.is_empty() {
+                break;
+            }
+        }
+        if list.is_empty() {
+            list.push((length, 0));
+        }
+        Ok(Answer::Status(list))
+    }
+}

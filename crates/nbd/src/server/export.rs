@@ -1,0 +1,194 @@
+//! What a server offers: devices under names, and how each is described to clients.
+//!
+//! Owns: the table of exports, their transmission flags and size constraints, and their counters. An export has one set
+//! of range locks for all of its connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nectary_block::SharedDevice;
+use serde::Serialize;
+
+use super::ranges::RangeLocks;
+use crate::error::{Error, ErrorKind};
+use crate::limits::{EXPORTS_MAX, PAYLOAD_BYTES_MAX};
+use crate::wire::bytes::text;
+use crate::wire::flag;
+use crate::wire::request;
+
+/// The smallest block that is said to be preferred, in bytes.
+const PREFERRED_BYTES_MIN: u32 = 4096;
+
+/// A device under a name.
+pub struct Export {
+    name: String,
+    description: String,
+    device: SharedDevice,
+    read_only: bool,
+    pub(super) ranges: RangeLocks,
+    pub(super) counters: Counters,
+}
+
+impl Export {
+    /// Describes an export.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] where the name is longer than 4096 bytes or has a NUL in it.
+    pub fn new(name: &str, description: &str, device: SharedDevice, read_only: bool) -> Result<Export, Error> {
+        for part in [name, description] {
+            if text(part.as_bytes()).is_err() {
+                let message = "a name or description has at most 4096 bytes, and no NUL";
+                return Err(Error::new(ErrorKind::Invalid, name.chars().take(200).collect::<String>(), message));
+            }
+        }
+        let (name, description) = (name.to_owned(), description.to_owned());
+        let (ranges, counters) = (RangeLocks::default(), Counters::default());
+        Ok(Export { name, description, device, read_only, ranges, counters })
+    }
+
+    /// The name that clients give.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is said of it to people.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The device.
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// What has passed.
+    pub fn figures(&self) -> ExportFigures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [reads, writes, flushes, trims, zeroes, others] = &self.counters.requests;
+        ExportFigures {
+            reads: load(reads),
+            writes: load(writes),
+            flushes: load(flushes),
+            trims: load(trims),
+            zeroes: load(zeroes),
+            others: load(others),
+            read_bytes: load(&self.counters.read_bytes),
+            written_bytes: load(&self.counters.written_bytes),
+            refused: load(&self.counters.refused),
+            failed: load(&self.counters.failed),
+        }
+    }
+
+    /// The transmission flags for a client.
+    pub(crate) fn flags(&self, is_structured: bool) -> u16 {
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        if self.read_only {
+            flags |= flag::READ_ONLY;
+        } else {
+            flags |= flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+        }
+        if is_structured {
+            flags |= flag::SEND_DF;
+        }
+        flags
+    }
+
+    /// Smallest block, preferred block and largest payload, in bytes.
+    pub(crate) fn block_sizes(&self) -> (u32, u32, u32) {
+        (1, self.device.geometry().block_bytes.max(PREFERRED_BYTES_MIN), PAYLOAD_BYTES_MAX)
+    }
+}
+
+/// The exports of a server.
+#[derive(Default)]
+pub struct Exports {
+    list: Vec<Arc<Export>>,
+}
+
+impl Exports {
+    /// Makes the table.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] where two have one name, or there are more than [`EXPORTS_MAX`].
+    pub fn new(exports: Vec<Export>) -> Result<Exports, Error> {
+        if exports.len() > EXPORTS_MAX {
+            let message = format!("{} exports, at most {EXPORTS_MAX} are served", exports.len());
+            return Err(Error::new(ErrorKind::Invalid, "exports", message));
+        }
+        let mut list: Vec<Arc<Export>> = Vec::new();
+        for export in exports {
+            if list.iter().any(|other| other.name == export.name) {
+                let message = "two exports have this name; give each one as NAME=SPEC";
+                return Err(Error::new(ErrorKind::Invalid, format!("\"{}\"", export.name), message));
+            }
+            list.push(Arc::new(export));
+        }
+        Ok(Exports { list })
+    }
+
+    /// All of them, in the order in which they were given.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
+        self.list.iter()
+    }
+
+    /// The export of a name; the empty name means the only one, where there is one alone.
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Export>> {
+        let named = self.list.iter().find(|export| export.name == name);
+        match self.list.as_slice() {
+            [only] if name.is_empty() => Some(only),
+            _ => named,
+        }
+    }
+}
+
+/// What has passed through an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ExportFigures {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Trims.
+    pub trims: u64,
+    /// Writes of zeroes.
+    pub zeroes: u64,
+    /// Questions about allocation, and hints.
+    pub others: u64,
+    /// Bytes that were read, in bytes.
+    pub read_bytes: u64,
+    /// Bytes that were written, in bytes; zeroes do not count.
+    pub written_bytes: u64,
+    /// Requests that were refused as wrong.
+    pub refused: u64,
+    /// Requests that the device failed.
+    pub failed: u64,
+}
+
+/// The counters behind [`ExportFigures`].
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    requests: [AtomicU64; 6],
+    pub read_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub refused: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+impl Counters {
+    pub fn begun(&self, command: u16) {
+        let index = match command {
+            request::READ => 0,
+            request::WRITE => 1,
+            request::FLUSH => 2,
+            request::TRIM => 3,
+            request::WRITE_ZEROES => 4,
+            _ => 5,
+        };
+        self.requests[index].fetch_add(1, Ordering::Relaxed);
+    }
+}

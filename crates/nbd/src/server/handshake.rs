@@ -1,0 +1,326 @@
+//! Haggling on the side of the server: a plain state machine, bytes in, actions out.
+//!
+//! Owns: which option is answered how, and what client and server have agreed on at its end. Promises: every option
+//! gets an answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the document wants the
+//! connection to end; STARTTLS forgets everything that was agreed before it. Where TLS is configured it is required
+//! before anything else (the document's FORCEDTLS), otherwise it is refused by policy (NOTLS).
+//!
+//! | state | wants | then |
+//! |---|---|---|
+//! | `Flags` | 4 bytes: the client's flags | `Header`, or the end |
+//! | `Header` | 16 bytes: an option | `Data`, `Skip`, or its answer |
+//! | `Data` | the option's data | its answer, then `Header` or transmission |
+//! | `Skip` | data that are too long | `NBD_REP_ERR_TOO_BIG`, then `Header` |
+
+use std::sync::Arc;
+
+use super::export::{Export, Exports};
+use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
+use crate::wire::bytes::text;
+use crate::wire::option::{self, ContextRequest, DataError, InfoRequest, info, rep};
+use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_MAGIC};
+
+/// The number of the one metadata context.
+pub(crate) const ALLOCATION_ID: u32 = 1;
+
+/// How many bytes of what is skipped are taken at once.
+const SKIP_BYTES: usize = 4096;
+
+/// What is to be done.
+pub(crate) enum Action {
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Make the stream an encrypted one, then call [`Handshake::encrypted`].
+    StartTls,
+    /// Serve requests.
+    Begin(Agreed),
+    /// End the connection, for this reason.
+    End(String),
+}
+
+/// What client and server have agreed on.
+#[derive(Clone)]
+pub(crate) struct Agreed {
+    pub export: Arc<Export>,
+    pub size_bytes: u64,
+    pub is_structured: bool,
+    pub has_allocation: bool,
+}
+
+enum State {
+    Flags,
+    Header,
+    Data { option: u32, length: usize },
+    Skip { option: u32, left: usize },
+    Over,
+}
+
+/// The haggling of one connection.
+pub(crate) struct Handshake {
+    exports: Arc<Exports>,
+    requires_tls: bool,
+    is_encrypted: bool,
+    state: State,
+    is_fixed: bool,
+    sends_zeroes: bool,
+    options: u32,
+    is_structured: bool,
+    /// The export for which `base:allocation` was chosen last.
+    context: Option<Arc<Export>>,
+}
+
+impl Handshake {
+    pub fn new(exports: Arc<Exports>, requires_tls: bool) -> Handshake {
+        Handshake {
+            exports,
+            requires_tls,
+            is_encrypted: false,
+            state: State::Flags,
+            is_fixed: false,
+            sends_zeroes: true,
+            options: 0,
+            is_structured: false,
+            context: None,
+        }
+    }
+
+    /// What a server says first.
+    pub fn greeting(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(18);
+        out.extend(MAGIC.to_be_bytes());
+        out.extend(OPTION_MAGIC.to_be_bytes());
+        out.extend((FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes());
+        out
+    }
+
+    /// How many bytes are to be read next; 0 when it is over.
+    pub fn wants(&self) -> usize {
+        match self.state {
+            State::Flags => 4,
+            State::Header => option::HEADER_BYTES,
+            State::Data { length, .. } => length,
+            State::Skip { left, .. } => left.min(SKIP_BYTES),
+            State::Over => 0,
+        }
+    }
+
+    /// Takes the bytes that were wanted.
+    pub fn take(&mut self, bytes: &[u8]) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match self.state {
+            State::Flags => self.flags(bytes, &mut actions),
+            State::Header => self.header(bytes, &mut actions),
+            State::Data { option, .. } => {
+                self.state = State::Header;
+                self.answer(option, bytes, &mut actions);
+            }
+            State::Skip { option, left } => {
+                let left = left.saturating_sub(bytes.len());
+                self.state = State::Skip { option, left };
+                if left == 0 {
+                    self.state = State::Header;
+                    let message = format!("an option has at most {OPTION_BYTES_MAX} bytes here");
+                    actions.push(refuse(option, rep::ERR_TOO_BIG, &message));
+                }
+            }
+            State::Over => {}
+        }
+        if actions.iter().any(|action| matches!(action, Action::Begin(_) | Action::End(_))) {
+            self.state = State::Over;
+        }
+        actions
+    }
+
+    /// The stream is encrypted from now on; nothing that was agreed before counts.
+    pub fn encrypted(&mut self) {
+        self.is_encrypted = true;
+        self.is_structured = false;
+        self.context = None;
+    }
+
+    fn flags(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
+        let flags = bytes.try_into().map_or(u32::MAX, u32::from_be_bytes);
+        self.is_fixed = flags & u32::from(FIXED_NEWSTYLE) != 0;
+        self.sends_zeroes = flags & u32::from(NO_ZEROES) == 0;
+        self.state = State::Header;
+        if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
+            actions.push(Action::End(format!("the client has set flags that do not exist: {flags:#x}")));
+        } else if self.requires_tls && !self.is_fixed {
+            actions.push(Action::End("the client cannot negotiate TLS, which is required here".to_owned()));
+        }
+    }
+
+    fn header(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
+        let Some((option, length)) = option::header(bytes) else {
+            return actions.push(Action::End("an option does not begin with its magic number".to_owned()));
+        };
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return actions.push(Action::End(format!("the client has sent more than {OPTIONS_MAX} options")));
+        }
+        if option != option::EXPORT_NAME && !self.is_fixed {
+            let name = option::name(option);
+            return actions.push(Action::End(format!("{name} without fixed newstyle")));
+        }
+        match length {
+            0 => self.answer(option, &[], actions),
+            length if length <= OPTION_BYTES_MAX => self.state = State::Data { option, length: length as usize },
+            length if length <= OPTION_SKIP_BYTES_MAX && option != option::EXPORT_NAME => {
+                self.state = State::Skip { option, left: length as usize };
+            }
+            length => {
+                let name = option::name(option);
+                actions.push(Action::End(format!("{name} with {length} bytes, more than is skipped")));
+            }
+        }
+    }
+
+    fn answer(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
+        if self.requires_tls && !self.is_encrypted && !matches!(option, option::STARTTLS | option::ABORT) {
+            return actions.push(match option {
+                option::EXPORT_NAME => Action::End("NBD_OPT_EXPORT_NAME before TLS, which is required".to_owned()),
+                _ => refuse(option, rep::ERR_TLS_REQD, "this server is used with TLS alone: nbds://"),
+            });
+        }
+        match option {
+            option::EXPORT_NAME => self.export_name(data, actions),
+            option::ABORT => {
+                actions.push(acknowledge(option));
+                actions.push(Action::End("the client has ended the negotiation".to_owned()));
+            }
+            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS if !data.is_empty() => {
+                actions.push(refuse(option, rep::ERR_INVALID, "this option has no data"));
+            }
+            option::LIST => {
+                for export in self.exports.iter() {
+                    let mut data = (export.name().len() as u32).to_be_bytes().to_vec();
+                    data.extend(export.name().as_bytes());
+                    data.extend(export.description().as_bytes());
+                    actions.push(Action::Send(option::encode_reply(option, rep::SERVER, &data)));
+                }
+                actions.push(acknowledge(option));
+            }
+            option::STRUCTURED_REPLY => {
+                self.is_structured = true;
+                actions.push(acknowledge(option));
+            }
+            option::STARTTLS if self.is_encrypted => {
+                actions.push(refuse(option, rep::ERR_INVALID, "the connection is encrypted already"));
+            }
+            option::STARTTLS if !self.requires_tls => {
+                actions.push(refuse(option, rep::ERR_POLICY, "this server has no certificate"));
+            }
+            option::STARTTLS => {
+                actions.push(acknowledge(option));
+                actions.push(Action::StartTls);
+            }
+            option::INFO | option::GO => self.info(option, data, actions),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data, actions),
+            _ => actions.push(refuse(option, rep::ERR_UNSUP, "this option is not known here")),
+        }
+    }
+
+    fn export_name(&mut self, data: &[u8], actions: &mut Vec<Action>) {
+        let found = text(data).ok().and_then(|name| self.exports.find(name)).cloned();
+        let Some(export) = found else {
+            return actions.push(Action::End("NBD_OPT_EXPORT_NAME of an export that does not exist".to_owned()));
+        };
+        let agreed = self.agreed(export);
+        let mut out = agreed.size_bytes.to_be_bytes().to_vec();
+        out.extend(agreed.export.flags(self.is_structured).to_be_bytes());
+        if self.sends_zeroes {
+            out.extend([0; 124]);
+        }
+        actions.push(Action::Send(out));
+        actions.push(Action::Begin(agreed));
+    }
+
+    fn agreed(&self, export: Arc<Export>) -> Agreed {
+        let has_allocation = self.context.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &export));
+        let size_bytes = export.device().geometry().size_bytes;
+        Agreed { export, size_bytes, is_structured: self.is_structured, has_allocation }
+    }
+
+    fn info(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
+        let request = match InfoRequest::decode(data) {
+            Ok(request) => request,
+            Err(error) => return actions.push(malformed(option, error)),
+        };
+        let Some(export) = self.exports.find(request.name).cloned() else {
+            return actions.push(refuse(option, rep::ERR_UNKNOWN, "there is no export of this name"));
+        };
+        let agreed = self.agreed(export);
+        let export = &agreed.export;
+        let mut tell = |kind: u16, payload: &[u8]| {
+            let data = [&kind.to_be_bytes()[..], payload].concat();
+            actions.push(Action::Send(option::encode_reply(option, rep::INFO, &data)));
+        };
+        let mut payload = agreed.size_bytes.to_be_bytes().to_vec();
+        payload.extend(export.flags(self.is_structured).to_be_bytes());
+        tell(info::EXPORT, &payload);
+        if request.requests.contains(&info::NAME) {
+            tell(info::NAME, export.name().as_bytes());
+        }
+        if request.requests.contains(&info::DESCRIPTION) && !export.description().is_empty() {
+            tell(info::DESCRIPTION, export.description().as_bytes());
+        }
+        if request.requests.contains(&info::BLOCK_SIZE) {
+            let (minimum, preferred, payload) = export.block_sizes();
+            tell(info::BLOCK_SIZE, &[minimum, preferred, payload].map(u32::to_be_bytes).concat());
+        }
+        actions.push(acknowledge(option));
+        if option == option::GO {
+            actions.push(Action::Begin(agreed));
+        }
+    }
+
+    fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
+        let is_set = option == option::SET_META_CONTEXT;
+        if is_set {
+            // Also where it fails.
+            self.context = None;
+        }
+        if !self.is_structured {
+            return actions.push(refuse(option, rep::ERR_INVALID, "structured replies come first"));
+        }
+        let request = match ContextRequest::decode(data) {
+            Ok(request) => request,
+            Err(error) => return actions.push(malformed(option, error)),
+        };
+        let Some(export) = self.exports.find(request.name).cloned() else {
+            return actions.push(refuse(option, rep::ERR_UNKNOWN, "there is no export of this name"));
+        };
+        if request.queries.iter().any(|query| !query.contains(':')) {
+            return actions.push(refuse(option, rep::ERR_INVALID, "a query has no colon behind its namespace"));
+        }
+        let is_named = request.queries.contains(&ALLOCATION_CONTEXT);
+        let is_listed = request.queries.is_empty() || request.queries.contains(&"base:");
+        if is_named || (!is_set && is_listed) {
+            let id = if is_set { ALLOCATION_ID } else { 0 };
+            let data = [&id.to_be_bytes()[..], ALLOCATION_CONTEXT.as_bytes()].concat();
+            actions.push(Action::Send(option::encode_reply(option, rep::META_CONTEXT, &data)));
+        }
+        if is_set && is_named {
+            self.context = Some(export);
+        }
+        actions.push(acknowledge(option));
+    }
+}
+
+fn acknowledge(option: u32) -> Action {
+    Action::Send(option::encode_reply(option, rep::ACK, &[]))
+}
+
+fn refuse(option: u32, reply: u32, message: &str) -> Action {
+    Action::Send(option::encode_reply(option, reply, message.as_bytes()))
+}
+
+fn malformed(option: u32, error: DataError) -> Action {
+    match error {
+        DataError::Malformed => refuse(option, rep::ERR_INVALID, "the lengths in the option do not fit its length"),
+        DataError::NotText => refuse(option, rep::ERR_INVALID, "a name is not UTF-8, or has a NUL in it"),
+        DataError::TooBig => {
+            refuse(option, rep::ERR_TOO_BIG, "a name of more than 4096 bytes, or more than 1024 items")
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Where a server listens: TCP addresses and Unix sockets.
+//!
+//! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file (mode 0600, a stale one replaced, removed at the end), and
+//! what counts as beyond this machine. Promises: a live process's socket is never taken over.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::error::{Error, ErrorKind};
+use crate::transport::{Transport, prepare};
+use crate::url::{Address, DEFAULT_PORT, Url};
+
+/// How many clients may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// An address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// `tcp:127.0.0.1:10809`, `tcp:[::1]:0`.
+    Tcp(SocketAddr),
+    /// `unix:/run/nbd.sock`.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Listen, String> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Listen::Unix(PathBuf::from(path))),
+            Some(("tcp", address)) => {
+                let address = match address.parse::<std::net::IpAddr>() {
+                    Ok(ip) => Ok(SocketAddr::new(ip, DEFAULT_PORT)),
+                    Err(_) => address.replacen("localhost:", "127.0.0.1:", 1).parse(),
+                };
+                address.map(Listen::Tcp).map_err(|_| format!("expected tcp:IP:PORT, found \"{text}\""))
+            }
+            _ => Err(format!("expected unix:PATH or tcp:IP:PORT, found \"{text}\"")),
+        }
+    }
+}
+
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Listen::Tcp(address) => write!(f, "tcp:{address}"),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Listen {
+    /// Refuses an address that others than this machine can reach.
+    pub(super) fn check_private(&self) -> Result<(), Error> {
+        match self {
+            Listen::Tcp(address) if !address.ip().is_loopback() => Err(Error::new(
+                ErrorKind::Invalid,
+                self.to_string(),
+                "whoever reaches this address could read and write the export: use TLS with certificates of clients, \
+                 or say that the network is trusted (--insecure)",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The URL of an export here.
+    pub fn url(&self, export: &str, tls: bool) -> Url {
+        let address = match self {
+            Listen::Tcp(address) => Address::Tcp(address.ip().to_string(), address.port()),
+            Listen::Unix(path) => Address::Unix(path.clone()),
+        };
+        Url {
+            tls,
+            address,
+            export: export.to_owned(),
+            tls_hostname: None,
+            tls_certificates: None,
+            connections: None,
+            request_time: None,
+        }
+    }
+}
+
+enum Socketed {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A socket that listens.
+pub(super) struct Listener {
+    address: Listen,
+    socket: Socketed,
+}
+
+impl Listener {
+    pub fn bind(listen: &Listen) -> Result<Listener, Error> {
+        let failed = |error: io::Error| Error::from_io(&error, &listen.to_string(), "cannot listen");
+        match listen {
+            Listen::Tcp(address) => {
+                let socket = bind_tcp(*address).and_then(TcpListener::from_std).map_err(failed)?;
+                let address = socket.local_addr().map_err(failed)?;
+                Ok(Listener { address: Listen::Tcp(address), socket: Socketed::Tcp(socket) })
+            }
+            Listen::Unix(path) => {
+                remove_stale(path).map_err(failed)?;
+                let socket = bind_unix(path).map_err(failed)?;
+                // Absolute, as the URL is read by programs that run elsewhere.
+                let address = Listen::Unix(std::path::absolute(path).map_err(failed)?);
+                Ok(Listener { address, socket: Socketed::Unix(socket) })
+            }
+        }
+    }
+
+    pub fn address(&self) -> &Listen {
+        &self.address
+    }
+
+    /// The next client, and a name for it.
+    pub async fn accept(&self) -> io::Result<(Transport, String)> {
+        match &self.socket {
+            Socketed::Tcp(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                prepare(&stream);
+                Ok((Box::new(stream), peer.to_string()))
+            }
+            Socketed::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                let process = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
+                Ok((Box::new(stream), process.map_or("a local client".to_owned(), |pid| format!("process {pid}"))))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listen::Unix(path) = &self.address {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // `[::]` means every address, those of IPv4 too.
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Removes a socket on which nobody listens; anything else stays.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of this name is there, and it is no socket"));
+    }
+    match BlockingStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
+    }
+}
+
+/// Binds, restricts, and only then listens: until then a connection is refused.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_public_ones_known() {
+        let listen = |text: &str| text.parse::<Listen>();
+        assert_eq!(listen("unix:/a").unwrap(), Listen::Unix("/a".into()));
+        assert_eq!(listen("tcp:127.0.0.1").unwrap().to_string(), "tcp:127.0.0.1:10809");
+        assert_eq!(listen("tcp:localhost:1").unwrap().to_string(), "tcp:127.0.0.1:1");
+        for text in ["", "unix:", "tcp:", "tcp:host:1", "127.0.0.1:1"] {
+            assert!(listen(text).is_err(), "{text}");
+        }
+        for (text, is_private) in
+            [("tcp:[::1]:1", true), ("unix:/a", true), ("tcp:0.0.0.0:1", false), ("tcp:192.0.2.1:1", false)]
+        {
+            assert_eq!(listen(text).unwrap().check_private().is_ok(), is_private, "{text}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The server: devices as exports for any NBD client.
+//!
+//! Owns: listeners, connections and their limits, and the order of the end. Promises: what one connection has completed
+//! is covered by a flush on any other; a client that is wrong, slow or gone costs bounded memory and ends its own
+//! connection alone; when [`Server::stop`] returns all requests have ended and the devices are flushed.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `export` | devices under names, flags, counters |
+//! | `handshake` | haggling: a plain state machine |
+//! | `command` | checks of a request, without I/O |
+//! | `execute` | what a request does to the device |
+//! | `ranges` | locks for what is smaller than a block |
+//! | `connection` | one connection: reading, executing, replying |
+//! | `listen` | where the server listens |
+
+mod command;
+mod connection;
+mod execute;
+mod export;
+pub(crate) mod handshake;
+mod listen;
+mod ranges;
+
+pub(crate) use command::check;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nectary_block::Context;
+use nectary_host::Shutdown;
+use nectary_host::log::{Level, Throttle};
+use nectary_host::tls::ServerTls;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use self::listen::Listener;
+use crate::error::Error;
+use crate::limits::{CONNECTIONS_MAX, SERVER_BYTES_MAX, STOP_TIME_MAX};
+use crate::transport::Transport;
+
+pub use export::{Export, ExportFigures, Exports};
+pub use listen::Listen;
+
+/// How long accepting pauses after it failed, as it does without file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a server serves.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// How many clients are served at once; further ones are turned away.
+    pub connections_max: usize,
+    /// How many bytes of requests may be in flight on all connections together; at least 64 MiB.
+    pub bytes_max: usize,
+    /// The certificate; with one every connection must be encrypted.
+    pub tls: Option<ServerTls>,
+    /// Listens beyond this machine without TLS.
+    pub insecure: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions { connections_max: CONNECTIONS_MAX, bytes_max: SERVER_BYTES_MAX, tls: None, insecure: false }
+    }
+}
+
+/// What a server has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ServerFigures {
+    /// Connections now.
+    pub connections: u64,
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Connections that were turned away because there were too many.
+    pub turned_away: u64,
+    /// Connections that ended for a fault of the client or of the network.
+    pub broken: u64,
+    /// Why the last of those did.
+    pub last_reason: Option<String>,
+}
+
+/// What all connections share.
+struct Shared {
+    exports: Arc<Exports>,
+    options: ServerOptions,
+    bytes: Arc<Semaphore>,
+    stop: Shutdown,
+    connections: AtomicU64,
+    accepted: AtomicU64,
+    turned_away: AtomicU64,
+    broken: AtomicU64,
+    next: AtomicU32,
+    last_reason: std::sync::Mutex<Option<String>>,
+}
+
+/// A running server; it owns its listeners and connections.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use std::sync::Arc;
+/// use nectary_block::{Buffer, MemoryDevice, read, write};
+/// use nectary_nbd::{ConnectOptions, Export, Exports, Listen, NbdDevice, Server, ServerOptions, Url};
+///
+/// let export = Export::new("disk", "", Arc::new(MemoryDevice::new(1 << 20)), false).unwrap();
+/// let listen = "tcp:127.0.0.1:0".parse::<Listen>().unwrap();
+/// let server = Server::start(&[listen], Exports::new(vec![export]).unwrap(), ServerOptions::default()).unwrap();
+/// let url = Url::parse(&server.urls()[0]).unwrap();
+/// let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
+/// write(&device, 4096, Buffer::copy_of(&[7; 4096])).await.unwrap();
+/// assert_eq!(read(&device, 4096, 4096).await.unwrap()[0], 7);
+/// server.stop().await.unwrap();
+/// # });
+/// ```
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<Listen>,
+    tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// Listens, and serves what comes, in the tokio runtime that calls it.
+    ///
+    /// *Errors*: an address that is in use or cannot be listened on; one beyond this machine without TLS, unless
+    /// [`ServerOptions::insecure`].
+    pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
+        if options.tls.is_none() && !options.insecure {
+            listen.iter().try_for_each(Listen::check_private)?;
+        }
+        let bytes = options.bytes_max.max(crate::limits::CONNECTION_BYTES_MAX);
+        let shared = Arc::new(Shared {
+            exports: Arc::new(exports),
+            options,
+            bytes: Arc::new(Semaphore::new(bytes)),
+            stop: Shutdown::new(),
+            connections: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            next: AtomicU32::new(0),
+            last_reason: std::sync::Mutex::new(None),
+        });
+        let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            tasks.spawn(accept(listener, shared.clone()));
+        }
+        Ok(Server { shared, addresses, tasks })
+    }
+
+    /// Where it listens; a port of 0 has become the one that was free.
+    pub fn addresses(&self) -> &[Listen] {
+        &self.addresses
+    }
+
+    /// The URLs of all exports at all addresses.
+    pub fn urls(&self) -> Vec<String> {
+        let tls = self.shared.options.tls.is_some();
+        let urls = |address: &Listen| {
+            let url = |export: &Arc<Export>| address.url(export.name(), tls).to_string();
+            self.shared.exports.iter().map(url).collect::<Vec<_>>()
+        };
+        self.addresses.iter().flat_map(urls).collect()
+    }
+
+    /// A view of the server's figures that lives as long as the caller wants.
+    pub fn reader(&self) -> impl Fn() -> (ServerFigures, Vec<Arc<Export>>) + Send + Sync + Clone + use<> {
+        let shared = self.shared.clone();
+        move || (shared.figures(), shared.exports.iter().cloned().collect())
+    }
+
+    /// Accepts nothing more, lets requests in flight end, closes all connections, and flushes the devices.
+    ///
+    /// *Errors*: the first flush that failed. What takes longer than [`STOP_TIME_MAX`] is left behind.
+    pub async fn stop(mut self) -> Result<(), nectary_block::Error> {
+        self.shared.stop.request();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_TIME_MAX, ended).await.is_err() {
+            static LATE: Throttle = Throttle::once();
+            LATE.write(
+                Level::Warning,
+                "nbd",
+                format_args!("requests still run after {STOP_TIME_MAX:?}; they are left"),
+            );
+        }
+        let mut flushed = Ok(());
+        for export in self.shared.exports.iter().filter(|export| !export.is_read_only()) {
+            flushed = flushed.and(export.device().flush(Context::default()).await);
+        }
+        flushed
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop.request();
+        // Requests in flight hold locks until the device has ended them: they are not cut off here.
+        std::mem::take(&mut self.tasks).detach_all();
+    }
+}
+
+impl Shared {
+    fn figures(&self) -> ServerFigures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ServerFigures {
+            connections: load(&self.connections),
+            accepted: load(&self.accepted),
+            turned_away: load(&self.turned_away),
+            broken: load(&self.broken),
+            last_reason: self.reason().clone(),
+        }
+    }
+
+    fn reason(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.last_reason.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Accepts connections and owns them.
+async fn accept(listener: Listener, shared: Arc<Shared>) {
+    static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+    static TURNED_AWAY: Throttle = Throttle::every(Duration::from_secs(60));
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, peer) = tokio::select! {
+            () = shared.stop.requested() => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    ACCEPT_FAILED.write(Level::Error, "nbd", format_args!("cannot accept: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        let max = shared.options.connections_max as u64;
+        if shared.connections.fetch_add(1, Ordering::Relaxed) >= max {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            shared.turned_away.fetch_add(1, Ordering::Relaxed);
+            TURNED_AWAY.write(Level::Warning, "nbd", format_args!("{peer} is turned away: there are {max} clients"));
+            continue;
+        }
+        shared.accepted.fetch_add(1, Ordering::Relaxed);
+        let shared = shared.clone();
+        connections.spawn(async move {
+            serve(stream, peer, &shared).await;
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    // The file of a Unix socket goes while it still listens.
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn serve(stream: Transport, peer: String, shared: &Arc<Shared>) {
+    static BROKEN: Throttle = Throttle::every(Duration::from_secs(1));
+    if let Err(reason) = connection::converse(stream, shared).await {
+        shared.broken.fetch_add(1, Ordering::Relaxed);
+        BROKEN.write(Level::Warning, "nbd", format_args!("{peer}: {reason}"));
+        *shared.reason() = Some(format!("{peer}: {reason}"));
+    }
+}

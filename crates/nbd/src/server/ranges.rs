@@ -1,0 +1,176 @@
+//! Locks on ranges of an export.
+//!
+//! Owns: the order between writes that change part of a block and all other writes of that block. The former read the
+//! block, change it and write it back, so nothing else may write there meanwhile: they lock exclusively. Whole blocks
+//! are written under a shared lock, which keeps out the former alone. Promises: nobody is overtaken by somebody
+//! who came later and wants the same blocks; a wait that is dropped gives up its place.
+//!
+//! *Cost*: a mutex and a walk over what is held, which the limits on requests in flight bound.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+/// The locks of one export; clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct RangeLocks {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Vec<Claim>,
+    waiting: VecDeque<(Claim, oneshot::Sender<()>)>,
+    next: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Claim {
+    id: u64,
+    start: u64,
+    end: u64,
+    exclusive: bool,
+}
+
+impl Claim {
+    fn conflicts(&self, other: &Claim) -> bool {
+        (self.exclusive || other.exclusive) && self.start < other.end && other.start < self.end
+    }
+}
+
+impl State {
+    /// Lets all go on whom neither a holder nor somebody before them is in the way.
+    fn grant(&mut self) {
+        let mut index = 0;
+        while index < self.waiting.len() {
+            let claim = self.waiting[index].0;
+            let is_blocked = self.held.iter().any(|held| held.conflicts(&claim))
+                || self.waiting.iter().take(index).any(|(earlier, _)| earlier.conflicts(&claim));
+            if is_blocked {
+                index += 1;
+                continue;
+            }
+            let Some((claim, granted)) = self.waiting.remove(index) else { return };
+            self.held.push(claim);
+            // Where nobody waits any more, the dropped wait has already been or will be released.
+            let _ = granted.send(());
+        }
+    }
+}
+
+impl RangeLocks {
+    /// Locks `start..end`, and waits for it where that is needed.
+    pub fn lock(&self, start: u64, end: u64, exclusive: bool) -> Lock {
+        let mut state = self.lock_state();
+        state.next += 1;
+        let claim = Claim { id: state.next, start, end, exclusive };
+        let is_free = !state.held.iter().any(|held| held.conflicts(&claim))
+            && !state.waiting.iter().any(|(earlier, _)| earlier.conflicts(&claim));
+        let mut granted = None;
+        if is_free {
+            state.held.push(claim);
+        } else {
+            let (sender, receiver) = oneshot::channel();
+            state.waiting.push_back((claim, sender));
+            granted = Some(receiver);
+        }
+        drop(state);
+        Lock { guard: Some(Guard { locks: self.clone(), id: claim.id }), granted }
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lock that may have to be waited for.
+pub(crate) struct Lock {
+    guard: Option<Guard>,
+    granted: Option<oneshot::Receiver<()>>,
+}
+
+impl Future for Lock {
+    type Output = Guard;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Guard> {
+        if let Some(granted) = &mut self.granted {
+            // The sender is dropped only after it has granted.
+            if Pin::new(granted).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.granted = None;
+        }
+        match self.guard.take() {
+            Some(guard) => Poll::Ready(guard),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A held lock, or a place in the queue; it ends when this is dropped.
+pub(crate) struct Guard {
+    locks: RangeLocks,
+    id: u64,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut state = self.locks.lock_state();
+        if let Some(index) = state.held.iter().position(|claim| claim.id == self.id) {
+            state.held.swap_remove(index);
+        } else {
+            state.waiting.retain(|(claim, _)| claim.id != self.id);
+        }
+        state.grant();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_ready(lock: &mut Pin<Box<Lock>>) -> Option<Guard> {
+        match lock.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(guard) => Some(guard),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn parts_of_blocks_keep_out_everything_and_whole_blocks_only_those() {
+        let locks = RangeLocks::default();
+        let mut first = Box::pin(locks.lock(0, 4096, false));
+        let mut second = Box::pin(locks.lock(0, 8192, false));
+        let held = (is_ready(&mut first).unwrap(), is_ready(&mut second).unwrap());
+        let mut part = Box::pin(locks.lock(4096, 8192, true));
+        assert!(is_ready(&mut part).is_none());
+        // It comes after the part that waits, and wants the same block.
+        let mut late = Box::pin(locks.lock(0, 8192, false));
+        let mut elsewhere = Box::pin(locks.lock(8192, 12288, true));
+        assert!(is_ready(&mut late).is_none() && is_ready(&mut elsewhere).is_some());
+        drop(held.1);
+        let part = is_ready(&mut part).unwrap();
+        assert!(is_ready(&mut late).is_none());
+        drop(part);
+        assert!(is_ready(&mut late).is_some());
+    }
+
+    #[test]
+    fn a_wait_that_is_dropped_lets_the_next_go_on() {
+        let locks = RangeLocks::default();
+        let mut first = Box::pin(locks.lock(0, 10, true));
+        let held = is_ready(&mut first).unwrap();
+        let mut second = Box::pin(locks.lock(0, 10, true));
+        let mut third = Box::pin(locks.lock(0, 10, true));
+        assert!(is_ready(&mut second).is_none() && is_ready(&mut third).is_none());
+        drop(held);
+        // Granted, and dropped before it was noticed.
+        drop(second);
+        assert!(is_ready(&mut third).is_some());
+        let state = locks.lock_state();
+        assert!(state.held.is_empty() && state.waiting.is_empty());
+    }
+}

@@ -1,0 +1,108 @@
+//! The stream of bytes under a connection: TCP, a Unix socket, or TLS over either.
+//!
+//! Owns: what the two sides need of a stream, how it is taken apart into a reading and a writing half, and the bound on
+//! how long the other side may stand still in the middle of a message.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use nectary_host::tls::TlsStream;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::limits::STALL_TIME_MAX;
+
+/// How many slices one call writes at most.
+const SLICES_MAX: usize = 64;
+
+/// After how long without a word a peer is asked whether it is there.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
+
+/// A reading half.
+pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
+/// A writing half.
+pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// A stream in both directions that can be taken apart.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// Takes it apart.
+    fn into_halves(self: Box<Self>) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
+}
+
+/// Any stream.
+pub type Transport = Box<dyn Duplex>;
+
+impl Duplex for TcpStream {
+    fn into_halves(self: Box<Self>) -> (ReadHalf, WriteHalf) {
+        let (reader, writer) = self.into_split();
+        (Box::new(reader), Box::new(writer))
+    }
+}
+
+impl Duplex for UnixStream {
+    fn into_halves(self: Box<Self>) -> (ReadHalf, WriteHalf) {
+        let (reader, writer) = self.into_split();
+        (Box::new(reader), Box::new(writer))
+    }
+}
+
+impl Duplex for TlsStream<Transport> {
+    fn into_halves(self: Box<Self>) -> (ReadHalf, WriteHalf) {
+        let (reader, writer) = tokio::io::split(*self);
+        (Box::new(reader), Box::new(writer))
+    }
+}
+
+/// Writes everything, in as few calls as can be; each call may take [`STALL_TIME_MAX`].
+pub(crate) async fn write_slices(writer: &mut WriteHalf, slices: &[&[u8]]) -> io::Result<()> {
+    let (mut index, mut at) = (0, 0);
+    while index < slices.len() {
+        let mut list = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        for (place, slice) in list.iter_mut().zip(&slices[index..]) {
+            *place = IoSlice::new(if count == 0 { &slice[at..] } else { slice });
+            count += 1;
+        }
+        let mut written = within_stall(writer.write_vectored(&list[..count])).await?;
+        let left: usize = list[..count].iter().map(|slice| slice.len()).sum();
+        if written == 0 && left > 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while index < slices.len() && written >= slices[index].len() - at {
+            written -= slices[index].len() - at;
+            (index, at) = (index + 1, 0);
+        }
+        at += written;
+    }
+    within_stall(writer.flush()).await
+}
+
+/// Fills a slice; each call may take [`STALL_TIME_MAX`].
+pub(crate) async fn read_all(reader: &mut (impl AsyncRead + Unpin), into: &mut [u8]) -> io::Result<()> {
+    let mut at = 0;
+    while at < into.len() {
+        match within_stall(reader.read(&mut into[at..])).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => at += count,
+        }
+    }
+    Ok(())
+}
+
+async fn within_stall<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    match tokio::time::timeout(STALL_TIME_MAX, step).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(io::Error::new(io::ErrorKind::TimedOut, "the other side stands still in the middle of a message"))
+        }
+    }
+}
+
+/// Small messages leave at once, and a peer that is gone without a word is noticed.
+pub(crate) fn prepare(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME / 3);
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+}

@@ -1,0 +1,311 @@
+//! The URL of an export, as the NBD URI document has it: `nbd://host[:port]/export`, `nbd+unix:///export?socket=PATH`,
+//! and `nbds`, `nbds+unix` with TLS.
+//!
+//! Owns: text to parts and back. Parameters: `socket`, `tls-hostname`, `tls-certificates` (a directory with
+//! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. One that is not known is
+//! refused.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nectary_block::{Form, Spec, parse_duration};
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::CLIENT_CONNECTIONS_MAX;
+use crate::wire::bytes::text;
+
+/// The port that is meant where none is given.
+pub const DEFAULT_PORT: u16 = 10809;
+
+/// The longest URL that is read, in bytes.
+pub const URL_BYTES_MAX: usize = 16 << 10;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A host name or an IP address without brackets, and a port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// A URL that names an export.
+///
+/// # Examples
+/// ```
+/// use nectary_nbd::{Address, Url};
+/// let url = Url::parse("nbd+unix:///disk%201?socket=/run/nbd.sock").unwrap();
+/// assert_eq!((url.export.as_str(), &url.address), ("disk 1", &Address::Unix("/run/nbd.sock".into())));
+/// assert_eq!(Url::parse(&url.to_string()).unwrap(), url);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// Whether the connection must be encrypted.
+    pub tls: bool,
+    /// Where the server listens.
+    pub address: Address,
+    /// The name of the export; empty for the default one.
+    pub export: String,
+    /// The name in the server's certificate, where it is not the host's.
+    pub tls_hostname: Option<String>,
+    /// A directory with `ca-cert.pem` and, for servers that want one, `client-cert.pem` and `client-key.pem`.
+    pub tls_certificates: Option<PathBuf>,
+    /// How many connections are made at most.
+    pub connections: Option<u32>,
+    /// How long a request may go without an answer.
+    pub request_time: Option<Duration>,
+}
+
+impl Url {
+    /// Reads a URL.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`], with what was expected.
+    pub fn parse(url: &str) -> Result<Url, Error> {
+        let shown: String = url.chars().take(200).collect();
+        let invalid = |message: &str| Error::new(ErrorKind::Invalid, shown.clone(), message);
+        if url.len() > URL_BYTES_MAX {
+            return Err(invalid("the URL is longer than 16 KiB"));
+        }
+        let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+        let (tls, is_unix) = match scheme {
+            "nbd" => (false, false),
+            "nbds" => (true, false),
+            "nbd+unix" => (false, true),
+            "nbds+unix" => (true, true),
+            _ => return Err(invalid("expected nbd://, nbds://, nbd+unix:// or nbds+unix://")),
+        };
+        let rest = rest.strip_prefix("//").ok_or_else(|| invalid("\"//\" is missing after the scheme"))?;
+        if rest.contains('#') {
+            return Err(invalid("a \"#\" in a name is written %23"));
+        }
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, export) = path.split_once('/').unwrap_or((path, ""));
+        let decode = |part: &str| decode(part).ok_or_else(|| invalid("a name is not UTF-8, or a % is not %XX"));
+        let export = decode(export)?;
+        if text(export.as_bytes()).is_err() {
+            return Err(invalid("the export's name is longer than 4096 bytes or has a NUL in it"));
+        }
+        let unix = Address::Unix(PathBuf::new());
+        let address = if is_unix { unix } else { tcp(authority).map_err(|message| invalid(&message))? };
+        if is_unix && !authority.is_empty() {
+            return Err(invalid("a Unix socket has no host: three slashes, as nbd+unix:///export?socket=PATH"));
+        }
+        let mut parsed = Url {
+            tls,
+            address,
+            export,
+            tls_hostname: None,
+            tls_certificates: None,
+            connections: None,
+            request_time: None,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = decode(value)?;
+            parsed.parameter(key, value).map_err(|message| invalid(&message))?;
+        }
+        match &parsed.address {
+            Address::Unix(path) if path.as_os_str().is_empty() => Err(invalid("?socket=PATH is missing")),
+            _ => Ok(parsed),
+        }
+    }
+
+    fn parameter(&mut self, key: &str, value: String) -> Result<(), String> {
+        match (key, &mut self.address) {
+            ("socket", Address::Unix(path)) if value.contains('\0') => {
+                *path = PathBuf::new();
+                return Err("sockets in the abstract namespace are not supported".to_owned());
+            }
+            ("socket", Address::Unix(path)) => *path = PathBuf::from(value),
+            ("tls-hostname", _) => self.tls_hostname = Some(value),
+            ("tls-certificates", _) => self.tls_certificates = Some(PathBuf::from(value)),
+            ("tls-type", _) if value == "x509" => {}
+            ("tls-type", _) => return Err(format!("tls-type={value} is not supported, x509 is")),
+            ("tls-verify-peer", _) if value == "1" => {}
+            ("tls-verify-peer", _) => return Err("certificates are always verified".to_owned()),
+            ("x-connections", _) => {
+                let count = value.parse().ok().filter(|count| (1..=CLIENT_CONNECTIONS_MAX).contains(count));
+                let Some(count) = count else {
+                    return Err(format!("x-connections is a number from 1 to {CLIENT_CONNECTIONS_MAX}"));
+                };
+                self.connections = Some(count);
+            }
+            ("x-request-time", _) => {
+                let time = parse_duration(&value)?;
+                if time.is_zero() {
+                    return Err("x-request-time is longer than nothing, as 30s".to_owned());
+                }
+                self.request_time = Some(time);
+            }
+            _ => {
+                return Err(format!(
+                    "no parameter \"{key}\"; known are socket (with +unix), tls-hostname, tls-certificates, \
+                     x-connections, x-request-time"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The SPEC that names it: the URL, in quotes where a SPEC wants them.
+    pub fn spec(&self) -> String {
+        Spec { position: 0, form: Form::Text(self.to_string()) }.to_string()
+    }
+
+    /// The name that the server's certificate must have, where TLS is used.
+    pub fn server_name(&self) -> String {
+        match (&self.tls_hostname, &self.address) {
+            (Some(name), _) => name.clone(),
+            (None, Address::Tcp(host, _)) => host.clone(),
+            (None, Address::Unix(_)) => "localhost".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "nbds" } else { "nbd" };
+        let mut parameters = Vec::new();
+        match &self.address {
+            Address::Tcp(_, DEFAULT_PORT) => {
+                let address = self.address.to_string();
+                let host = address.strip_suffix(":10809").unwrap_or(&address);
+                write!(f, "{scheme}://{host}/{}", encode(&self.export))?;
+            }
+            Address::Tcp(..) => write!(f, "{scheme}://{}/{}", self.address, encode(&self.export))?,
+            Address::Unix(path) => {
+                write!(f, "{scheme}+unix:///{}", encode(&self.export))?;
+                parameters.push(format!("socket={}", encode(&path.to_string_lossy())));
+            }
+        }
+        parameters.extend(self.tls_hostname.iter().map(|name| format!("tls-hostname={}", encode(name))));
+        let certificates = self.tls_certificates.iter();
+        parameters.extend(certificates.map(|path| format!("tls-certificates={}", encode(&path.to_string_lossy()))));
+        parameters.extend(self.connections.iter().map(|count| format!("x-connections={count}")));
+        parameters.extend(self.request_time.iter().map(|time| format!("x-request-time={}us", time.as_micros())));
+        let mut mark = '?';
+        for parameter in parameters {
+            write!(f, "{mark}{parameter}")?;
+            mark = '&';
+        }
+        Ok(())
+    }
+}
+
+/// Reads `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn tcp(authority: &str) -> Result<Address, String> {
+    if authority.contains('@') {
+        return Err("a user name in the URL is not supported".to_owned());
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or("the \"]\" of the address is missing")?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| format!("\"{host}\" is no IPv6 address"))?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if rest.is_empty() => (host, None),
+                None => return Err("expected a port after the address".to_owned()),
+            }
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    if host.is_empty() || !host.chars().all(is_name) {
+        return Err("a host is missing, as nbd://host/export".to_owned());
+    }
+    let port = match port {
+        None | Some("") => DEFAULT_PORT,
+        Some(port) => port.parse().map_err(|_| format!("\"{port}\" is no port"))?,
+    };
+    Ok(Address::Tcp(host.to_owned(), port))
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(bytes.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        out.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(out).ok()
+}
+
+fn encode(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => out.push(char::from(byte)),
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_the_document_are_read() {
+        for (url, export) in [
+            ("nbd://example.com/disk", "disk"),
+            ("nbd+unix:///disk?socket=sock", "disk"),
+            ("nbd://example.com/", ""),
+            ("nbd://example.com", ""),
+            ("nbd://example.com//disk", "/disk"),
+            ("nbd://example.com/hello%20world", "hello world"),
+            ("nbds://[::1]:10810/a", "a"),
+        ] {
+            let parsed = Url::parse(url).unwrap();
+            assert_eq!(parsed.export, export, "{url}");
+            assert_eq!(Url::parse(&parsed.to_string()).unwrap(), parsed, "{url}");
+            let spec = Spec::parse(&parsed.spec()).unwrap();
+            assert_eq!(spec.to_string(), parsed.spec());
+        }
+        let url = Url::parse("nbds://h:1/a?tls-hostname=b&x-connections=2&x-request-time=5s").unwrap();
+        assert_eq!((url.connections, url.request_time), (Some(2), Some(Duration::from_secs(5))));
+        assert_eq!((url.server_name().as_str(), url.tls, &url.address), ("b", true, &Address::Tcp("h".to_owned(), 1)));
+        assert_eq!(Url::parse(&url.to_string()).unwrap(), url);
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_with_words() {
+        for (url, words) in [
+            ("http://h/", "expected nbd://"),
+            ("nbd:h", "\"//\" is missing"),
+            ("nbd:///a", "host is missing"),
+            ("nbd://h:x/", "no port"),
+            ("nbd://[::1/", "\"]\""),
+            ("nbd://h/%zz", "not %XX"),
+            ("nbd://h/%00", "NUL"),
+            ("nbd+unix:///a", "socket=PATH"),
+            ("nbd+unix://h/a?socket=b", "three slashes"),
+            ("nbd://h/?socket=a", "no parameter \"socket\""),
+            ("nbd://h/?x-connections=17", "1 to 16"),
+            ("nbd://h/?tls-verify-peer=0", "always verified"),
+            ("nbd://a@h/", "user name"),
+        ] {
+            let error = Url::parse(url).unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && error.message.contains(words), "{url}: {error}");
+        }
+    }
+}

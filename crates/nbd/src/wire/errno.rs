@@ -1,0 +1,47 @@
+//! The error values of replies, and which failure of a device is which.
+
+use nectary_block::{Error, ErrorKind};
+
+pub(crate) const EPERM: u32 = 1;
+pub(crate) const EIO: u32 = 5;
+pub(crate) const ENOMEM: u32 = 12;
+pub(crate) const EINVAL: u32 = 22;
+pub(crate) const ENOSPC: u32 = 28;
+pub(crate) const EOVERFLOW: u32 = 75;
+pub(crate) const ENOTSUP: u32 = 95;
+pub(crate) const ESHUTDOWN: u32 = 108;
+
+/// The value for a failure of a device.
+pub(crate) fn of_device(error: &Error) -> u32 {
+    match error.kind {
+        ErrorKind::Full => ENOSPC,
+        // ENOTSUP is kept for fast zeroes.
+        ErrorKind::Invalid | ErrorKind::Unsupported => EINVAL,
+        ErrorKind::Absent | ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Latched => EIO,
+    }
+}
+
+/// The kind of a server's error value; what is unknown counts as EINVAL, as the document wants it.
+pub(crate) fn to_kind(value: u32) -> ErrorKind {
+    match value {
+        ENOSPC => ErrorKind::Full,
+        EIO | ENOMEM | ESHUTDOWN => ErrorKind::Io,
+        EPERM | ENOTSUP => ErrorKind::Unsupported,
+        _ => ErrorKind::Invalid,
+    }
+}
+
+/// The name of an error value.
+pub(crate) fn name(value: u32) -> &'static str {
+    match value {
+        EPERM => "EPERM",
+        EIO => "EIO",
+        ENOMEM => "ENOMEM",
+        EINVAL => "EINVAL",
+        ENOSPC => "ENOSPC",
+        EOVERFLOW => "EOVERFLOW",
+        ENOTSUP => "ENOTSUP",
+        ESHUTDOWN => "ESHUTDOWN",
+        _ => "an unknown error",
+    }
+}

@@ -1,0 +1,45 @@
+//! Simple replies and the chunks of structured ones.
+
+use super::bytes::clipped;
+use super::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC};
+
+/// A simple reply, in bytes.
+pub(crate) const SIMPLE_BYTES: usize = 16;
+/// The header of a chunk, in bytes.
+pub(crate) const CHUNK_BYTES: usize = 20;
+
+/// The chunk is the last of its reply.
+pub(crate) const DONE: u16 = 1;
+
+pub(crate) const NONE: u16 = 0;
+pub(crate) const OFFSET_DATA: u16 = 1;
+pub(crate) const OFFSET_HOLE: u16 = 2;
+pub(crate) const BLOCK_STATUS: u16 = 5;
+/// Types with this bit are errors.
+pub(crate) const IS_ERROR: u16 = 1 << 15;
+pub(crate) const ERROR: u16 = IS_ERROR | 1;
+
+/// Writes a simple reply.
+pub(crate) fn simple(out: &mut Vec<u8>, error: u32, cookie: u64) {
+    out.extend(SIMPLE_REPLY_MAGIC.to_be_bytes());
+    out.extend(error.to_be_bytes());
+    out.extend(cookie.to_be_bytes());
+}
+
+/// Writes the header of a chunk.
+pub(crate) fn chunk(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64, length: u32) {
+    out.extend(CHUNK_MAGIC.to_be_bytes());
+    out.extend(flags.to_be_bytes());
+    out.extend(kind.to_be_bytes());
+    out.extend(cookie.to_be_bytes());
+    out.extend(length.to_be_bytes());
+}
+
+/// Writes a whole reply of one error chunk.
+pub(crate) fn error(out: &mut Vec<u8>, cookie: u64, error: u32, message: &str) {
+    let message = clipped(message);
+    chunk(out, DONE, ERROR, cookie, 6 + message.len() as u32);
+    out.extend(error.to_be_bytes());
+    out.extend((message.len() as u16).to_be_bytes());
+    out.extend(message.as_bytes());
+}

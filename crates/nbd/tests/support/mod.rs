@@ -1,0 +1,174 @@
+//! For the tests of this crate: a server on a socket of its own, and a client that sends any bytes.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nectary_block::SharedDevice;
+use nectary_nbd::{ConnectOptions, Export, Exports, Listen, NbdDevice, Server, ServerOptions, Url};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// Every wait of a test ends by then.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server with one export called "disk".
+pub struct Served {
+    pub server: Server,
+    pub socket: PathBuf,
+}
+
+/// Serves a device.
+pub fn serve(device: SharedDevice, read_only: bool) -> Served {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("nectary-nbd-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let socket = std::env::temp_dir().join(name);
+    let export = Export::new("disk", "a disk for tests", device, read_only).unwrap();
+    let exports = Exports::new(vec![export]).unwrap();
+    let server = Server::start(&[Listen::Unix(socket.clone())], exports, ServerOptions::default()).unwrap();
+    Served { server, socket }
+}
+
+impl Served {
+    /// The URL of the export.
+    pub fn url(&self, connections: u32) -> Url {
+        Url::parse(&format!("{}&x-connections={connections}", self.server.urls()[0])).unwrap()
+    }
+
+    /// A device on the export.
+    pub async fn device(&self, connections: u32) -> Arc<NbdDevice> {
+        Arc::new(NbdDevice::connect(&self.url(connections), ConnectOptions::default()).await.unwrap())
+    }
+
+    /// A client in the haggling, its flags sent.
+    pub async fn raw(&self) -> Raw {
+        let mut stream = UnixStream::connect(&self.socket).await.unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).await.unwrap();
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        stream.write_all(&3u32.to_be_bytes()).await.unwrap();
+        Raw { stream, is_structured: false }
+    }
+
+    /// A client in transmission with simple replies.
+    pub async fn transmitting(&self) -> Raw {
+        let mut raw = self.raw().await;
+        raw.go().await;
+        raw
+    }
+}
+
+/// A client that sends whatever a test wants.
+pub struct Raw {
+    pub stream: UnixStream,
+    is_structured: bool,
+}
+
+/// A reply in transmission.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub cookie: u64,
+    pub error: u32,
+    pub data: Vec<u8>,
+}
+
+impl Raw {
+    async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let read = tokio::time::timeout(PATIENCE, self.stream.read_exact(&mut bytes)).await;
+        read.expect("the server answers in time").expect("the connection lives");
+        bytes
+    }
+
+    async fn number(&mut self, bytes: usize) -> u64 {
+        self.bytes(bytes).await.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte))
+    }
+
+    /// Whether the server has ended the connection, after whatever it still sent.
+    pub async fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.is_ok()
+    }
+
+    /// Sends an option.
+    pub async fn option(&mut self, option: u32, data: &[u8]) {
+        let mut bytes = b"IHAVEOPT".to_vec();
+        bytes.extend(option.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// Reads one reply to an option: type and data.
+    pub async fn option_reply(&mut self, option: u32) -> (u32, Vec<u8>) {
+        assert_eq!(self.number(8).await, 0x3_e889_0455_65a9);
+        assert_eq!(self.number(4).await, u64::from(option));
+        let reply = self.number(4).await as u32;
+        let length = self.number(4).await as usize;
+        (reply, self.bytes(length).await)
+    }
+
+    /// Chooses structured replies.
+    pub async fn structured(&mut self) {
+        self.option(8, &[]).await;
+        assert_eq!(self.option_reply(8).await.0, 1);
+        self.is_structured = true;
+    }
+
+    /// Chooses the export; gives size and flags.
+    pub async fn go(&mut self) -> (u64, u16) {
+        self.option(7, &named("disk", &0u16.to_be_bytes())).await;
+        let (reply, data) = self.option_reply(7).await;
+        assert_eq!((reply, &data[..2]), (3, &[0, 0][..]));
+        assert_eq!(self.option_reply(7).await.0, 1);
+        (u64::from_be_bytes(data[2..10].try_into().unwrap()), u16::from_be_bytes([data[10], data[11]]))
+    }
+
+    /// Sends a request.
+    pub async fn request(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) {
+        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+        bytes.extend(flags.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(offset.to_be_bytes());
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(data);
+        self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// Reads one reply; `length` is that of the data where it is a read that went well with simple replies.
+    pub async fn reply(&mut self, length: usize) -> Reply {
+        let magic = self.number(4).await;
+        if magic == 0x6744_6698 {
+            let (error, cookie) = (self.number(4).await as u32, self.number(8).await);
+            let data = if error == 0 { self.bytes(length).await } else { Vec::new() };
+            return Reply { cookie, error, data };
+        }
+        assert_eq!(magic, 0x668e_33ef);
+        let (flags, kind, cookie) = (self.number(2).await, self.number(2).await, self.number(8).await);
+        assert_eq!(flags & 1, 1, "this client wants one chunk");
+        let length = self.number(4).await as usize;
+        let payload = self.bytes(length).await;
+        match kind {
+            0 => Reply { cookie, error: 0, data: Vec::new() },
+            1 => Reply { cookie, error: 0, data: payload[8..].to_vec() },
+            5 => Reply { cookie, error: 0, data: payload[4..].to_vec() },
+            _ => Reply { cookie, error: u32::from_be_bytes(payload[..4].try_into().unwrap()), data: Vec::new() },
+        }
+    }
+
+    /// Sends a request and reads its reply.
+    pub async fn ask(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> Reply {
+        self.request(command, flags, 77, offset, length, data).await;
+        let reply = self.reply(if command == 0 { length as usize } else { 0 }).await;
+        assert_eq!(reply.cookie, 77);
+        reply
+    }
+}
+
+/// The name of an export as options have it, and what follows.
+pub fn named(name: &str, rest: &[u8]) -> Vec<u8> {
+    [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
+}

@@ -1,0 +1,103 @@
+//! What the operator and the kind of proxy decide about every response.
+//!
+//! Owns: which field a response's directives are read from, and the decision whether it is stored, from all rules
+//! together.
+
+use http::{HeaderMap, Method, StatusCode};
+
+use super::cache_control::{RequestDirectives, ResponseDirectives};
+use super::cookies::{Cookies, cookies};
+use super::default_ttl::DefaultTtl;
+use super::freshness::{Freshness, lifetime};
+use super::storable::{Storability, storability};
+use super::targeted;
+
+/// How responses are judged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Lifetimes for responses that have none.
+    pub default_ttl: DefaultTtl,
+    /// Whether this cache works for the origin, so that `CDN-Cache-Control` is for it: a reverse proxy. To a forward
+    /// proxy it says nothing.
+    pub is_for_origin: bool,
+    /// Whether responses with `Set-Cookie` are stored as if they had none.
+    pub stores_cookies: bool,
+    /// How long beyond its lifetime a response is served while the origin cannot be reached and does not say itself
+    /// (`stale-if-error`), in seconds; 0 for not at all.
+    pub stale_unreachable_s: u64,
+}
+
+impl Policy {
+    /// What a response's directives are.
+    pub fn directives(&self, headers: &HeaderMap) -> ResponseDirectives {
+        let targeted = self.is_for_origin.then(|| targeted::directives(headers)).flatten();
+        targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))
+    }
+
+    /// The lifetime of a response received at `response_ms`; `key` is the primary one.
+    pub fn lifetime(
+        &self,
+        key: &[u8],
+        status: StatusCode,
+        headers: &HeaderMap,
+        directives: &ResponseDirectives,
+        response_ms: u64,
+    ) -> Freshness {
+        lifetime(status, headers, directives, self.default_ttl.for_key(key), response_ms)
+    }
+
+    /// What becomes of a response's cookies.
+    pub fn cookies(&self, headers: &HeaderMap) -> Cookies {
+        cookies(headers, &self.directives(headers), self.stores_cookies)
+    }
+
+    /// Whether the response that was received at `response_ms` to a request may be stored.
+    pub fn storability(
+        &self,
+        (method, key, request_headers, request): (&Method, &[u8], &HeaderMap, &RequestDirectives),
+        (status, headers, response_ms): (StatusCode, &HeaderMap, u64),
+    ) -> Storability {
+        let directives = self.directives(headers);
+        if cookies(headers, &directives, self.stores_cookies) == Cookies::Forbidding {
+            return Storability::SetCookie;
+        }
+        let freshness = self.lifetime(key, status, headers, &directives, response_ms);
+        storability(method, request_headers, request, status, headers, &directives, freshness)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    /// Whether it is stored, and for how many seconds it is fresh.
+    fn judge(is_for_origin: bool, lines: &[(&str, &str)]) -> (bool, u64) {
+        let policy = Policy { is_for_origin, ..Policy::default() };
+        let (map, none) = (headers(lines), HeaderMap::new());
+        let request = (&Method::GET, &b"http://a/"[..], &none, &RequestDirectives::default());
+        let freshness = policy.lifetime(b"http://a/", StatusCode::OK, &map, &policy.directives(&map), 0);
+        (policy.storability(request, (StatusCode::OK, &map, 0)).is_storable(), freshness.lifetime_ms / 1000)
+    }
+
+    #[test]
+    fn a_targeted_field_stands_for_cache_control_and_expires_in_a_reverse_proxy_alone() {
+        const LATER: &str = "Thu, 01 Jan 1970 01:00:00 GMT";
+        // In a reverse proxy, and in a forward proxy.
+        type Row<'a> = (&'a [(&'a str, &'a str)], (bool, u64), (bool, u64));
+        let table: &[Row] = &[
+            (&[("cdn-cache-control", "max-age=60"), ("cache-control", "no-store")], (true, 60), (false, 0)),
+            (&[("cdn-cache-control", "no-store"), ("cache-control", "max-age=60")], (false, 0), (true, 60)),
+            (&[("cdn-cache-control", "private"), ("expires", LATER)], (false, 0), (true, 3600)),
+            (&[("cdn-cache-control", "none"), ("cache-control", "max-age=60")], (false, 0), (true, 60)),
+            (&[("cdn-cache-control", "none"), ("expires", LATER)], (false, 0), (true, 3600)),
+            (&[("cdn-cache-control", "max-age=60"), ("expires", "0")], (true, 60), (false, 0)),
+            (&[("cdn-cache-control", "max-age=60, &&"), ("cache-control", "no-store")], (false, 0), (false, 0)),
+            (&[("cdn-cache-control", "no-store, &&"), ("cache-control", "max-age=60")], (true, 60), (true, 60)),
+            (&[("cdn-cache-control", ""), ("cache-control", "max-age=60")], (true, 60), (true, 60)),
+        ];
+        for (lines, reverse, forward) in table {
+            assert_eq!((judge(true, lines), judge(false, lines)), (*reverse, *forward), "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `CDN-Cache-Control`: cache directives for caches that work for an origin, as a reverse proxy does.
+//!
+//! Owns: what the field says. Where it is there, parses and is not empty, it stands for `Cache-Control` and `Expires`,
+//! whatever those say; else it is as if it were not there. It is passed on, for caches of the same kind behind this
+//! one.
+//! *Source*: RFC 9213; RFC 9651, 3.2.
+//!
+//! It is a dictionary and not a `Cache-Control` list: keys are in lower case, the last of several counts, parameters
+//! mean nothing, and values have types:
+//!
+//! | directive | type | of another type |
+//! |---|---|---|
+//! | `max-age`, `s-maxage` | integer | counts as 0: stale |
+//! | `stale-while-revalidate`, `stale-if-error` | integer | is not there |
+//! | `public`, `must-understand` | true | is not there |
+//! | `no-cache`, `private` | true, or a text that names fields | is there, without names; `?0` is not |
+//! | `no-store`, `must-revalidate`, `proxy-revalidate` | true | is there; `?0` is not |
+//!
+//! So a mistake never makes a response fresher or more widely shared than it is without the directive.
+
+use http::HeaderMap;
+use http::header::CDN_CACHE_CONTROL;
+
+use super::cache_control::{DELTA_SECONDS_MAX, Name, ResponseDirectives, is_about_cookies};
+use super::structured::{Value, dictionary, field};
+
+/// Reads the field; `None` where `Cache-Control` and `Expires` count.
+pub fn directives(headers: &HeaderMap) -> Option<ResponseDirectives> {
+    let field = field(headers, &CDN_CACHE_CONTROL)?;
+    let members = dictionary(&field).filter(|members| !members.is_empty())?;
+    let mut found = ResponseDirectives { replaces_expires: true, ..ResponseDirectives::default() };
+    for (key, value) in &members {
+        let (is_true, is_on) = (*value == Value::Boolean(true), *value != Value::Boolean(false));
+        match Name::of(key) {
+            Name::NoStore => found.no_store = is_on,
+            Name::NoCache => {
+                found.no_cache_cookie = matches!(value, Value::Text(names) if is_about_cookies(Some(names)));
+                found.no_cache = is_on && !found.no_cache_cookie;
+            }
+            Name::Private => found.private = is_on,
+            Name::Public => found.public = is_true,
+            Name::MustRevalidate => found.must_revalidate = is_on,
+            Name::ProxyRevalidate => found.proxy_revalidate = is_on,
+            Name::MustUnderstand => found.must_understand = is_true,
+            Name::MaxAge => found.max_age = Some(seconds(value).unwrap_or(0)),
+            Name::SMaxage => found.s_maxage = Some(seconds(value).unwrap_or(0)),
+            Name::StaleWhileRevalidate => found.stale_while_revalidate = seconds(value),
+            Name::StaleIfError => found.stale_if_error = seconds(value),
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+fn seconds(value: &Value) -> Option<u64> {
+    let Value::Integer(number) = value else { return None };
+    u64::try_from(*number).ok().map(|number| number.min(DELTA_SECONDS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers;
+    use super::*;
+
+    fn read(lines: &[&str]) -> Option<ResponseDirectives> {
+        let lines: Vec<_> = lines.iter().map(|line| ("cdn-cache-control", *line)).collect();
+        directives(&headers(&lines))
+    }
+
+    #[test]
+    fn directives_have_types_and_a_mistake_makes_nothing_fresher() {
+        type Fields = fn(&ResponseDirectives) -> bool;
+        let table: &[(&[&str], Fields)] = &[
+            (&["max-age=60"], |d| d.max_age == Some(60)),
+            (&["max-age=60;a;b=1, foobar=(1 2)"], |d| d.max_age == Some(60)),
+            (&["max-age=1", "max-age=60"], |d| d.max_age == Some(60)),
+            (&["max-age=99999999999"], |d| d.max_age == Some(DELTA_SECONDS_MAX)),
+            (&["max-age=\"60\""], |d| d.max_age == Some(0)),
+            (&["max-age=60.5"], |d| d.max_age == Some(0)),
+            (&["max-age=-1"], |d| d.max_age == Some(0)),
+            (&["max-age"], |d| d.max_age == Some(0)),
+            (&["s-maxage=60"], |d| d.s_maxage == Some(60) && d.forbids_stale()),
+            (&["stale-while-revalidate=5, stale-if-error=6"], |d| {
+                d.stale_while_revalidate == Some(5) && d.stale_if_error == Some(6)
+            }),
+            (&["stale-while-revalidate=\"5\", stale-if-error=a"], |d| {
+                d.stale_while_revalidate.is_none() && d.stale_if_error.is_none()
+            }),
+            (&["no-store, private, no-cache, must-revalidate, proxy-revalidate"], |d| {
+                d.no_store && d.private && d.no_cache && d.must_revalidate && d.proxy_revalidate
+            }),
+            (&["no-store=1, private=a, no-cache=2, must-revalidate=3"], |d| {
+                d.no_store && d.private && d.no_cache && d.must_revalidate
+            }),
+            (&["no-store=?0, private=?0, no-cache=?0"], |d| !d.no_store && !d.private && !d.no_cache),
+            (&["no-store, no-store=?0"], |d| !d.no_store),
+            (&["public, must-understand"], |d| d.public && d.must_understand),
+            (&["public=1, must-understand=a"], |d| !d.public && !d.must_understand),
+            (&["no-cache=\"set-cookie\""], |d| d.no_cache_cookie && !d.no_cache),
+            (&["no-cache=\"x\", private=\"y\""], |d| d.no_cache && d.private),
+            (&["none"], |d| *d == ResponseDirectives { replaces_expires: true, ..Default::default() }),
+        ];
+        for (lines, holds) in table {
+            let found = read(lines).unwrap_or_else(|| panic!("{lines:?} does not parse"));
+            assert!(holds(&found) && found.replaces_expires, "{lines:?} gave {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_parse_or_is_empty_is_as_if_it_were_not_there() {
+        for lines in [
+            &[][..],
+            &[""],
+            &["  "],
+            &["max-age=60, &&&&&"],
+            &["max-age =60"],
+            &["max-age= 60"],
+            &["MaX-aGe=60"],
+            &["max-age=60,"],
+            &["max-age=60", ""],
+            &["max-age=1000000000000000"],
+        ] {
+            assert_eq!(read(lines), None, "{lines:?}");
+        }
+    }
+}

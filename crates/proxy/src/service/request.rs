@@ -1,0 +1,148 @@
+//! A request as the proxy sees it.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::header::{
+    CACHE_CONTROL, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, REFERER,
+    USER_AGENT, VIA,
+};
+use http::{HeaderMap, Method, Uri, Version};
+use tokio::net::TcpStream;
+
+use crate::access_log::Outcome;
+use crate::body::Ticket;
+use crate::rules::cache_control::RequestDirectives;
+use crate::rules::host::is_host;
+use crate::rules::key::{push_key, push_path};
+use crate::wire::deadlines::Watch;
+use crate::worker::{Mode, Worker};
+
+/// One client's connection.
+pub(crate) struct Client {
+    pub address: SocketAddr,
+    /// Whether it may use a forward proxy.
+    pub is_admitted: bool,
+    pub is_loopback: bool,
+    /// Whether it is believed what it says of how its requests came to it.
+    pub is_trusted: bool,
+    /// Whether it came to an address for administration.
+    pub is_admin: bool,
+    pub watch: Rc<Watch>,
+    /// Whether the body of its last request was wrong, so that it may still be sending.
+    pub is_at_fault: Cell<bool>,
+    /// The other end of a tunnel that a request has opened.
+    pub tunnel: RefCell<Option<(TcpStream, Ticket)>>,
+}
+
+/// A request without its body.
+pub(crate) struct ClientRequest {
+    pub worker: Rc<Worker>,
+    pub client: Rc<Client>,
+    pub method: Method,
+    pub uri: Uri,
+    pub version: Version,
+    pub headers: HeaderMap,
+    /// The primary key of its URL, or its target as it came where it has none.
+    pub key: Vec<u8>,
+    pub features: Features,
+    pub directives: RequestDirectives,
+    pub started: Instant,
+    pub at_ms: u64,
+}
+
+impl ClientRequest {
+    /// What is logged and counted when the response is done with.
+    pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
+        Ticket {
+            worker: self.worker.clone(),
+            client: self.client.address.ip(),
+            at_ms: self.at_ms,
+            started: self.started,
+            method: self.method.clone(),
+            url: self.key.clone(),
+            version: self.version,
+            status,
+            referrer: self.headers.get(REFERER).cloned(),
+            user_agent: self.headers.get(USER_AGENT).cloned(),
+            outcome,
+            object_bytes,
+            sent_bytes: 0,
+        }
+    }
+}
+
+/// Appends the primary key of a request to `out`; false where its target has none in the worker's mode.
+///
+/// In a reverse proxy the one origin counts, whatever authority the client names.
+pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) -> bool {
+    match &worker.mode {
+        Mode::Forward => push_key(out, uri),
+        Mode::Reverse { key_prefix, .. } => {
+            let has_path = uri.path_and_query().is_none_or(|path| path.as_str() != "*");
+            if has_path {
+                out.extend_from_slice(key_prefix);
+                push_path(out, uri);
+            }
+            has_path
+        }
+    }
+}
+
+/// What a request's headers ask for, found in one pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// `Host` lines, and whether the last is a host.
+    pub host_count: u8,
+    pub is_host_good: bool,
+    /// `Cache-Control` or `Pragma`.
+    pub has_directives: bool,
+    /// Conditions that the store can answer.
+    pub is_conditional: bool,
+    /// Conditions that only an origin can answer.
+    pub is_for_origin: bool,
+    pub has_range: bool,
+    pub has_via: bool,
+}
+
+impl Features {
+    /// Looks through the headers.
+    pub fn of(headers: &HeaderMap) -> Features {
+        let mut found = Features::default();
+        for (name, value) in headers {
+            match *name {
+                HOST => {
+                    found.host_count = found.host_count.saturating_add(1);
+                    found.is_host_good = is_host(value.as_bytes());
+                }
+                CACHE_CONTROL | PRAGMA => found.has_directives = true,
+                IF_NONE_MATCH | IF_MODIFIED_SINCE => found.is_conditional = true,
+                IF_MATCH | IF_UNMODIFIED_SINCE => found.is_for_origin = true,
+                RANGE => found.has_range = true,
+                VIA => found.has_via = true,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Whether a request of this version has the `Host` that it must have.
+    pub fn has_host(&self, version: Version) -> bool {
+        match self.host_count {
+            0 => version == Version::HTTP_10,
+            1 => self.is_host_good,
+            _ => false,
+        }
+    }
+
+    /// The directives of the headers in which these were found, as far as the operator lets them count.
+    pub fn directives(&self, worker: &Worker, headers: &HeaderMap) -> RequestDirectives {
+        if !self.has_directives {
+            return RequestDirectives::default();
+        }
+        let found = RequestDirectives::parse(headers);
+        if worker.options.ignore_request_cache_control { found.without_demands() } else { found }
+    }
+}

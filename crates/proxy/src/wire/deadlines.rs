@@ -1,0 +1,378 @@
+//! One connection as the worker's sweeper sees it.
+//!
+//! Owns: idle and head times without a timer per request, refusals by [`Framing`], and the requests to stop or to
+//! finish. Every connection, of a client or to an origin, has one [`Watch`]; its stream tells it what is read and
+//! written, the service tells it when an exchange begins and ends, and the sweeper asks it on every tick whether it is
+//! overdue.
+//!
+//! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a
+//! clock.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use super::framing::{Framing, Phase, Violation};
+use super::informational::Informational;
+
+/// The unit of the sweeper's clock.
+pub const TICK: Duration = Duration::from_millis(250);
+
+/// The worker's clock, moved by its sweeper.
+#[derive(Debug, Default)]
+pub struct Clock {
+    tick: Cell<u32>,
+}
+
+impl Clock {
+    /// The tick of now.
+    pub fn tick(&self) -> u32 {
+        self.tick.get()
+    }
+
+    /// Goes on by one tick.
+    pub fn advance(&self) {
+        self.tick.set(self.tick.get().wrapping_add(1));
+    }
+}
+
+/// How long each phase of a connection may last, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadlines {
+    /// Between exchanges.
+    pub idle: u32,
+    /// From the first byte of a head to its last; for an origin also from the request to the first byte.
+    pub head: u32,
+    /// Without a byte of a body that is waited for.
+    pub body: u32,
+    /// Without taking a byte that is to be written.
+    pub write: u32,
+    /// Without a byte either way in a tunnel.
+    pub tunnel: u32,
+    /// From a refusal to the end.
+    pub linger: u32,
+}
+
+impl Deadlines {
+    /// The ticks that cover a duration.
+    pub fn ticks(duration: Duration) -> u32 {
+        let ticks = duration.as_millis().div_ceil(TICK.as_millis());
+        u32::try_from(ticks).unwrap_or(u32::MAX / 2).clamp(1, u32::MAX / 2)
+    }
+}
+
+/// Whose connection it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// A client's: requests come in.
+    Client,
+    /// To an origin: responses come in.
+    Origin,
+}
+
+/// What is known about one connection.
+#[derive(Debug)]
+pub struct Watch {
+    side: Side,
+    clock: Rc<Clock>,
+    deadlines: Deadlines,
+    framing: RefCell<Framing>,
+    /// Exchanges under way.
+    busy: Cell<u32>,
+    /// Whether a response may still be on its way out of the writer's own buffer.
+    unflushed: Cell<bool>,
+    /// Since when a head is being read, a read waits, a write waits.
+    head_since: Cell<Option<u32>>,
+    read_since: Cell<Option<u32>>,
+    write_since: Cell<Option<u32>>,
+    active: Cell<u32>,
+    /// To an origin: whether nothing of the request under way has been sent, so that nothing can answer it.
+    unsent: Cell<bool>,
+    /// To an origin: since when a final response's head is awaited, and who waits for informational ones.
+    answer_since: Cell<Option<u32>>,
+    listener: RefCell<Option<Waker>>,
+    /// Of a client: informational responses that are to be written, and whether they can be: all that the parser had to
+    /// write is written, so that what it writes next begins a response.
+    announced: RefCell<Vec<u8>>,
+    has_announced: Cell<bool>,
+    is_at_start: Cell<bool>,
+    violation: Cell<Option<Violation>>,
+    killed: Cell<bool>,
+    draining: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Watch {
+    /// A watch for a new connection.
+    pub fn new(side: Side, clock: Rc<Clock>, deadlines: Deadlines, head_bytes_max: usize) -> Rc<Watch> {
+        let framing = match side {
+            Side::Client => Framing::of_requests(head_bytes_max),
+            Side::Origin => Framing::of_responses(head_bytes_max),
+        };
+        let active = Cell::new(clock.tick());
+        Rc::new(Watch {
+            side,
+            clock,
+            deadlines,
+            framing: RefCell::new(framing),
+            busy: Cell::new(0),
+            unflushed: Cell::new(false),
+            head_since: Cell::new(None),
+            read_since: Cell::new(None),
+            write_since: Cell::new(None),
+            active,
+            unsent: Cell::new(false),
+            answer_since: Cell::new(None),
+            listener: RefCell::new(None),
+            announced: RefCell::new(Vec::new()),
+            has_announced: Cell::new(false),
+            is_at_start: Cell::new(true),
+            violation: Cell::new(None),
+            killed: Cell::new(false),
+            draining: Cell::new(false),
+            waker: RefCell::new(None),
+        })
+    }
+
+    /// An exchange begins. To an origin: a request is sent, a HEAD or not, and one response may come.
+    pub fn begin(&self, to_head: bool) {
+        self.busy.set(self.busy.get() + 1);
+        self.unflushed.set(true);
+        self.active.set(self.clock.tick());
+        if self.side == Side::Origin {
+            self.unsent.set(true);
+            self.answer_since.set(Some(self.clock.tick()));
+            self.framing.borrow_mut().await_response(to_head);
+            self.read_since.set(Some(self.clock.tick()));
+        }
+    }
+
+    /// An exchange has ended, well or not.
+    pub fn end(&self) {
+        self.busy.set(self.busy.get().saturating_sub(1));
+        self.active.set(self.clock.tick());
+        if self.read_since.get().is_some() {
+            self.read_since.set(Some(self.clock.tick()));
+        }
+    }
+
+    /// To an origin: the informational responses that have come. The caller is woken when more have.
+    pub fn poll_informational(&self, context: &Context<'_>) -> Vec<Informational> {
+        let mut listener = self.listener.borrow_mut();
+        if !listener.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *listener = Some(context.waker().clone());
+        }
+        self.framing.borrow_mut().take_informational()
+    }
+
+    /// To a client: an informational response that goes out before the answer under way.
+    pub fn announce(&self, response: &[u8]) {
+        self.announced.borrow_mut().extend_from_slice(response);
+        self.has_announced.set(true);
+        self.wake();
+    }
+
+    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is
+    /// dropped: the client has not taken the answer before.
+    pub fn answered(&self) {
+        if !self.is_at_start.get() {
+            self.announced.borrow_mut().clear();
+        }
+    }
+
+    /// To a client: whether something that was announced may still have to be written.
+    pub fn has_announced(&self) -> bool {
+        self.has_announced.get()
+    }
+
+    /// All that was taken is written.
+    pub(super) fn on_announced(&self) {
+        self.has_announced.set(!self.announced.borrow().is_empty());
+    }
+
+    /// Takes what was announced, where it can be written now.
+    pub(super) fn take_announced(&self) -> Option<Vec<u8>> {
+        let mut announced = self.announced.borrow_mut();
+        (self.is_at_start.get() && !announced.is_empty()).then(|| std::mem::take(&mut *announced))
+    }
+
+    /// The parser writes.
+    pub(super) fn on_parser_writes(&self) {
+        self.is_at_start.set(false);
+    }
+
+    /// Whether an exchange is under way.
+    pub fn is_busy(&self) -> bool {
+        self.busy.get() > 0
+    }
+
+    /// Whether no exchange is under way and no write waits; true in the middle of a request's head, too.
+    pub fn is_settled(&self) -> bool {
+        !self.is_busy() && self.write_since.get().is_none()
+    }
+
+    /// Whether no write waits.
+    pub fn is_written(&self) -> bool {
+        self.write_since.get().is_none()
+    }
+
+    /// Whether the next byte begins a request, with nothing before it still to be answered.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.side == Side::Client
+            && self.is_settled()
+            && !self.unflushed.get()
+            && !self.draining.get()
+            && !self.killed.get()
+            && self.framing.borrow().phase() == Phase::Between
+    }
+
+    /// Whether a request's head was refused, and nothing before it is still to be answered or sent.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused_in_head() && self.is_settled() && !self.unflushed.get()
+    }
+
+    /// Whose connection it is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Whether the peer's bytes were refused in a head.
+    pub(super) fn is_refused_in_head(&self) -> bool {
+        self.framing.borrow().is_refused_in_head()
+    }
+
+    /// Why the peer's bytes were refused, if they were.
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation.get()
+    }
+
+    /// Whether the connection is to end now, for it is overdue or the worker stops.
+    pub fn is_killed(&self) -> bool {
+        self.killed.get()
+    }
+
+    /// Whether the connection is to end after the exchange under way.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Remembers whom to wake when [`Watch::kill`] or [`Watch::drain`] is called.
+    pub fn register(&self, context: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+    }
+
+    /// Ends the connection.
+    pub fn kill(&self) {
+        self.killed.set(true);
+        self.wake();
+    }
+
+    /// Ends the connection after the exchange under way.
+    pub fn drain(&self) {
+        self.draining.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whether the connection has exceeded a limit.
+    pub fn is_overdue(&self) -> bool {
+        let now = self.clock.tick();
+        let past = |since: &Cell<Option<u32>>, limit| since.get().is_some_and(|since| now.wrapping_sub(since) > limit);
+        let quiet = |limit| now.wrapping_sub(self.active.get()) > limit;
+        let phase = self.framing.borrow().phase();
+        let limits = &self.deadlines;
+        if phase != Phase::Opaque && past(&self.write_since, limits.write) {
+            return true;
+        }
+        // However many informational responses come, and however slowly.
+        if past(&self.answer_since, limits.head) {
+            return true;
+        }
+        match (self.side, phase) {
+            (_, Phase::Head) => past(&self.head_since, limits.head),
+            (_, Phase::Body) => past(&self.read_since, limits.body),
+            // What came before it is still to be answered.
+            (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
+            (Side::Origin, Phase::Refused) => quiet(limits.linger),
+            (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
+            (Side::Origin, Phase::Opaque) => past(&self.read_since, limits.body),
+            (Side::Client, Phase::Between) => !self.is_busy() && quiet(limits.idle),
+            (Side::Origin, Phase::Between) if self.is_busy() => past(&self.read_since, limits.head),
+            (Side::Origin, Phase::Between) => quiet(limits.idle),
+        }
+    }
+
+    pub(super) fn on_read_waits(&self) {
+        if self.read_since.get().is_none() {
+            self.read_since.set(Some(self.clock.tick()));
+        }
+    }
+
+    /// Notes bytes that came, and makes later minor versions in them 1.1. *Errors*: as [`Framing::accept`].
+    pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
+        let tick = self.clock.tick();
+        self.read_since.set(None);
+        self.active.set(tick);
+        let mut framing = self.framing.borrow_mut();
+        // A response before its request is that to another one, or nobody's.
+        let result = if self.unsent.get() { Err((0, Violation::Unexpected)) } else { framing.accept(bytes) };
+        framing.later_minors().iter().for_each(|at| bytes[*at] = b'1');
+        if !framing.is_head_awaited() {
+            self.answer_since.set(None);
+        }
+        if framing.has_informational()
+            && let Some(listener) = self.listener.borrow().as_ref()
+        {
+            listener.wake_by_ref();
+        }
+        match framing.phase() {
+            Phase::Head if self.head_since.get().is_none() => self.head_since.set(Some(tick)),
+            Phase::Head => {}
+            _ => self.head_since.set(None),
+        }
+        if let Err((_, violation)) = result {
+            self.violation.set(Some(violation));
+        }
+        result
+    }
+
+    pub(super) fn on_write_waits(&self) {
+        if self.write_since.get().is_none() {
+            self.write_since.set(Some(self.clock.tick()));
+        }
+    }
+
+    pub(super) fn on_written(&self) {
+        let tick = self.clock.tick();
+        self.unsent.set(false);
+        if self.answer_since.get().is_some() {
+            self.answer_since.set(Some(tick));
+        }
+        self.write_since.set(None);
+        self.active.set(tick);
+        if self.read_since.get().is_some() {
+            self.read_since.set(Some(tick));
+        }
+    }
+
+    /// Whoever writes has nothing more to write.
+    pub(super) fn on_flushed(&self) {
+        self.is_at_start.set(true);
+        if !self.is_busy() {
+            self.unflushed.set(false);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "deadlines_tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+//! What is stale is served where the origin allows it, or cannot be reached and does not forbid it.
+
+use std::time::Duration;
+
+use nectary_proxy::ProxyOptions;
+
+use crate::common::*;
+
+/// A response that is stale when it comes: ten seconds fresh, twenty old.
+fn stale(cache_control: &str, body: &[u8]) -> Script {
+    let cache_control = format!("cache-control: max-age=10{cache_control}");
+    Script::ok(&[&cache_control, "age: 20", "etag: \"x\""], body)
+}
+
+fn unavailable() -> Script {
+    Script::response("503 Service Unavailable", &["cache-control: no-store"], b"down")
+}
+
+/// Asks until the body is another one.
+async fn get_until(proxy: &TestProxy, url: &str, body: &str) -> Reply {
+    loop {
+        let reply = get(proxy.address, url, &[]).await;
+        if reply.text() == body {
+            return reply;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_may_be_stale_while_it_is_validated_is_served_and_validated_once() {
+    let origin = Origin::start().await;
+    origin.on("/a", stale(", stale-while-revalidate=60", b"old")).on(
+        "/a",
+        Script::raw(b"")
+            .wait("answer")
+            .then(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\nnew"),
+    );
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.text(), "old");
+    for _ in 0..3 {
+        let reply = get(proxy.address, &url, &[]).await;
+        assert_eq!((reply.text().as_str(), reply.cache_status().as_str()), ("old", "nectary; hit; ttl=-10"));
+        origin.wait_for(2).await;
+    }
+    assert_eq!(origin.got()[1].header("if-none-match"), "\"x\"");
+    origin.open("answer");
+    assert!(get_until(&proxy, &url, "new").await.is_hit());
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn a_head_lets_what_it_finds_stale_be_validated_by_a_get() {
+    let origin = Origin::start().await;
+    origin.on("/a", stale(", stale-while-revalidate=60", b"old")).on("/a", Script::fresh(b"new"));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    get(proxy.address, &url, &[]).await;
+    let line = format!("HEAD {url} HTTP/1.1");
+    assert!(Client::connect(proxy.address).await.ask(&[&line]).await.is_hit());
+    assert!(get_until(&proxy, &url, "new").await.is_hit());
+    assert!(origin.got()[1].line.starts_with("GET "), "{}", origin.got()[1].line);
+}
+
+#[tokio::test]
+async fn what_must_be_validated_is_not_served_while_it_is() {
+    let origin = Origin::start().await;
+    for (path, more) in [
+        ("/a", ", stale-while-revalidate=60, must-revalidate"),
+        ("/b", ", stale-while-revalidate=60, proxy-revalidate"),
+        ("/c", ", stale-while-revalidate=60, s-maxage=10"),
+        ("/d", ", stale-while-revalidate=60, no-cache"),
+        ("/e", ", stale-while-revalidate=5"),
+    ] {
+        origin.on(path, stale(more, b"old")).on(path, Script::fresh(b"new"));
+        let proxy = TestProxy::forward().await;
+        get(proxy.address, &origin.url(path), &[]).await;
+        assert_eq!(get(proxy.address, &origin.url(path), &[]).await.text(), "new", "{more}");
+    }
+}
+
+#[tokio::test]
+async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that() {
+    let origin = Origin::start().await;
+    let end = || Script::raw(b"").close();
+    for (path, more) in [("/a", ""), ("/b", ", must-revalidate"), ("/c", ", s-maxage=10"), ("/d", ", stale-if-error=5")]
+    {
+        origin.on(path, stale(more, b"old")).on(path, end());
+    }
+    let proxy = TestProxy::forward().await;
+    for path in ["/a", "/b", "/c", "/d"] {
+        get(proxy.address, &origin.url(path), &[]).await;
+    }
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "old"));
+    assert_eq!(reply.cache_status(), "nectary; fwd=stale; ttl=-10; detail=stale");
+    assert!(reply.header("age").parse::<u64>().expect("an age") >= 20);
+    assert_eq!(proxy.stats().stale, 1);
+    // Whoever does not want it does not get it.
+    assert_eq!(get(proxy.address, &origin.url("/a"), &["cache-control: no-cache"]).await.status, 502);
+    for path in ["/b", "/c", "/d"] {
+        assert_eq!(get(proxy.address, &origin.url(path), &[]).await.status, 502, "{path}");
+    }
+    // Nor where the operator does not want it.
+    let never = TestProxy::start(ProxyOptions { stale_unreachable: Duration::ZERO, ..options() }).await;
+    origin.now("/a", stale("", b"old"));
+    get(never.address, &origin.url("/a"), &[]).await;
+    origin.now("/a", end());
+    assert_eq!(get(never.address, &origin.url("/a"), &[]).await.status, 502);
+}
+
+#[tokio::test]
+async fn an_error_is_stood_in_for_where_somebody_allows_it() {
+    let origin = Origin::start().await;
+    for (path, more) in [("/a", ", stale-if-error=60"), ("/b", ""), ("/c", ", stale-if-error=60, must-revalidate")] {
+        origin.on(path, stale(more, b"old")).on(path, unavailable());
+    }
+    let proxy = TestProxy::forward().await;
+    for path in ["/a", "/b", "/c"] {
+        get(proxy.address, &origin.url(path), &[]).await;
+    }
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "old"));
+    assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=503; ttl=-10; detail=stale");
+    let line = format!("HEAD {} HTTP/1.1", origin.url("/a"));
+    assert_eq!(Client::connect(proxy.address).await.ask(&[&line]).await.status, 200);
+    assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.status, 503);
+    let allowed = get(proxy.address, &origin.url("/b"), &["cache-control: stale-if-error=60"]).await;
+    assert_eq!((allowed.status, allowed.text().as_str()), (200, "old"));
+    assert_eq!(get(proxy.address, &origin.url("/c"), &["cache-control: stale-if-error=60"]).await.status, 503);
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_fetch_that_fails_get_what_is_stored_too() {
+    let origin = Origin::start().await;
+    let down = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+    origin.on("/a", stale(", stale-if-error=60", b"old")).on("/a", Script::raw(b"").wait("answer").then(down));
+    let proxy = TestProxy::forward().await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line]).as_bytes()).await;
+        clients.push(client);
+    }
+    proxy.wait_for(|stats| stats.requests == 5).await;
+    origin.open("answer");
+    for client in &mut clients {
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "old"));
+    }
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test]
+async fn what_the_origin_does_not_let_be_stored_any_more_is_gone() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", stale(", stale-while-revalidate=60, stale-if-error=60", b"old"))
+        .on("/a", Script::ok(&["cache-control: no-store"], b"secret"))
+        .on("/a", unavailable());
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    get(proxy.address, &url, &[]).await;
+    assert_eq!(get(proxy.address, &url, &[]).await.text(), "old");
+    proxy.wait_for(|stats| stats.invalidations == 1).await;
+    let reply = get(proxy.address, &url, &[]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (503, "down"));
+}
+
+#[tokio::test]
+async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
+    let origin = Origin::start().await;
+    for status in ["600", "777", "999"] {
+        let path = format!("/{status}");
+        origin.on(&path, Script::response(&format!("{status} Odd"), &["cache-control: max-age=60"], b"odd"));
+        let proxy = TestProxy::reverse(origin.address).await;
+        let before = origin.count();
+        for count in 1..=4 {
+            let reply = get(proxy.address, &path, &[]).await;
+            assert_eq!((reply.status.to_string().as_str(), reply.text().as_str()), (status, "odd"));
+            assert_eq!(origin.count() - before, count, "{}", reply.cache_status());
+        }
+    }
+    // It is an error of the origin: what is stored stays.
+    origin.on("/a", stale("", b"hello")).on("/a", Script::response("999 Odd", &[], b"odd"));
+    origin.on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    let replies = [get(proxy.address, "/a", &[]).await, get(proxy.address, "/a", &[]).await];
+    assert_eq!(replies.map(|reply| reply.status), [200, 999]);
+    assert_eq!(get(proxy.address, "/a", &[]).await.text(), "hello");
+}

@@ -1,0 +1,78 @@
+//! How the lives of a store end: a kill, a clean stop, a loss of power, a purge log that was cut.
+
+use nectary_block::{BlockDevice, Buffer, Context, WriteFlags};
+
+use super::client::{purge, put};
+use super::history::{End, Scope};
+use super::world::{KEYS, World};
+
+/// A block of the purge log, and what it begins with.
+const BLOCK_BYTES: u64 = 4096;
+const PURGE_BLOCK: &[u8; 4] = b"NPRG";
+
+/// How a life is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Killed,
+    Stopped,
+    PowerLost,
+    /// Killed, and then the last block of the purge log is lost, although later appends mention it.
+    LogCut,
+}
+
+impl World {
+    /// Ends a life. The clients are gone, except in a clean stop, whose begin they saw.
+    pub async fn end(&self, way: Way) -> End {
+        let cuts_log = way == Way::LogCut && self.purge_and_append().await;
+        self.look();
+        *self.store.borrow_mut() = None;
+        if way == Way::PowerLost {
+            let crashed = self.disk.borrow().crash();
+            self.settle().await;
+            *self.disk.borrow_mut() = crashed;
+            return End::Power;
+        }
+        self.settle().await;
+        if cuts_log {
+            self.cut_purge_log().await;
+            return End::LogCut;
+        }
+        End::Process
+    }
+
+    async fn settle(&self) {
+        // What a recording says was called has to have happened, or not, from then on: there all of it does.
+        let loses = self.recorder.borrow().is_none().then(|| self.below(u64::MAX));
+        let under_way = self.under_way.borrow().clone();
+        under_way.settle(loses).await;
+    }
+
+    /// A purge, and an append that says how far the log of purges goes; nothing else happens meanwhile. Whether there is one.
+    async fn purge_and_append(&self) -> bool {
+        let store = self.store();
+        let appends = || store.stat().counts.appends;
+        // First finish what the clients have begun.
+        let _ = store.sync().await;
+        purge(self, Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
+        let before = appends();
+        put(self, self.below(KEYS.into()) as u32, 1000).await;
+        store.sync().await.is_ok() && appends() > before
+    }
+
+    /// Wipes the last block of the purge log in both copies.
+    async fn cut_purge_log(&self) {
+        let disk = self.disk.borrow().clone();
+        let image = disk.image();
+        let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        // Lap and number of the block.
+        let order = |block: &[u8]| (number(block, 32), number(block, 64) & u64::from(u32::MAX));
+        let blocks = image.chunks(BLOCK_BYTES as usize).enumerate().filter(|(_, block)| block.starts_with(PURGE_BLOCK));
+        let Some(last) = blocks.clone().map(|(_, block)| order(block)).max() else { return };
+        for (at, _) in blocks.filter(|(_, block)| order(block) == last) {
+            let wiped = vec![Buffer::zeroed(BLOCK_BYTES as usize)];
+            let flags = WriteFlags { fua: true };
+            let offset = at as u64 * BLOCK_BYTES;
+            BlockDevice::write_at(&*disk, offset, wiped, flags, Context::default()).await.expect("memory writes");
+        }
+    }
+}

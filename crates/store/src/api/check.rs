@@ -1,0 +1,117 @@
+//! Checking a whole store: every record that the index leads to is read and verified.
+//!
+//! Owns: the walk and its report. It changes nothing. Leaves to others: what is done about damage (a get that meets it
+//! makes it a miss).
+
+use nectary_block::{Buffer, read};
+use serde::Serialize;
+
+use crate::format::{BLOCK_BYTES, GRANULE_BYTES, Location, Place, Record, RecordKind};
+use crate::names::key::{KeyHash, KeyRef};
+use crate::names::tag::TagHash;
+use crate::purge::rules::Verdict;
+use crate::state::State;
+
+/// How much is read at once, in bytes.
+const WINDOW_BYTES: u64 = 2 << 20;
+/// Damaged places that are named.
+const NAMED_MAX: usize = 20;
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Entries of the index that were followed.
+    pub entries: u64,
+    /// Whole objects and heads of fragmented ones.
+    pub objects: u64,
+    /// Fragments.
+    pub fragments: u64,
+    /// Objects that a purge has killed and whose place is not reclaimed yet.
+    pub purged: u64,
+    /// Entries that lead to nothing that can be believed; each costs its object.
+    pub damaged: u64,
+    /// Bytes of records verified.
+    pub bytes: u64,
+    /// Where the first damaged records are, in bytes from the start of the device.
+    pub damaged_offsets: Vec<u64>,
+}
+
+impl CheckReport {
+    /// Adds that of another span; offsets are of the first that has damage.
+    pub(crate) fn add(&mut self, other: CheckReport) {
+        self.entries += other.entries;
+        self.objects += other.objects;
+        self.fragments += other.fragments;
+        self.purged += other.purged;
+        self.damaged += other.damaged;
+        self.bytes += other.bytes;
+        if self.damaged_offsets.is_empty() {
+            self.damaged_offsets = other.damaged_offsets;
+        }
+    }
+}
+
+/// Reads everything; `progress` is told how many of how many entries are done.
+pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
+    let mut locations = state.index.locations();
+    locations.sort_unstable_by_key(|location| location.granule);
+    let total = locations.len() as u64;
+    let mut report = CheckReport::default();
+    let mut window: Option<(u64, Buffer)> = None;
+    for location in locations {
+        report.entries += 1;
+        if !check_record(state, location, &mut window, &mut report).await {
+            report.damaged += 1;
+            if report.damaged_offsets.len() < NAMED_MAX {
+                report.damaged_offsets.push(state.span.layout.segments_offset + location.granule * GRANULE_BYTES);
+            }
+        }
+        if report.entries.is_multiple_of(256) || report.entries == total {
+            progress(report.entries, total);
+        }
+    }
+    report
+}
+
+async fn check_record(
+    state: &State,
+    location: Location,
+    window: &mut Option<(u64, Buffer)>,
+    report: &mut CheckReport,
+) -> bool {
+    let layout = &state.span.layout;
+    let offset = location.granule * GRANULE_BYTES;
+    let segment_end = (offset / layout.segment_bytes + 1) * layout.segment_bytes;
+    let address = layout.segments_offset + offset;
+    let end = layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
+    let inside = window.as_ref().is_some_and(|(start, bytes)| address >= *start && end <= start + bytes.len() as u64);
+    if !inside {
+        let start = address / BLOCK_BYTES * BLOCK_BYTES;
+        let stop = (start + WINDOW_BYTES).max(end).min(layout.segments_offset + segment_end);
+        let length = (stop - start).next_multiple_of(BLOCK_BYTES);
+        *window = read(&*state.span.device, start, length as usize).await.ok().map(|buffer| (start, buffer));
+    }
+    let Some((start, bytes)) = window else { return false };
+    let Some(bytes) = bytes.get((address - *start) as usize..) else { return false };
+    let epoch = state.span.epoch_at(location, state.span.head());
+    let place = Place { identity: layout.identity, epoch, address };
+    let Ok(record) = Record::decode(bytes, place) else { return false };
+    let hash = KeyHash(record.fields.key_hash.get());
+    if !record.body_is_whole(bytes) || !state.index.contains(hash, location) {
+        return false;
+    }
+    report.bytes += record.bytes() as u64;
+    if record.kind == RecordKind::Fragment {
+        report.fragments += 1;
+        return true;
+    }
+    let (primary, _) = state.span.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
+    let tags: Vec<TagHash> = record.tags(bytes).collect();
+    let generation = record.fields.generation.get();
+    if state.purges.verdict(primary, generation, record.primary(bytes), &tags) != Verdict::Live {
+        report.purged += 1;
+    } else {
+        report.objects += 1;
+    }
+    true
+}

@@ -1,0 +1,8 @@
+//! The public face of a store of one span.
+
+pub mod check;
+mod open;
+pub mod options;
+pub mod purging;
+pub mod stat;
+pub mod store;

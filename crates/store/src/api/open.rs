@@ -1,0 +1,284 @@
+//! Making stores and opening them.
+//!
+//! Owns: how a span's parts are put together: what memory each gets, and what each is handed.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nectary_block::{Buffer, SharedDevice, read, write};
+use nectary_cache::Gdsf;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::store::{Inner, Store, WriterHandle};
+use crate::api::options::{CreateOptions, OpenOptions};
+use crate::background::Background;
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::warm::Warm;
+use crate::disk::span::Span;
+use crate::error::{Error, ErrorKind};
+use crate::format::BLOCK_BYTES;
+use crate::format::layout::{Layout, Member};
+use crate::get::lookup::Lookup;
+use crate::get::reads::Reads;
+use crate::index::Presence;
+use crate::index::held_names::Names;
+use crate::index::referenced::ReferencedBits;
+use crate::intake::Intake;
+use crate::intake::admission::Admission;
+use crate::intake::queue::Queue;
+use crate::locality::clusters::Clusters;
+use crate::locality::groups::Groups;
+use crate::locality::hints::Hints;
+use crate::memory::tier::MemoryTier;
+use crate::memory::warm_list::WarmList;
+use crate::purge::log::PurgeLog;
+use crate::purge::rules::rules_max;
+use crate::put::commit::Puts;
+use crate::put::fill::table::FillTable;
+use crate::random::random_u64s;
+use crate::recover::{self, Opening, SpanPurges};
+use crate::rewrite::Rewriting;
+use crate::rewrite::views::Views;
+use crate::state::{Progress, State, Tables};
+use crate::write::budget::Budget;
+use crate::write::{Start, Writer};
+
+/// Commands that wait for the writer at most; callers beyond wait for a place.
+const COMMANDS_MAX: usize = 1024;
+
+impl Store {
+    /// Makes an empty store on a device.
+    ///
+    /// *Errors*: `Invalid` where the size does not fit; `Corrupt` where something else is on the device and `force` is
+    /// not set. *Durability*: the empty store survives what a flush survives when this returns.
+    pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
+        Store::create_span(device, options, Member::SOLE).await
+    }
+
+    /// Makes an empty span of a store on a device, as [`create`](Store::create) does.
+    pub(crate) async fn create_span(
+        device: SharedDevice,
+        options: &CreateOptions,
+        member: Member,
+    ) -> Result<(), Error> {
+        let spec = device.spec();
+        if !options.force && Store::probe(&device).await? {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{spec}: there is a store already; open it, or force its replacement"),
+            ));
+        }
+        let device_bytes = device.geometry().size_bytes;
+        let size = if options.size_bytes == 0 { device_bytes } else { options.size_bytes };
+        if size > device_bytes {
+            device.grow(size).await?;
+        }
+        let mut random = random_u64s(options.seed);
+        let identity = u128::from(random()) << 64 | u128::from(random());
+        let created_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+        let hash_seed = member.hash_seed().unwrap_or_else(&mut random);
+        let planned = Layout::plan(size, options.segment_bytes, identity, hash_seed, created_s)
+            .map_err(|error| error.at(&spec))?;
+        let layout = Layout { member, ..planned };
+        // The old superblocks go first, so that a half-made store is not mistaken for the old one.
+        for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
+            write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
+        }
+        for address in layout.checkpoint_offset {
+            write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
+        }
+        PurgeLog::create(&device, &layout).await?;
+        device.flush(Default::default()).await?;
+        for address in [BLOCK_BYTES, 0] {
+            write(&*device, address, layout.encode(address)).await?;
+        }
+        device.flush(Default::default()).await?;
+        Ok(())
+    }
+
+    /// Whether a device has a store: `true`, or `false` where it is blank.
+    ///
+    /// *Errors*: `Corrupt` where something else is there, so that it is not overwritten by mistake.
+    pub async fn probe(device: &SharedDevice) -> Result<bool, Error> {
+        let size = device.geometry().size_bytes;
+        if size < 2 * BLOCK_BYTES {
+            return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
+        }
+        // What others keep on a device begins in its first MiB or has a copy in its last.
+        let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
+        let begin = read(&**device, 0, length as usize).await?;
+        let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;
+        if begin.iter().chain(end.iter()).all(|&byte| byte == 0) {
+            return Ok(false);
+        }
+        recover::read_superblock(device).await.map(|_| true)
+    }
+
+    /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
+    ///
+    /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small;
+    /// `Io`. Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended
+    /// since the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` says what that
+    /// had until all is there.
+    pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
+        let layout = recover::read_superblock(&device).await?;
+        let Member { number, count, .. } = layout.member;
+        if count != 1 {
+            let spec = device.spec();
+            return Err(Error::invalid(format!(
+                "{spec}: this is span {number} of a store of {count}, counted from 0; name all its spans"
+            )));
+        }
+        Store::open_span(device, layout, options, SpanPurges::default()).await
+    }
+
+    /// Opens one span of a store.
+    pub(crate) async fn open_span(
+        device: SharedDevice,
+        layout: Layout,
+        options: OpenOptions,
+        purges: SpanPurges,
+    ) -> Result<Store, Error> {
+        let spec = device.spec();
+        options.check().map_err(|error| error.at(&spec))?;
+        if device.geometry().size_bytes < layout.span_bytes {
+            // A file that was cut: what is gone reads as zeroes from now on, and costs the objects that were there.
+            device.grow(layout.span_bytes).await.map_err(|error| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "{spec}: the store has {} bytes, the device only {}, and it cannot grow: {error}",
+                        layout.span_bytes,
+                        device.geometry().size_bytes
+                    ),
+                )
+            })?;
+        }
+        let recovered = recover::recover(
+            &device,
+            &layout,
+            options.memory_bytes / 2,
+            Opening::of(options.background, options.index_loading),
+            purges,
+        )
+        .await?;
+        let layout = layout.with_tags(&device).await?;
+        let bits_memory_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
+        let referenced = ReferencedBits::new(layout.segment_count * layout.segment_bytes, bits_memory_bytes);
+        let hints = Hints::new(options.memory_bytes);
+        let groups = Groups::new(layout.segment_count, options.memory_bytes);
+        let regroups = options.rewrite_percent > 0 && options.cluster_bytes > 0;
+        let admission = Admission::new(&options.admission, options.memory_bytes);
+        let index_bytes = recovered.checkpoint.map_or(0, |header| header.index_bytes()).max(recovered.index.bytes());
+        let names = Arc::new(Names::new(&layout, recovered.position.epoch, options.memory_bytes));
+        let purge_rules_max = recovered.purge_log.live_records_max().min(rules_max(options.memory_bytes));
+        let fixed = index_bytes
+            + referenced.bytes()
+            + hints.bytes()
+            + admission.bytes()
+            + names.bytes()
+            + recovered.purges.bytes();
+        let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0)
+            .with_objects_bytes_max(options.objects_bytes_max);
+        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        let span = Arc::new(Span::new(device, layout, recovered.position.epoch));
+        let tables = Tables {
+            index: recovered.index,
+            presence: Presence::new(recovered.rest.loading.as_ref().map(|loading| loading.wanted())),
+            memory: MemoryTier::new(Box::new(Gdsf::new(budget.tier_bytes))),
+            purges: recovered.purges,
+            names: Arc::clone(&names),
+            referenced,
+        };
+        let (since, purge_number) = (recovered.membership.since, recovered.purge_log.order().number);
+        let progress = Progress::new(recovered.clock, recovered.recovered_sequence, since, purge_number);
+        let state = Arc::new(State::new(&span, tables, progress));
+        let wake_bytes = budget.append_bytes.min(budget.unwritten_bytes / 2);
+        let queue = Queue::new(budget.unwritten_bytes, wake_bytes, recovered.recovered_sequence, names);
+        let intake =
+            Arc::new(Intake { span: Arc::clone(&span), state: Arc::clone(&state), queue: Arc::new(queue), admission });
+        let rewriting = Arc::new(Rewriting {
+            span: Arc::clone(&span),
+            state: Arc::clone(&state),
+            intake: Arc::clone(&intake),
+            hints,
+            views: Views::new(options.memory_bytes, regroups),
+            percent: options.rewrite_percent,
+            reinsert_percent: options.reinsert_percent,
+            harvested: AtomicU64::new(0),
+        });
+        let lookup = Arc::new(Lookup {
+            span: Arc::clone(&span),
+            state: Arc::clone(&state),
+            intake: Arc::clone(&intake),
+            rewriting: Arc::clone(&rewriting),
+            reads: Reads::new(),
+            groups,
+            clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
+        });
+        let puts = Arc::new(Puts {
+            span,
+            state: Arc::clone(&state),
+            intake,
+            rewriting,
+            lookup,
+            fills: FillTable::new(budget.fill_bytes),
+            purge_rules_max: purge_rules_max as u64,
+            purges_waiting: AtomicU64::new(0),
+        });
+        let warm_list = Arc::new(WarmList::default());
+        let checkpoints = Checkpoints { state, warm_list: Arc::clone(&warm_list), background: options.background };
+        let checkpoint_entries = recovered.checkpoint.map_or(0, |header| header.entries());
+        let recovery = recovered.recovery;
+        let writer = Writer::new(
+            &puts,
+            checkpoints,
+            receiver,
+            Start {
+                position: recovered.position,
+                checkpoint_number: recovered.checkpoint_number,
+                open_count: recovered.open_count,
+                membership: recovered.membership,
+                is_cut: recovered.is_cut,
+                opening: Opening::of(options.background, options.index_loading),
+                memory_bytes: options.memory_bytes,
+                objects_bytes_max: options.objects_bytes_max,
+                append_bytes: budget.append_bytes,
+                buffers_bytes: budget.append_buffers_bytes,
+                purge_log: recovered.purge_log,
+                rest: recovered.rest,
+                warm: Warm { is_wanted: options.warm_up, checkpoint: recovered.checkpoint, newest: Vec::new() },
+                replayed: recovered.recovery,
+                write_delay: options.write_delay,
+                flush_interval: options.flush_interval,
+            },
+        );
+        let handle = match options.background {
+            Background::Caller => WriterHandle::Task(AbortOnDropHandle::new(tokio::spawn(writer.run()))),
+            Background::Threads => WriterHandle::Thread(writer_thread(writer).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}"))
+            })?),
+        };
+        let inner = Inner {
+            puts,
+            warm_list,
+            checkpoint_entries,
+            recovery,
+            commands: Some(sender),
+            writer: Mutex::new(Some(handle)),
+        };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+}
+
+/// Runs the writer on its own thread and runtime.
+fn writer_thread(writer: Writer) -> std::io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new().name("nectary-store".into()).spawn(move || {
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(writer.run()),
+            Err(error) => writer.cannot_run(&error),
+        }
+    })
+}

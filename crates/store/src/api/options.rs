@@ -1,0 +1,131 @@
+//! How stores are made and opened.
+//!
+//! Owns: the options, their defaults and bounds, and the checks that need no device.
+
+use std::time::Duration;
+
+use crate::background::Background;
+use crate::error::Error;
+use crate::intake::admission::AdmissionOptions;
+use crate::locality::clusters::ClusterRead;
+use crate::recover::IndexLoading;
+use crate::rewrite::keep::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
+use crate::rewrite::reinsert::REINSERT_PERCENT_MAX;
+
+/// The default share of a segment that is re-inserted, in percent. It is off: see decision 0019.
+const REINSERT_PERCENT_DEFAULT: u32 = 0;
+/// The default size of a cluster, in bytes.
+const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
+/// The smallest cluster, in bytes.
+pub const CLUSTER_BYTES_MIN: u64 = 4 << 10;
+/// The largest cluster, in bytes.
+pub const CLUSTER_BYTES_MAX: u64 = 1 << 20;
+/// The smallest memory budget, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+
+/// How a store is made.
+#[derive(Debug, Clone, Default)]
+pub struct CreateOptions {
+    /// Size of the store in bytes; 0 for the whole device.
+    pub size_bytes: u64,
+    /// Size of a segment in bytes; by default 16 MiB, or less where the store is small.
+    pub segment_bytes: Option<u64>,
+    /// Whether what is on the device may be overwritten.
+    pub force: bool,
+    /// The seed of its random identity, so that a simulation can be repeated. By default the operating system gives it.
+    pub seed: Option<u64>,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
+    pub memory_bytes: u64,
+    /// The most that objects in memory take of it; by default all that the other uses leave.
+    pub objects_bytes_max: Option<u64>,
+    /// How long a put may wait in memory before it is written.
+    pub write_delay: Duration,
+    /// How often the device is flushed if something was written. With `None` it is flushed at the end of each segment
+    /// and at checkpoints, purges and syncs only.
+    pub flush_interval: Option<Duration>,
+    /// How much of a segment may be rewritten before the segment is reclaimed, in percent. Objects are rewritten that
+    /// were requested since they were written; those that are not in memory are read for it. At most
+    /// [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
+    pub reinsert_percent: u32,
+    /// How many bytes may be rewritten from memory, in percent of the bytes that are put. Objects that are wanted
+    /// together are moved next to each other, and requested objects are kept before their segment is reclaimed. It
+    /// costs no read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
+    pub rewrite_percent: u32,
+    /// The size of a cluster in bytes. Objects that [`collocate`](crate::Store::collocate) ties are packed into one
+    /// cluster, and one read may take all of it. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`],
+    /// or 0 for no clusters.
+    pub cluster_bytes: u64,
+    /// What a read from disk takes.
+    pub cluster_read: ClusterRead,
+    /// Whether the objects that were in memory when the store was last open are read into memory again, in the
+    /// background, as far as they fit.
+    pub warm_up: bool,
+    /// What is admitted to the disk; by default everything.
+    pub admission: AdmissionOptions,
+    /// How the index is read when the store is opened.
+    pub index_loading: IndexLoading,
+    /// Where the work is done that no call waits for.
+    pub background: Background,
+    /// The seed of random identities that an open makes, such as that of a span that begins empty. By default the
+    /// operating system gives it. A simulation that sets it can be repeated; each open needs another seed.
+    pub seed: Option<u64>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            memory_bytes: 256 << 20,
+            objects_bytes_max: None,
+            write_delay: Duration::from_millis(500),
+            flush_interval: None,
+            reinsert_percent: REINSERT_PERCENT_DEFAULT,
+            rewrite_percent: REWRITE_PERCENT_DEFAULT,
+            cluster_bytes: CLUSTER_BYTES_DEFAULT,
+            cluster_read: ClusterRead::default(),
+            warm_up: true,
+            admission: AdmissionOptions::default(),
+            index_loading: IndexLoading::default(),
+            background: Background::default(),
+            seed: None,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Checks the options without a device. *Errors*: `Invalid` for a budget that is too small, or an option that is
+    /// out of bounds.
+    pub fn check(&self) -> Result<(), Error> {
+        self.admission.check()?;
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a store needs at least {MEMORY_BYTES_MIN} bytes of memory, {} were given",
+                self.memory_bytes
+            )));
+        }
+        if self.reinsert_percent > REINSERT_PERCENT_MAX {
+            return Err(Error::invalid(format!(
+                "at most {REINSERT_PERCENT_MAX} percent of a segment can be re-inserted, {} were given",
+                self.reinsert_percent
+            )));
+        }
+        if self.rewrite_percent > REWRITE_PERCENT_MAX {
+            return Err(Error::invalid(format!(
+                "at most {REWRITE_PERCENT_MAX} percent of what is put can be rewritten, {} were given",
+                self.rewrite_percent
+            )));
+        }
+        let bytes = self.cluster_bytes;
+        if bytes != 0 && !(bytes.is_power_of_two() && (CLUSTER_BYTES_MIN..=CLUSTER_BYTES_MAX).contains(&bytes)) {
+            return Err(Error::invalid(format!(
+                "a cluster has a power of two from {CLUSTER_BYTES_MIN} to {CLUSTER_BYTES_MAX} bytes, or 0 for none, \
+                 {bytes} were given"
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Purges as callers want them: of a key, by prefix, by tag, of everything.
+//!
+//! Owns: the four calls, and that they wait for room among the rules. Leaves to others: their place in the order of
+//! puts (`purge_commit`), the rules (`purges`), and making them durable and room among them (`writer`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+use crate::api::store::Store;
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind};
+use crate::format::PurgeRecord;
+use crate::names::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
+use crate::names::tag::hash_tag;
+use crate::purge::log::PurgeOrder;
+use crate::purge::rules::PREFIX_LENGTHS_MAX;
+use crate::put::commit::Puts;
+use crate::put::purge::{Begun, Target};
+use crate::write::Command;
+
+/// Counts a purge that waits, for as long as it does.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The turn of a purge among those of a store of several spans. All spans get them in the same order: the next one
+/// waits until the writer of each has this one, or nobody wants it any more.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// Its number, and how far all spans are known to have come.
+    pub order: PurgeOrder,
+    /// Held by each span's part of it.
+    pub guard: Option<Arc<OwnedMutexGuard<u64>>>,
+}
+
+impl Store {
+    /// Purges a key with all its variants.
+    ///
+    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
+    /// after a crash or a power cut. *Cost*: nothing is written where the store cannot hold the key; else one block
+    /// written twice and one flush, shared by purges at the same time. Where as many purges are remembered as may be
+    /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
+    /// others are forgotten with them.
+    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` where fills that began
+    /// long ago keep all others from being forgotten; then nothing is purged.
+    pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
+        self.purge_key_in(primary, Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
+        let puts = self.puts();
+        let key = KeyRef::new(primary, b"");
+        let (primary_hash, hash) = puts.span.hash(key);
+        let drop_resident = |generation| {
+            let resident = puts.state.memory.get(hash, key);
+            if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
+                && let Some(location) = entry.location()
+            {
+                puts.state.forget_purged(hash, location);
+                puts.state.memory.remove_same(&entry);
+            }
+        };
+        self.purge(Target::Key(primary_hash), turn, drop_resident).await
+    }
+
+    /// Purges everything.
+    ///
+    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
+    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time;
+    /// what was purged leaves memory and the index as it is requested or reclaimed. It takes the place of all other
+    /// purges.
+    /// *Errors*: where it could not be made durable; in memory it holds all the same.
+    pub async fn purge_all(&self) -> Result<(), Error> {
+        self.purge_all_in(Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
+        self.purge(Target::All, turn, |_| ()).await
+    }
+
+    /// Purges every key whose primary part begins with `prefix`, with all its variants.
+    ///
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
+    /// the errors, with `Busy` also where prefixes of too many different lengths are remembered (nothing is purged).
+    /// While it is remembered, a hit of what is older than it pays for a hash of its key's beginning.
+    pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
+        self.purge_prefix_in(prefix, Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
+        let puts = self.puts();
+        let length = match prefix.len() {
+            0 => return self.purge_all_in(turn).await,
+            length if length <= PRIMARY_BYTES_MAX => length as u16,
+            length => return Err(Error::invalid(format!("a key has no {length} bytes to begin with"))),
+        };
+        if !puts.state.purges.has_room_for_prefix(length) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{PREFIX_LENGTHS_MAX} purges by prefixes of different lengths are remembered until what they purged is \
+                     overwritten; use a prefix of a length that was used, or purge everything"
+                ),
+            ));
+        }
+        let hash = hash_prefix(puts.span.layout.hash_seed, prefix);
+        self.purge(Target::Prefix(hash, length), turn, |_| ()).await
+    }
+
+    /// Purges every object that was put under this tag, whatever its key.
+    ///
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
+    /// the errors, with `Invalid` for a tag that no object can have. What a purged object had replaced stays hidden.
+    /// While the purge is remembered, a hit of what is older than it pays for a look for each tag it has.
+    pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
+        self.purge_tag_in(tag, Turn::default()).await
+    }
+
+    /// The same, in its turn among the purges of a store of several spans.
+    pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
+        let hash = hash_tag(self.span().layout.hash_seed, tag)?;
+        self.purge(Target::Tag(hash), turn, |_| ()).await
+    }
+
+    /// Purges, and does `then` with its generation when it holds in memory.
+    async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
+        let puts = self.puts();
+        // Where there are several spans each notes every purge, so that one that has not come as far is told.
+        let may_leave_out = turn.guard.is_none();
+        let record = loop {
+            match puts.begin_purge(target, may_leave_out) {
+                Begun::Absent => {
+                    Counters::add(&puts.span.counters.purges, 1);
+                    Counters::add(&puts.span.counters.purges_absent, 1);
+                    return Ok(());
+                }
+                Begun::Holds(record) => break record,
+                Begun::Full => self.wait_for_rules(puts).await?,
+            }
+        };
+        then(record.generation.get());
+        self.ask_in_turn(record, turn).await?;
+        Counters::add(&puts.span.counters.purges, 1);
+        Ok(())
+    }
+
+    /// Makes a record durable; ends its turn once the writer has it.
+    async fn ask_in_turn(&self, record: PurgeRecord, turn: Turn) -> Result<(), Error> {
+        let Turn { order, guard } = turn;
+        let answer = self.send(|reply| Command::Purge((record, order), reply)).await;
+        drop(guard);
+        self.answer(answer?).await
+    }
+
+    /// Waits until there was room for another rule; somebody else may have taken it since.
+    async fn wait_for_rules(&self, puts: &Puts) -> Result<(), Error> {
+        puts.purges_waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&puts.purges_waiting);
+        let begun = Instant::now();
+        let result = self.ask(Command::PurgeRoom).await;
+        Counters::add(&puts.span.counters.purges_waited, 1);
+        Counters::add(&puts.span.counters.purges_waited_us, begun.elapsed().as_micros() as u64);
+        result
+    }
+}

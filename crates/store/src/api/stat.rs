@@ -1,0 +1,163 @@
+//! The state of a store, as it reports it.
+//!
+//! Owns: what is reported, and how the states of several spans add up. Leaves to others: counting (`counters`).
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters::{Counts, Sequences};
+use crate::intake::admission::AdmissionStat;
+use crate::locality::clusters::ClusterRead;
+use crate::recover::Recovery;
+
+/// State of a store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stat {
+    /// The device's SPEC.
+    pub device: String,
+    /// The store's identity, in hexadecimal.
+    pub identity: String,
+    /// Size of the span in bytes.
+    pub span_bytes: u64,
+    /// Size of a segment in bytes.
+    pub segment_bytes: u64,
+    /// How many segments there are.
+    pub segment_count: u64,
+    /// The segment epoch being written; the cycle is its quotient by the count.
+    pub head_epoch: u64,
+    /// Bodies up to this size are one record, in bytes.
+    pub whole_bytes_max: u64,
+    /// Entries in the index (objects, and fragments of large ones); while it is loading, what its checkpoint says.
+    pub entries: u64,
+    /// Whether the index is still being read. Then other figures of the index count the parts that are there.
+    #[serde(default)]
+    pub index_loading: bool,
+    /// What the index's entries may take on disk, in bytes.
+    pub entries_bytes: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Bytes of the referenced bits, which say what was requested since it was written.
+    pub referenced_bytes: u64,
+    /// The share of a segment that may be rewritten, in percent.
+    pub reinsert_percent: u32,
+    /// Size of a cluster in bytes; 0: none are packed and none read.
+    pub cluster_bytes: u64,
+    /// What a read from disk takes: the cluster, the object, or what has paid.
+    pub cluster_read: ClusterRead,
+    /// Bytes of the table of pending hints.
+    pub hints_bytes: u64,
+    /// Bytes of the extents of groups.
+    pub groups_bytes: u64,
+    /// Entries given up because the index was at its bound.
+    pub index_evictions: u64,
+    /// The replacement policy of the memory tier.
+    pub memory_policy: String,
+    /// Capacity of the memory tier in bytes, what is not yet written included.
+    pub memory_capacity_bytes: u64,
+    /// Bytes of written entries in memory.
+    pub memory_used_bytes: u64,
+    /// Bytes of entries not yet written.
+    pub memory_unwritten_bytes: u64,
+    /// Entries in memory.
+    pub memory_entries: u64,
+    /// Bytes that tags take in memory, as a part of what entries and fills take.
+    pub memory_tags_bytes: u64,
+    /// Bytes that fills under way hold.
+    pub fill_bytes: u64,
+    /// Whether what was in memory before the store was opened is still being read into it.
+    pub warming: bool,
+    /// Live purge records.
+    pub purge_records: u64,
+    /// How many of them there may be; purges beyond wait while the oldest segments are reclaimed.
+    #[serde(default)]
+    pub purge_records_max: u64,
+    /// Purges that wait so now.
+    #[serde(default)]
+    pub purges_waiting: u64,
+    /// Bytes of the names that tell whether a purge needs a record.
+    #[serde(default)]
+    pub names_bytes: u64,
+    /// Whether all names are known; before, each purge gets a record.
+    #[serde(default)]
+    pub names_known: bool,
+    /// How far puts have come.
+    pub sequences: Sequences,
+    /// What is admitted to the disk.
+    #[serde(default)]
+    pub admission: AdmissionStat,
+    /// Bytes written to the device for each byte of a body that was admitted, both since the store was opened.
+    pub written_per_admitted: Option<f64>,
+    /// Counters since the store was opened.
+    pub counts: Counts,
+    /// How the store came up.
+    pub recovery: Recovery,
+    /// Why the store takes no more writes, where that is so.
+    pub stopped: Option<String>,
+    /// Each span of a store of several; then all else here are sums, or the values of the first that is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<SpanStat>,
+}
+
+/// State of one span of a store of several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpanStat {
+    /// Its number, from 0.
+    pub number: u32,
+    /// The device's SPEC.
+    pub spec: String,
+    /// Why it is not there, where that is so.
+    pub lost: Option<String>,
+    /// Its state; `None` where it could not be opened.
+    pub stat: Option<Stat>,
+}
+
+impl Stat {
+    /// Adds the spans that are there to one of them, `first`.
+    pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
+        let mut sum = first;
+        let identity = sum.identity.clone();
+        let others = spans.iter().filter(|span| span.lost.is_none()).filter_map(|span| span.stat.as_ref());
+        for stat in others.filter(|stat| stat.identity != identity) {
+            sum.device = format!("{} {}", sum.device, stat.device);
+            for (total, part) in [
+                (&mut sum.span_bytes, stat.span_bytes),
+                (&mut sum.segment_count, stat.segment_count),
+                (&mut sum.entries, stat.entries),
+                (&mut sum.entries_bytes, stat.entries_bytes),
+                (&mut sum.index_bytes, stat.index_bytes),
+                (&mut sum.referenced_bytes, stat.referenced_bytes),
+                (&mut sum.hints_bytes, stat.hints_bytes),
+                (&mut sum.groups_bytes, stat.groups_bytes),
+                (&mut sum.index_evictions, stat.index_evictions),
+                (&mut sum.memory_capacity_bytes, stat.memory_capacity_bytes),
+                (&mut sum.memory_used_bytes, stat.memory_used_bytes),
+                (&mut sum.memory_unwritten_bytes, stat.memory_unwritten_bytes),
+                (&mut sum.memory_entries, stat.memory_entries),
+                (&mut sum.fill_bytes, stat.fill_bytes),
+                (&mut sum.memory_tags_bytes, stat.memory_tags_bytes),
+                (&mut sum.purge_records, stat.purge_records),
+                (&mut sum.purge_records_max, stat.purge_records_max),
+                (&mut sum.purges_waiting, stat.purges_waiting),
+                (&mut sum.names_bytes, stat.names_bytes),
+            ] {
+                *total += part;
+            }
+            sum.index_loading |= stat.index_loading;
+            sum.warming |= stat.warming;
+            sum.names_known &= stat.names_known;
+            sum.admission.add(&stat.admission);
+            sum.counts.add(&stat.counts);
+            let (all, one) = (&mut sum.recovery, &stat.recovery);
+            all.clean &= one.clean;
+            all.checkpoint &= one.checkpoint;
+            all.purges_lost |= one.purges_lost;
+            all.append_bytes += one.append_bytes;
+            all.appends += one.appends;
+            all.records += one.records;
+            all.salvaged += one.salvaged;
+            all.duration_us += one.duration_us;
+        }
+        sum.admission.admitted_share = sum.counts.admitted_share();
+        sum.written_per_admitted = sum.counts.written_per_admitted();
+        Stat { spans, ..sum }
+    }
+}

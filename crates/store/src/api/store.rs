@@ -1,0 +1,396 @@
+//! An open store: get, put, fill, sync, close.
+//!
+//! Owns: the public face. What each call promises is said here and, with the test of each promise, in
+//! `docs/semantics.md`.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::api::check::{self, CheckReport};
+use crate::api::stat::Stat;
+use crate::counters::{Counters, Sequence, Sequences};
+use crate::disk::span::Span;
+use crate::error::{Error, ErrorKind};
+use crate::get::lookup::{Lookup, Resident};
+use crate::get::object::Object;
+use crate::memory::entry::{EntryKind, EntryParts};
+use crate::memory::warm_list::WarmList;
+use crate::names::key::KeyRef;
+use crate::put::commit::Puts;
+use crate::put::fill::{self, FillRole};
+use crate::recover::{Membership, Recovery};
+use crate::rewrite::Rewriting;
+use crate::state::State;
+use crate::write::{Command, MembershipChange};
+
+/// What the clones of an open store share.
+pub(crate) struct Inner {
+    pub puts: Arc<Puts>,
+    pub warm_list: Arc<WarmList>,
+    /// How many entries the checkpoint has that the index is loaded from.
+    pub checkpoint_entries: u64,
+    pub recovery: Recovery,
+    pub commands: Option<mpsc::Sender<Command>>,
+    pub writer: Mutex<Option<WriterHandle>>,
+}
+
+/// What the writer runs on.
+pub(crate) enum WriterHandle {
+    Thread(std::thread::JoinHandle<()>),
+    /// It is aborted when this is dropped.
+    Task(#[expect(dead_code, reason = "held for its drop")] AbortOnDropHandle<()>),
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The writer ends when nobody can ask it for anything.
+        self.commands = None;
+        let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(WriterHandle::Thread(thread)) = writer {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An open store. Clones share it.
+///
+/// A store that is dropped without [`close`](Store::close) leaves the device as a crash does: objects that were written
+/// are found again, objects that still waited in memory are lost.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
+/// let device: nectary_block::SharedDevice = std::sync::Arc::new(nectary_block::MemoryDevice::new(64 << 20));
+/// Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+/// let store = Store::open(device, OpenOptions::default()).await.unwrap();
+/// let key = KeyRef::new(b"http://example.com/", b"");
+/// store.put(key, "metadata".into(), "body".into()).await.unwrap();
+/// assert_eq!(store.get(key).await.unwrap().whole().unwrap(), "body");
+/// store.purge_key(key.primary).await.unwrap();
+/// assert!(store.get(key).await.is_none());
+/// store.close().await.unwrap();
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Remembers, durably, which spans of its store are there.
+    pub(crate) async fn set_membership(&self, membership: Membership) -> Result<(), Error> {
+        self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
+    }
+
+    /// Writes everything that waits and an index checkpoint, notes that the span was closed, and flushes. Later puts
+    /// are refused, gets go on.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.ask(Command::Close).await
+    }
+
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock that others wait for. The first hit of an
+    /// object that is in memory alone may queue it to be written.
+    pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
+        let lookup = self.lookup();
+        let entry = lookup.find_resident(key).live()?;
+        lookup.intake.note_hit(&entry);
+        Some(Object::new(entry, lookup))
+    }
+
+    /// Finds an object in memory or on disk.
+    ///
+    /// It returns exactly the bytes of one completed put of this key, and of none that was purged before this call.
+    /// Damage is a counted miss. So is a read that the device failed; [`try_get`](Store::try_get) reports that. *Cost*:
+    /// at most one read, and one more for each fragment as it is read.
+    pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+        self.try_get(key).await.ok().flatten()
+    }
+
+    /// Finds an object as [`get`](Store::get) does, and tells a failed device from a miss.
+    ///
+    /// *Errors*: the device failed the read, so it is not known whether there is such an object. The error has the
+    /// device's own as its source. It counts as a miss and in `device_read_errors`.
+    pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
+        let lookup = self.lookup();
+        let found = match lookup.find_resident(key) {
+            Resident::Live(entry) => {
+                lookup.intake.note_hit(&entry);
+                Ok(Some(entry))
+            }
+            Resident::Absent if key.is_bounded() => lookup.find_on_disk(lookup.span.hash(key).1, Some(key)).await,
+            Resident::Purged | Resident::Absent => Ok(None),
+        };
+        let object = found.map(|entry| entry.map(|entry| Object::new(entry, lookup)));
+        let object = object.map(|object| object.filter(|object| self.is_complete(object)));
+        if !matches!(object, Ok(Some(_))) {
+            Counters::add(&lookup.span.counters.misses, 1);
+        }
+        object
+    }
+
+    /// Joins the fill of a key under way, or begins it.
+    ///
+    /// `stale` is the object that the caller has found to be out of date. If the store has a newer one, it is returned
+    /// and no fill begins. A fill that began before a purge of the key is not joined.
+    pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
+        fill::begin(self.puts(), key, stale)
+    }
+
+    /// Puts a whole object without tags.
+    ///
+    /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if it is out of bounds,
+    /// `Stopped`. *Durability*: none when it returns. An object that is [admitted](crate::AdmissionOptions) is written
+    /// within the write delay; then [`sequences`](Store::sequences) has reached it. One that is not admitted is no
+    /// error: if it is one record, it is found as long as memory keeps it; it hides what it replaces; and after the end
+    /// of the process it is a miss. *Cost*: a body of several records waits for room while it is put, as long as the
+    /// disk takes.
+    pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
+        self.put_tagged(key, &[], metadata, body).await
+    }
+
+    /// Puts a whole object under tags. It can be [purged](Store::purge_tag) by each of them.
+    ///
+    /// As [`put`](Store::put). *Errors*: also `Invalid` if a tag has no byte or more than
+    /// [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than [`TAGS_MAX`](crate::TAGS_MAX) different ones
+    /// (nothing is stored). *Cost*: 8 bytes a tag on disk and in memory, none in the index.
+    pub async fn put_tagged(
+        &self,
+        key: KeyRef<'_>,
+        tags: &[&[u8]],
+        metadata: Bytes,
+        body: Bytes,
+    ) -> Result<Sequence, Error> {
+        let puts = self.puts();
+        if !key.is_bounded() || metadata.len() > crate::format::METADATA_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "key of {} + {} bytes or metadata of {} bytes is out of bounds",
+                key.primary.len(),
+                key.variant.len(),
+                metadata.len()
+            )));
+        }
+        if body.len() as u64 <= puts.span.layout.whole_bytes_max {
+            let (primary_hash, hash) = puts.span.hash(key);
+            // Before its generation is drawn: a purge that is later finds the name.
+            puts.state.names.note(primary_hash);
+            let parts = EntryParts {
+                key: key.to_owned(),
+                primary_hash,
+                hash,
+                kind: EntryKind::Whole,
+                metadata,
+                object_bytes: body.len() as u64,
+                body,
+                generation: puts.state.draw(),
+                tags: puts.span.tags(tags.iter().copied())?,
+            };
+            let decision = puts.intake.decide(hash, Some(parts.object_bytes));
+            return puts.commit(parts, decision, None).map(|entry| Sequence(entry.sequence));
+        }
+        let mut fill = fill::begin_alone(puts, key);
+        fill.tag(tags.iter().copied())?;
+        let length = body.len() as u64;
+        if length > puts.span.layout.object_bytes_max() {
+            return Err(Error::invalid(format!(
+                "a body of {length} bytes is too long: this store takes {} at most",
+                puts.span.layout.object_bytes_max()
+            )));
+        }
+        if !fill.start(key.variant, metadata, Some(length)) {
+            return Err(Error::new(ErrorKind::Busy, "the store cannot take this object now; nothing is stored"));
+        }
+        if !fill.is_admitted() {
+            return fill.let_go_by(length);
+        }
+        let step = puts.span.layout.fragment_bytes as usize;
+        for start in (0..body.len()).step_by(step) {
+            // What is begun is ended: what the disk has of a body that is refused after all has overwritten something
+            // for nothing.
+            if start > 0 {
+                self.wait_for_room().await;
+            }
+            fill.write(body.slice(start..(start + step).min(body.len()))).await?;
+        }
+        fill.finish().await
+    }
+
+    /// Waits until there is room for another put, or the store takes no more writes.
+    ///
+    /// It is for callers that can wait; a proxy had better not store. Another caller may take the room first.
+    pub async fn wait_for_room(&self) {
+        self.puts().intake.queue.wait_for_room().await;
+    }
+
+    /// Hints that objects of the primary key `object` will be wanted with those of `seed`, as an image with its page.
+    ///
+    /// Objects that are put or wait to be written are then written side by side, and read together if that pays. Give
+    /// the hint before the put, or right after it, and before each get: an object that was stored elsewhere is then
+    /// moved next to its page ([`rewrite_percent`](crate::OpenOptions::rewrite_percent)). A hint changes no answer.
+    /// *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two hashes and one atomic
+    /// store; no lock, no allocation.
+    pub fn collocate(&self, object: &[u8], seed: &[u8]) {
+        let (span, rewriting) = (self.span(), self.rewriting());
+        let hash = |primary| span.hash(KeyRef::new(primary, b"")).0;
+        rewriting.hints.add(hash(object), hash(seed));
+        Counters::add(&span.counters.hints, 1);
+    }
+
+    /// Writes all admitted objects that were put before this call, and flushes the device.
+    pub async fn sync(&self) -> Result<Sequences, Error> {
+        self.ask(Command::Sync).await?;
+        Ok(self.sequences())
+    }
+
+    /// Writes an index checkpoint now, of all that was written before this call.
+    pub async fn checkpoint(&self) -> Result<(), Error> {
+        self.ask(Command::Checkpoint).await
+    }
+
+    /// Reads and verifies every record that the index leads to; changes nothing. *Cost*: reads the whole store once.
+    ///
+    /// `progress` is told how many of how many entries are done.
+    pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
+        self.state().presence.wait_for_all().await;
+        check::check(self.state(), progress).await
+    }
+
+    /// How far puts have come.
+    pub fn sequences(&self) -> Sequences {
+        self.puts().intake.sequences()
+    }
+
+    /// Takes the notes for the operator since the last call: damage, failed reads.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.span().take_notes()
+    }
+
+    /// The state of the store.
+    pub fn stat(&self) -> Stat {
+        let puts = self.puts();
+        let Puts { span, state, intake, lookup, rewriting, .. } = &**puts;
+        let layout = &span.layout;
+        let (capacity, used, unwritten, entries) = state.memory.usage();
+        let index_loading = !state.presence.is_whole();
+        let counts = span.counters.snapshot();
+        let admission = intake.admission.stat(span.counters.written_bytes(), &counts);
+        Stat {
+            device: span.device.spec(),
+            identity: format!("{:032x}", layout.identity),
+            span_bytes: layout.span_bytes,
+            segment_bytes: layout.segment_bytes,
+            segment_count: layout.segment_count,
+            head_epoch: span.head(),
+            whole_bytes_max: layout.whole_bytes_max,
+            entries: if index_loading { self.inner.checkpoint_entries } else { state.index.len() },
+            index_loading,
+            entries_bytes: state.index.record_bytes(),
+            index_bytes: state.index.bytes(),
+            referenced_bytes: state.referenced.bytes(),
+            reinsert_percent: rewriting.reinsert_percent,
+            cluster_bytes: lookup.clusters.cluster_bytes(),
+            cluster_read: lookup.clusters.mode(),
+            hints_bytes: rewriting.hints.bytes(),
+            groups_bytes: lookup.groups.bytes(),
+            index_evictions: state.index.evictions(),
+            memory_policy: state.memory.policy_name().to_owned(),
+            memory_capacity_bytes: capacity,
+            memory_used_bytes: used,
+            memory_unwritten_bytes: unwritten,
+            memory_entries: entries,
+            memory_tags_bytes: span.tag_ledger.load(Ordering::Relaxed),
+            fill_bytes: puts.fills.bytes(),
+            warming: self.inner.warm_list.is_under_way(),
+            purge_records: state.purges.len() as u64,
+            purge_records_max: puts.purge_rules_max,
+            purges_waiting: puts.purges_waiting.load(Ordering::Relaxed),
+            names_bytes: state.names.bytes(),
+            names_known: state.names.are_known(span.head()),
+            sequences: intake.sequences(),
+            admission,
+            written_per_admitted: counts.written_per_admitted(),
+            counts,
+            recovery: self.inner.recovery,
+            stopped: state.stopped().map(str::to_owned),
+            spans: Vec::new(),
+        }
+    }
+
+    /// Why it takes no more writes, where that is so.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.state().stopped().map(str::to_owned)
+    }
+
+    /// The clock when a span of its store last came back.
+    pub(crate) fn since(&self) -> u64 {
+        self.state().progress.since.load(Ordering::Acquire)
+    }
+
+    /// The number of the last purge of its store that is durable on it.
+    pub(crate) fn purge_number(&self) -> u64 {
+        self.state().progress.purge_number.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn puts(&self) -> &Arc<Puts> {
+        &self.inner.puts
+    }
+
+    pub(crate) fn lookup(&self) -> &Arc<Lookup> {
+        &self.puts().lookup
+    }
+
+    pub(crate) fn rewriting(&self) -> &Rewriting {
+        &self.puts().rewriting
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.puts().state
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.puts().span
+    }
+
+    /// Whether all fragments of an object seem to be there; where not, its head is of no use.
+    fn is_complete(&self, object: &Object) -> bool {
+        let entry = &object.entry;
+        let EntryKind::Head { generation, count } = entry.kind else { return true };
+        let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
+        if let Some(location) = entry.location().filter(|_| !complete) {
+            // Nothing older under this key may be found in its place; nor may what follows it stay in memory alone.
+            if self.puts().intake.admission.is_open() {
+                self.state().forget_from(entry.hash, location);
+            }
+            self.state().memory.remove_same(entry);
+        }
+        complete
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
+    ) -> Result<(), Error> {
+        let answer = self.send(command).await?;
+        self.answer(answer).await
+    }
+
+    /// Asks the writer for something; returns once the writer will come to it.
+    pub(crate) async fn send(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+        let (reply, answer) = oneshot::channel();
+        let ended = || self.state().stopped_error();
+        let commands = self.inner.commands.as_ref().ok_or_else(ended)?;
+        commands.send(command(reply)).await.map_err(|_| ended())?;
+        Ok(answer)
+    }
+
+    /// Waits for what the writer says.
+    pub(crate) async fn answer(&self, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
+        answer.await.map_err(|_| self.state().stopped_error())?
+    }
+}

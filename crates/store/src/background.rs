@@ -1,0 +1,25 @@
+//! Where the work runs that no call waits for.
+//!
+//! Owns: the choice, and threads that read ahead while a store is opened, as decoding what is read takes longer than
+//! reading it. Such a thread ends when its work is done, or at the next thing that it has for a receiver that is gone.
+
+use std::future::Future;
+
+/// Where the work of a store is done that no call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Background {
+    /// On its own threads, so that nothing delays a hit.
+    #[default]
+    Threads,
+    /// On the runtime that opens the store: for programs of one thread, and for simulations. That runtime has to have
+    /// timers and to be polled for the store to go on.
+    Caller,
+}
+
+/// Does `work`, which sends what it reads to somebody, on its own thread; false where there is none to be had.
+pub(crate) fn spawn<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> bool {
+    // As the writer's, it has its own timers and I/O: nobody else has to be polled for it to go on.
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
+    let thread = std::thread::Builder::new().name("nectary-ahead".into());
+    thread.spawn(move || runtime.block_on(work())).is_ok()
+}

@@ -1,0 +1,187 @@
+//! Warming up: what was in memory comes back after a restart, from the disk, in the order of the disk.
+//!
+//! Owns: which objects are taken into memory without being requested, and how gently. The list is the checkpoint's (its
+//! hot list) and, before it, what was replayed, newest first. Leaves to others: where the list is kept (`checkpoint`),
+//! what fits into memory (`memory`).
+//!
+//! # Invariants
+//! The list is advice: it says where to look and nothing of what is there.
+//! 1. What is taken is a whole object with its checksums, at its own address, in the epoch that its segment had before
+//!    the read.
+//! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id.
+//!    Both are looked at under the lock under which entries enter memory, with the state of the segment.
+//! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
+//! 4. It pushes nothing out: where memory is full, warming ends.
+//! 5. A checkpoint that comes before it has ended names in its hot list what is still to be taken too: crashes in a row
+//!    leave memory no colder than one does.
+//!
+//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the
+//! writer's thread; a list of 8 bytes for each object.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::stream::{self, StreamExt};
+use nectary_block::Buffer;
+
+use crate::checkpoint::{CheckpointHeader, load_hot};
+use crate::counters::Counters;
+use crate::disk::span::{Extent, Span};
+use crate::format::{Location, Place, Record, RecordKind};
+use crate::memory::entry::Entry;
+use crate::memory::hot::HotPlace;
+use crate::memory::tier::Warmed;
+use crate::memory::warm_list::WarmList;
+use crate::names::key::KeyHash;
+use crate::planted::{Bug, planted};
+use crate::state::State;
+use crate::state::record::unasked;
+
+/// The longest read, in bytes.
+const RUN_BYTES_MAX: u64 = 512 << 10;
+/// Bytes that nobody wants are read where they are fewer than this between two that are wanted.
+const GAP_BYTES_MAX: u64 = 16 << 10;
+/// Reads at the same time.
+const READS_AT_ONCE: usize = 2;
+/// What an entry takes in memory beside its record, at least, in bytes: so many are not looked for in vain.
+const ENTRY_BYTES_MIN: u64 = 200;
+/// Objects that are decoded before others on the thread get their turn.
+const TURN: usize = 128;
+
+/// What to warm up with.
+pub(crate) struct Warm {
+    /// Whether anything is to be warmed up at all.
+    pub is_wanted: bool,
+    /// The checkpoint whose hot list is read.
+    pub checkpoint: Option<CheckpointHeader>,
+    /// Where that lies which was written since, newest first.
+    pub newest: Vec<Location>,
+}
+
+/// Says that warming has ended, whatever ended it.
+struct EndWarming(Arc<WarmList>);
+
+impl Drop for EndWarming {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// What is read at once, and where the wanted records in it begin.
+struct Run {
+    extent: Extent,
+    places: Vec<HotPlace>,
+}
+
+/// Takes into memory what was there, until it is full or the list ends.
+pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -> impl Future<Output = ()> + Send {
+    // Also where it is broken off before it begins.
+    let end = EndWarming(warm_list);
+    async move {
+        if warm.is_wanted {
+            read_list(&state, &end.0, warm).await;
+            // Unlike where it was broken off, nothing is left.
+            end.0.set(Arc::default());
+        }
+    }
+}
+
+async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
+    let Warm { checkpoint, newest, .. } = warm;
+    let mut list: Vec<HotPlace> = newest.into_iter().map(|location| HotPlace::new(location, 1)).collect();
+    if let Some(header) = checkpoint {
+        let (hot, damaged) = load_hot(&state.span.device, &state.span.layout, &header).await;
+        Counters::add(&state.span.counters.hot_chunks_damaged, damaged);
+        list.extend(hot);
+    }
+    let mut room = state.memory.capacity();
+    // Much of what was written last was requested once.
+    list.sort_by_key(HotPlace::hottest_first);
+    list.retain(|place| {
+        let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;
+        let fits = taken <= room;
+        room = room.saturating_sub(taken);
+        fits
+    });
+    list.sort_unstable_by_key(|place| (place.location().granule, place.hottest_first()));
+    list.dedup_by_key(|place| place.location().granule);
+    let list = Arc::new(list);
+    warm_list.set(Arc::clone(&list));
+    // The memory of one read serves another.
+    let spares: Mutex<Vec<Buffer>> = Mutex::default();
+    let spare = || spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+    let mut runs = stream::iter(Runs { span: &state.span, list: list.iter().copied().peekable() })
+        .map(|run| {
+            let bytes = (run.extent.end - run.extent.start) as usize;
+            let spare = spare().filter(|buffer| buffer.capacity() >= bytes);
+            let mut buffer = spare.unwrap_or_else(|| Buffer::zeroed(bytes.max(RUN_BYTES_MAX as usize)));
+            buffer.set_len(bytes);
+            async move { (state.span.read_extent_into(run.extent, buffer).await.ok(), run) }
+        })
+        .buffered(READS_AT_ONCE);
+    let mut done = 0;
+    while let Some((buffer, run)) = runs.next().await {
+        done += run.places.len();
+        let Some(buffer) = buffer else { continue };
+        for places in run.places.chunks(TURN) {
+            for &place in places {
+                if take(state, &buffer, run.extent, place) == Warmed::Full {
+                    return;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        warm_list.set_done(done);
+        spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
+    }
+}
+
+/// Takes one object out of what was read, if it passes.
+fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
+    let location = hot.location();
+    let address = state.span.address_of(location);
+    let Some(bytes) = buffer.get((address - extent.start) as usize..) else { return Warmed::No };
+    let place = Place { identity: state.span.layout.identity, epoch: extent.epoch, address };
+    let Ok(record) = Record::decode(bytes, place) else { return Warmed::No };
+    let hash = KeyHash(record.fields.key_hash.get());
+    if record.kind != RecordKind::Whole || record.bytes() > bytes.len() || state.memory.contains(hash) {
+        return Warmed::No;
+    }
+    let is_newest = || {
+        state.is_newest(hash, location, extent.epoch)
+            || (planted(Bug::HotListIgnoresReplacement)
+                && state.span.epoch_at(location, state.span.head()) == extent.epoch)
+    };
+    let entry: Option<Entry> = unasked(state, bytes, &record, location, planted(Bug::HotListIgnoresPurge));
+    let Some(entry) = entry.map(Arc::new) else { return Warmed::No };
+    let warmed = state.memory.put_warm(&entry, hot.references(), is_newest);
+    if warmed == Warmed::Taken {
+        Counters::add(&state.span.counters.warmed, 1);
+        Counters::add(&state.span.counters.warmed_bytes, entry.body.len() as u64);
+    }
+    warmed
+}
+
+/// Gathers locations in the order of the disk into runs.
+struct Runs<'a, L: Iterator<Item = HotPlace>> {
+    span: &'a Span,
+    list: std::iter::Peekable<L>,
+}
+
+impl<L: Iterator<Item = HotPlace>> Iterator for Runs<'_, L> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let (first, mut extent) = std::iter::from_fn(|| self.list.next())
+            .find_map(|first| Some((first, self.span.extent(first.location())?)))?;
+        let mut places = vec![first];
+        while let Some(next) = self.list.peek().and_then(|next| self.span.extent(next.location())) {
+            let close = next.start <= extent.end + GAP_BYTES_MAX && next.end <= extent.start + RUN_BYTES_MAX;
+            if !close || next.epoch != extent.epoch {
+                break;
+            }
+            extent.end = extent.end.max(next.end);
+            places.extend(self.list.next());
+        }
+        Some(Run { extent, places })
+    }
+}

@@ -1,0 +1,87 @@
+//! How fast the ring turns: when the last segments were opened.
+//!
+//! Owns: the question whether what a segment holds stays long enough to be read. Where the ring turns slowly a share of
+//! the segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); where it turns in seconds,
+//! time counts: a segment stays where the last as many openings as are left to it took at least [`READING_MS`]. So the
+//! margin follows the load, and falls by itself when it ends. What is re-inserted counts like what is put, as it opens
+//! segments too.
+//!
+//! *Cost*: the clock is read only for what lies in the oldest quarter of the ring.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::time::Instant;
+
+use crate::format::layout::Layout;
+
+/// How long the rest of a body stays at least when its reading begins, in milliseconds.
+const READING_MS: u64 = 100;
+/// The oldest so many epochs may be too old to begin to read them, at most; and at most a quarter of all.
+const OPENINGS: u64 = 64;
+
+/// When segments were opened.
+pub struct Pace {
+    begun: Instant,
+    /// By epoch: the milliseconds at which it was opened, and one; 0 where that was in no time that is known.
+    opened: [AtomicU64; OPENINGS as usize],
+}
+
+impl Pace {
+    /// Knows of no opening yet.
+    pub fn new() -> Pace {
+        Pace { begun: Instant::now(), opened: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Notes that an epoch is opened now.
+    pub fn opened(&self, epoch: u64) {
+        self.opened_at(epoch, self.begun.elapsed().as_millis() as u64);
+    }
+
+    /// Whether an epoch stays long enough to be read when `head` is being written.
+    pub fn stays(&self, layout: &Layout, epoch: u64, head: u64) -> bool {
+        let left = (epoch + layout.segment_count).saturating_sub(head);
+        left > (layout.segment_count / 4).min(OPENINGS - 1)
+            || self.took(left, head, self.begun.elapsed().as_millis() as u64) >= READING_MS
+    }
+
+    fn opened_at(&self, epoch: u64, now_ms: u64) {
+        self.opened[(epoch % OPENINGS) as usize].store(now_ms + 1, Ordering::Relaxed);
+    }
+
+    /// How long the last `count` openings took until now, in milliseconds; forever where there were fewer.
+    fn took(&self, count: u64, head: u64, now_ms: u64) -> u64 {
+        let Some(first) = (head + 1).checked_sub(count) else { return u64::MAX };
+        match self.opened[(first % OPENINGS) as usize].load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            opened => (now_ms + 1).saturating_sub(opened),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn margin_grows_with_the_pace_of_the_ring_and_falls_when_it_rests() {
+        let pace = Pace::new();
+        assert_eq!(pace.took(1, 100, 0), u64::MAX, "nothing was opened yet");
+        for epoch in 1..=100 {
+            pace.opened_at(epoch, epoch * 25);
+        }
+        assert_eq!(pace.took(1, 100, 2500), 0);
+        assert_eq!((pace.took(20, 100, 2500), pace.took(21, 100, 2500)), (475, 500));
+        assert_eq!(pace.took(1, 100, 3000), 500);
+        assert_eq!(pace.took(63, 100, 2500), 62 * 25);
+    }
+
+    #[test]
+    fn no_more_than_a_quarter_of_the_ring_is_about_to_be_overwritten() {
+        let layout = Layout::plan(8 << 20, Some(256 << 10), 1, 2, 3).unwrap();
+        let (pace, head, count) = (Pace::new(), 100, layout.segment_count);
+        (1..=head).for_each(|epoch| pace.opened(epoch));
+        assert!(!pace.stays(&layout, head + 1 - count, head));
+        assert!(!pace.stays(&layout, head + count / 4 - count, head));
+        assert!(pace.stays(&layout, head + count / 4 + 1 - count, head));
+    }
+}

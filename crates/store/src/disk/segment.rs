@@ -1,0 +1,523 @@
+//! Reading segments back: append by append, and record by record where an append's header is damaged.
+//!
+//! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
+//! sequences before it; so what an earlier open of the store wrote and lost is never mistaken for today's, and a record
+//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: what follows from a
+//! record.
+
+use nectary_block::{Buffer, Context, SharedDevice, read};
+
+use crate::format::layout::Layout;
+use crate::format::{
+    self, Append, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES,
+    TableEntry, open_count_of,
+};
+use crate::format::{Location, LogEnd};
+use crate::names::key::{KeyHash, PrimaryHash};
+use crate::planted::{Bug, planted};
+
+/// How much is read at once where appends are small, in bytes.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// How much is read at once while a store is opened, in bytes: requests wait for it.
+const WINDOW_BYTES_AHEAD: u64 = 4 << 20;
+/// How much is read at once where appends are large and only their headers are wanted, in bytes.
+const HEADER_WINDOW_BYTES: u64 = 16 << 10;
+/// Appends from this size on count as large, in bytes.
+const LARGE_APPEND_BYTES: u64 = 128 << 10;
+
+/// A record that the log tells of.
+#[derive(Debug, Clone, Copy)]
+pub struct LoggedRecord {
+    pub hash: KeyHash,
+    pub primary_hash: PrimaryHash,
+    pub generation: u64,
+    pub sequence: u64,
+    pub location: Location,
+    /// Its length without padding, in bytes.
+    pub bytes: u64,
+    /// Whether it is a whole object.
+    pub whole: bool,
+    /// Whether it is a fragment.
+    pub fragment: bool,
+    /// Whether it was read and is not what was written.
+    pub damaged: bool,
+    /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
+    pub fragments: Option<(u64, u32)>,
+}
+
+/// How closely a segment is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// Damage is searched for records and later appends.
+    Search,
+    /// Every record is read and checked too, because the segment may never have been flushed.
+    Verify,
+}
+
+/// What a segment's scan came to.
+#[derive(Debug, Clone, Default)]
+pub struct Scanned {
+    /// Appends read.
+    pub appends: u64,
+    /// Their bytes.
+    pub append_bytes: u64,
+    /// The first sequence of the first of them.
+    pub first_sequence: Option<u64>,
+    /// Records found one by one.
+    pub salvaged: u64,
+    /// Whether an append in the middle was not believed.
+    pub damaged: bool,
+    /// The highest sequence so far.
+    pub last_sequence: u64,
+    /// Where the log goes on in this segment, in bytes from its start.
+    pub end: u64,
+    /// How far the purge log went, as appends say.
+    pub purge_end: LogEnd,
+    /// What was flushed, as appends say.
+    pub flushed_sequence: u64,
+    /// The last sequences before appends that are missing or not whole.
+    pub holes: Vec<u64>,
+    /// Appends that seem to be the first after an open.
+    pub opens: Vec<FirstAppend>,
+}
+
+/// The first append after an open. What it says was flushed is what that open had recovered.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstAppend {
+    pub first_sequence: u64,
+    /// The last sequence before it.
+    pub before: u64,
+    pub recovered_sequence: u64,
+}
+
+/// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the
+/// rest.
+#[derive(Default)]
+pub struct Spare {
+    records: Vec<LoggedRecord>,
+    table: Vec<TableEntry>,
+    buffer: Option<Buffer>,
+}
+
+/// Reads one segment.
+pub struct SegmentReader<'a> {
+    device: &'a SharedDevice,
+    layout: &'a Layout,
+    epoch: u64,
+    start: u64,
+    /// What is read of it ends there, in bytes from its start.
+    end: u64,
+    /// Memory for the next table.
+    table: Vec<TableEntry>,
+    /// Where the bytes that were read last begin, and they; without a length it is memory for the next.
+    window: Option<(u64, Buffer)>,
+    window_bytes: u64,
+    window_bytes_max: u64,
+}
+
+impl<'a> SegmentReader<'a> {
+    /// Reads the segment that holds, or held, `epoch`.
+    pub fn new(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
+        let start = layout.segment_start(epoch);
+        let window_bytes = WINDOW_BYTES;
+        let (table, window, window_bytes_max) = (Vec::new(), None, window_bytes);
+        let end = layout.segment_bytes;
+        SegmentReader { device, layout, epoch, start, end, table, window, window_bytes, window_bytes_max }
+    }
+
+    /// Reads only what begins before this offset in the segment.
+    pub fn until(self, end: u64) -> SegmentReader<'a> {
+        SegmentReader { end, ..self }
+    }
+
+    /// The same, in larger reads.
+    pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
+        let window_bytes_max = WINDOW_BYTES_AHEAD;
+        SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, epoch) }
+    }
+
+    /// Visits every record from `offset` on whose sequence is above `last_sequence`.
+    pub async fn scan(
+        &mut self,
+        offset: u64,
+        last_sequence: u64,
+        care: Care,
+        mut visit: impl FnMut(LoggedRecord),
+    ) -> Scanned {
+        let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
+        let mut position = offset;
+        // How large appends are is known with the first of them.
+        self.window_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
+        while position + BLOCK_BYTES <= self.end {
+            if let Some(append) = self.append_at(position, scanned.last_sequence).await {
+                if !self.visit_append(&append, position, care, &mut visit).await {
+                    scanned.holes.push(scanned.last_sequence);
+                }
+                let (first_sequence, recovered_sequence) =
+                    (append.fields.first_sequence.get(), append.fields.flushed_sequence.get());
+                if open_count_of(first_sequence) > open_count_of(scanned.last_sequence) {
+                    scanned.opens.push(FirstAppend {
+                        first_sequence,
+                        before: scanned.last_sequence,
+                        recovered_sequence,
+                    });
+                }
+                scanned.appends += 1;
+                scanned.append_bytes += u64::from(append.fields.append_bytes.get());
+                scanned.first_sequence.get_or_insert(append.fields.first_sequence.get());
+                scanned.flushed_sequence = scanned.flushed_sequence.max(append.fields.flushed_sequence.get());
+                scanned.last_sequence = append.fields.last_sequence.get();
+                let purge_end =
+                    LogEnd { cycle: append.fields.purge_cycle.get(), blocks: append.fields.purge_blocks.get() };
+                scanned.purge_end = scanned.purge_end.max(purge_end);
+                let bytes = u64::from(append.fields.append_bytes.get());
+                self.window_bytes = match care {
+                    Care::Verify => self.window_bytes_max,
+                    // The next one's table will be about as long: one read is enough then.
+                    Care::Search if bytes >= LARGE_APPEND_BYTES => {
+                        let table_bytes = (append.table.len() * TABLE_ENTRY_BYTES) as u64;
+                        HEADER_WINDOW_BYTES + table_bytes / 8 * 9
+                    }
+                    Care::Search => WINDOW_BYTES,
+                };
+                self.table = append.table;
+                position += bytes;
+                scanned.end = position;
+                continue;
+            }
+            self.window_bytes = self.window_bytes_max;
+            let next = self.next_append(position, scanned.last_sequence).await;
+            let (stop, sequence_end) = next.unwrap_or((self.end, u64::MAX));
+            let found = self.salvage(position..stop, scanned.last_sequence..sequence_end, &mut visit).await;
+            if next.is_some() || found.count > 0 {
+                scanned.holes.push(scanned.last_sequence);
+            }
+            scanned.salvaged += found.count;
+            scanned.damaged |= next.is_some() || found.count > 0;
+            if found.count > 0 {
+                scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
+                scanned.end = found.end;
+                // An open that finds it so goes on behind it: if something is missing there it is another hole, of that
+                // open.
+                if found.end < stop && next.is_some() {
+                    scanned.holes.push(scanned.last_sequence);
+                }
+            }
+            match next {
+                Some((offset, _)) => position = offset,
+                None => break,
+            }
+        }
+        scanned
+    }
+
+    /// Offsets of blocks from `offset` on that begin like a frame of this epoch.
+    pub async fn frames_from(&mut self, offset: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut position = offset;
+        while position + BLOCK_BYTES <= self.end {
+            let place = self.place(position);
+            let window = self.bytes_at(position, BLOCK_BYTES).await;
+            let begins = |bytes: &[u8]| {
+                bytes.get(..4) == Some(Magic::Append.bytes().as_slice())
+                    && bytes.get(16..32) == Some(place.identity.to_le_bytes().as_slice())
+                    && bytes.get(32..40) == Some(place.epoch.to_le_bytes().as_slice())
+            };
+            if window.is_some_and(begins) {
+                found.push(self.start + position);
+            }
+            position += BLOCK_BYTES;
+        }
+        found
+    }
+
+    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier cycle than the
+    /// one requested, the newest of all in it: a crash may have kept the first block of the earlier cycle and a later
+    /// one of today's.
+    pub async fn find_epoch(&mut self) -> Option<u64> {
+        let layout = self.layout;
+        let count = layout.segment_count;
+        let segment = self.layout.segment_of(self.epoch);
+        let mut newest: Option<u64> = None;
+        let mut blank = true;
+        let mut position = 0;
+        // The first append tells it, in most cases.
+        self.window_bytes = HEADER_WINDOW_BYTES;
+        while position + BLOCK_BYTES <= self.layout.segment_bytes {
+            let room = self.layout.segment_bytes - position;
+            let address = self.start + position;
+            let wanted = match self.bytes_at(position, BLOCK_BYTES).await {
+                Some(bytes) => {
+                    blank &= bytes[..BLOCK_BYTES as usize].iter().all(|&byte| byte == 0);
+                    Append::header_bytes(bytes, layout.identity, address, room)
+                }
+                None => None,
+            };
+            if let Some(wanted) = wanted
+                && let Some(bytes) = self.bytes_at(position, wanted as u64).await
+            {
+                let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
+                let epoch = header.map(|header| header.epoch.get()).unwrap_or(0);
+                let place = Place { identity: layout.identity, epoch, address };
+                if epoch > 0 && epoch % count == segment && Append::decode(bytes, place, room).is_ok() {
+                    if position == 0 && epoch >= self.epoch {
+                        return Some(epoch);
+                    }
+                    newest = newest.max(Some(epoch));
+                }
+            }
+            // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
+            // behind it appends of an earlier cycle may stand.
+            if blank && position >= 16 * BLOCK_BYTES {
+                return None;
+            }
+            self.window_bytes = if blank { HEADER_WINDOW_BYTES } else { self.window_bytes_max };
+            position += BLOCK_BYTES;
+        }
+        newest
+    }
+
+    fn place(&self, position: u64) -> Place {
+        Place { identity: self.layout.identity, epoch: self.epoch, address: self.start + position }
+    }
+
+    async fn append_at(&mut self, position: u64, last_sequence: u64) -> Option<Append> {
+        let room = self.layout.segment_bytes - position;
+        let place = self.place(position);
+        let bytes = self.bytes_at(position, BLOCK_BYTES).await?;
+        let wanted = Append::header_bytes(bytes, place.identity, place.address, room)?;
+        let table = std::mem::take(&mut self.table);
+        let bytes = self.bytes_at(position, wanted as u64).await?;
+        let append = Append::decode_into(bytes, place, room, table).ok()?;
+        let first = append.fields.first_sequence.get();
+        let in_order = first > last_sequence || (append.table.is_empty() && first == last_sequence);
+        let in_order = in_order || planted(Bug::FormerFrameAccepted);
+        in_order.then_some(append)
+    }
+
+    async fn next_append(&mut self, position: u64, last_sequence: u64) -> Option<(u64, u64)> {
+        let mut next = position + BLOCK_BYTES;
+        while next + BLOCK_BYTES <= self.end {
+            if let Some(append) = self.append_at(next, last_sequence).await {
+                return Some((next, append.fields.first_sequence.get()));
+            }
+            next += BLOCK_BYTES;
+        }
+        None
+    }
+
+    /// Visits the records of an append; false where some were to be checked and are not whole.
+    async fn visit_append(
+        &mut self,
+        append: &Append,
+        position: u64,
+        care: Care,
+        visit: &mut impl FnMut(LoggedRecord),
+    ) -> bool {
+        let base = (self.start + position - self.layout.segments_offset) / GRANULE_BYTES;
+        let mut whole = true;
+        for entry in &append.table {
+            let start = u64::from(entry.start_granules.get());
+            let bytes = u64::from(entry.record_bytes.get());
+            let hash = KeyHash(entry.key_hash.get());
+            let mut fragments = None;
+            let mut damaged = false;
+            if care == Care::Verify {
+                match self.whole_record(position + start * GRANULE_BYTES, bytes, hash).await {
+                    Some(record) => fragments = fragments_of(&record),
+                    None => damaged = true,
+                }
+            }
+            whole &= !damaged;
+            visit(LoggedRecord {
+                hash,
+                primary_hash: PrimaryHash(entry.primary_hash.get()),
+                generation: entry.generation.get(),
+                sequence: entry.sequence.get(),
+                location: Location::new(base + start, bytes),
+                bytes,
+                whole: entry.kind == RecordKind::Whole.code(),
+                fragment: entry.kind == RecordKind::Fragment.code(),
+                damaged,
+                fragments,
+            });
+        }
+        whole
+    }
+
+    async fn whole_record(&mut self, position: u64, length: u64, hash: KeyHash) -> Option<Record> {
+        let place = self.place(position);
+        let bytes = self.bytes_at(position, length).await?;
+        let record = Record::decode(bytes, place).ok()?;
+        (record.fields.key_hash.get() == hash.0 && record.body_is_whole(bytes)).then_some(record)
+    }
+
+    async fn salvage(
+        &mut self,
+        range: std::ops::Range<u64>,
+        sequences: std::ops::Range<u64>,
+        visit: &mut impl FnMut(LoggedRecord),
+    ) -> Salvaged {
+        let hash_seed = self.layout.hash_seed;
+        let mut salvaged = Salvaged::default();
+        let mut position = range.start;
+        // They may lie in any order, and are told by sequence.
+        let mut found: Vec<LoggedRecord> = Vec::new();
+        while position + GRANULE_BYTES * 2 < range.end {
+            let place = self.place(position);
+            let header = self.bytes_at(position, HEADER_BYTES as u64).await;
+            let Some(length) = header.and_then(|bytes| record_header_bytes(bytes, place)) else {
+                position += GRANULE_BYTES;
+                continue;
+            };
+            let room = range.end - position;
+            let header = match self.bytes_at(position, length.min(room)).await {
+                Some(bytes) => Record::decode(bytes, place).ok(),
+                None => None,
+            };
+            let bytes = header.map(|record| record.bytes() as u64).filter(|&bytes| bytes <= room);
+            let record = match (header, bytes) {
+                (Some(record), Some(length)) => match self.bytes_at(position, length).await {
+                    Some(bytes) if record.body_is_whole(bytes) => {
+                        let key = crate::names::key::KeyRef::new(record.primary(bytes), record.variant(bytes));
+                        Some((record, crate::names::key::hash_key(hash_seed, key).0))
+                    }
+                    _ => None,
+                },
+                _ => None,
+            };
+            match record {
+                Some((record, primary_hash))
+                    if record.fields.sequence.get() > sequences.start
+                        && record.fields.sequence.get() < sequences.end =>
+                {
+                    let granule = (self.start + position - self.layout.segments_offset) / GRANULE_BYTES;
+                    found.push(LoggedRecord {
+                        hash: KeyHash(record.fields.key_hash.get()),
+                        primary_hash,
+                        generation: record.fields.generation.get(),
+                        sequence: record.fields.sequence.get(),
+                        location: Location::new(granule, record.bytes() as u64),
+                        bytes: record.bytes() as u64,
+                        whole: record.kind == RecordKind::Whole,
+                        fragment: record.kind == RecordKind::Fragment,
+                        damaged: false,
+                        fragments: fragments_of(&record),
+                    });
+                    position += (record.bytes() as u64).next_multiple_of(GRANULE_BYTES);
+                    salvaged.end = position.next_multiple_of(BLOCK_BYTES);
+                }
+                _ => position += GRANULE_BYTES,
+            }
+        }
+        found.sort_by_key(|record| record.sequence);
+        salvaged.count = found.len() as u64;
+        salvaged.last_sequence = found.last().map_or(0, |record| record.sequence);
+        found.into_iter().for_each(visit);
+        salvaged
+    }
+
+    async fn read_into(&self, position: u64, buffer: Buffer) -> Result<Buffer, nectary_block::Error> {
+        let mut buffers = self.device.read_at(self.start + position, vec![buffer], Context::default()).await?;
+        Ok(buffers.pop().expect("a read gives its buffers back"))
+    }
+
+    /// Bytes of the segment from `position` on, at least `length` of them where it has as many.
+    async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
+        let length = length.min(self.layout.segment_bytes - position);
+        let inside = self
+            .window
+            .as_ref()
+            .is_some_and(|(start, bytes)| position >= *start && position + length <= start + bytes.len() as u64);
+        if !inside {
+            let start = position / BLOCK_BYTES * BLOCK_BYTES;
+            let wanted = (position - start + length).max(self.window_bytes).next_multiple_of(BLOCK_BYTES);
+            let bytes = wanted.min(self.layout.segment_bytes - start);
+            let buffer =
+                self.window.take().map(|(_, buffer)| buffer).filter(|buffer| buffer.capacity() as u64 >= bytes);
+            let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes as usize));
+            buffer.set_len(bytes as usize);
+            self.window = match self.read_into(start, buffer).await {
+                Ok(buffer) => Some((start, buffer)),
+                // One unreadable block must not hide its neighbours.
+                Err(_) => {
+                    let least = (position - start + length).next_multiple_of(BLOCK_BYTES);
+                    let least = least.min(self.layout.segment_bytes - start);
+                    Some((start, read(&**self.device, self.start + start, least as usize).await.ok()?))
+                }
+            };
+        }
+        let (start, bytes) = self.window.as_ref()?;
+        bytes.get((position - start) as usize..)
+    }
+}
+
+/// What a segment holds from an offset on, read before it is known what the segments before it hold.
+pub struct Ahead {
+    pub epoch: u64,
+    pub offset: u64,
+    pub care: Care,
+    pub records: Vec<LoggedRecord>,
+    pub scanned: Scanned,
+    spare: Spare,
+}
+
+impl Ahead {
+    /// Reads what is there, `last_sequence` or more being the sequence before it.
+    pub async fn read(
+        device: &SharedDevice,
+        layout: &Layout,
+        epoch: u64,
+        offset: u64,
+        last_sequence: u64,
+        care: Care,
+        spare: Spare,
+    ) -> Ahead {
+        let Spare { mut records, table, buffer } = spare;
+        let mut reader = SegmentReader::ahead(device, layout, epoch);
+        reader.table = table;
+        // There is nothing in it yet, so it is where nothing is looked for.
+        reader.window = buffer.map(|mut buffer| {
+            buffer.set_len(0);
+            (u64::MAX, buffer)
+        });
+        let scanned = reader.scan(offset, last_sequence, care, |record| records.push(record)).await;
+        let buffer = reader.window.take().map(|(_, buffer)| buffer);
+        let spare = Spare { records: Vec::new(), table: reader.table, buffer };
+        Ahead { epoch, offset, care, records, scanned, spare }
+    }
+
+    /// Gives back the memory that it took.
+    pub fn into_spare(self) -> Spare {
+        let Ahead { mut records, spare, .. } = self;
+        records.clear();
+        Spare { records, ..spare }
+    }
+
+    /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.
+    ///
+    /// The first append is judged by that sequence; each further one by the append before it. Where anything is missing
+    /// or not whole, that sequence says what else is believed.
+    pub fn holds_after(&self, last_sequence: u64) -> bool {
+        let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
+        clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)
+    }
+}
+
+#[derive(Default)]
+struct Salvaged {
+    count: u64,
+    last_sequence: u64,
+    end: u64,
+}
+
+fn fragments_of(record: &Record) -> Option<(u64, u32)> {
+    let fields = &record.fields;
+    (record.kind == RecordKind::Head).then(|| (fields.fragment_generation.get(), fields.fragment.get()))
+}
+
+/// The length of a record's part before the body, where `bytes` look like a record that stands here.
+fn record_header_bytes(bytes: &[u8], place: Place) -> Option<u64> {
+    let length = format::apparent_bytes(bytes, Magic::Record, place.identity, place.address)?;
+    Some(length.max(HEADER_BYTES as u64))
+}

@@ -1,0 +1,149 @@
+//! The device of an open span: where the ring stands, and reading extents of it.
+//!
+//! Owns: the device and its layout, the epoch that is being written, how fast the ring turns, what is counted, and the
+//! notes for the operator. Promises: every read of records is counted, and a failed one is noted. Leaves to others:
+//! what the bytes say (`record`), and where something is (`index`).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nectary_block::{Buffer, Context, SharedDevice};
+
+use crate::counters::Counters;
+use crate::disk::pace::Pace;
+use crate::error::{Error, ErrorKind};
+use crate::format::layout::Layout;
+use crate::format::{GRANULE_BYTES, Location};
+use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
+use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
+
+/// Notes that are kept until the caller takes them; later ones are dropped.
+const NOTES_MAX: usize = 100;
+
+/// What is read at once: whole blocks of the device, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    pub start: u64,
+    pub end: u64,
+    /// The epoch that its segment had before the read.
+    pub epoch: u64,
+}
+
+/// The device of an open span.
+pub(crate) struct Span {
+    pub device: SharedDevice,
+    pub layout: Layout,
+    pub counters: Counters,
+    /// How fast the ring turns.
+    pub pace: Pace,
+    /// What tags take in memory, in bytes.
+    pub tag_ledger: TagLedger,
+    /// The epoch being written.
+    head: AtomicU64,
+    notes: Mutex<Vec<String>>,
+}
+
+impl Span {
+    /// The device of a span whose ring stands at `head`.
+    pub fn new(device: SharedDevice, layout: Layout, head: u64) -> Span {
+        Span {
+            device,
+            layout,
+            counters: Counters::default(),
+            pace: Pace::new(),
+            tag_ledger: TagLedger::default(),
+            head: AtomicU64::new(head),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// The epoch being written.
+    pub fn head(&self) -> u64 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// The ring has come to an epoch: its segment is overwritten from now on.
+    pub fn set_head(&self, epoch: u64) {
+        self.head.store(epoch, Ordering::Release);
+    }
+
+    /// The epoch of the segment that a location is in, when `head` is being written.
+    pub fn epoch_at(&self, location: Location, head: u64) -> u64 {
+        self.layout.epoch_of(location.granule * GRANULE_BYTES / self.layout.segment_bytes, head)
+    }
+
+    /// Whether an epoch has been overwritten, or is being so.
+    pub fn is_overtaken(&self, epoch: u64) -> bool {
+        epoch < self.layout.tail(self.head())
+    }
+
+    /// Hashes a key.
+    pub fn hash(&self, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
+        hash_key(self.layout.hash_seed, key)
+    }
+
+    /// Hashes the tags of a caller. *Errors*: `Invalid` where one or all are out of bounds.
+    pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<Tags, Error> {
+        let hashes = tags.into_iter().map(|tag| hash_tag(self.layout.hash_seed, tag));
+        Tags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
+    }
+
+    /// The address of a location, in bytes from the start of the device.
+    pub fn address_of(&self, location: Location) -> u64 {
+        self.layout.segments_offset + location.granule * GRANULE_BYTES
+    }
+
+    /// The blocks that a record at a location may take; `None` where there is no such place.
+    pub fn extent(&self, location: Location) -> Option<Extent> {
+        let epoch = self.epoch_at(location, self.head());
+        let offset = location.granule * GRANULE_BYTES;
+        let segment_end = (offset / self.layout.segment_bytes + 1) * self.layout.segment_bytes;
+        if segment_end > self.layout.segment_count * self.layout.segment_bytes {
+            return None;
+        }
+        let end = self.layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
+        let block = u64::from(self.device.geometry().block_bytes);
+        let start = self.address_of(location) / block * block;
+        Some(Extent { start, end: end.next_multiple_of(block), epoch })
+    }
+
+    /// Reads an extent; a failure is counted and noted.
+    pub async fn read_extent(&self, extent: Extent) -> Result<Buffer, Error> {
+        self.read_extent_into(extent, Buffer::recycled((extent.end - extent.start) as usize)).await
+    }
+
+    /// The same, into a buffer of its length.
+    pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Result<Buffer, Error> {
+        Counters::add(&self.counters.device_reads, 1);
+        Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
+        match self.device.read_at(extent.start, vec![buffer], Context::default()).await {
+            Ok(mut buffers) => {
+                buffers.pop().ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no buffer", self.device.spec())))
+            }
+            Err(error) => {
+                Counters::add(&self.counters.device_read_errors, 1);
+                self.note(error.to_string());
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Notes that a record was found damaged.
+    pub fn note_damage(&self, location: Location) {
+        let address = self.address_of(location);
+        self.note(format!("{}: damaged record at offset {address}; its object is a miss", self.device.spec()));
+    }
+
+    /// Keeps a message for the operator; a bounded number of them.
+    pub fn note(&self, message: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if notes.len() < NOTES_MAX {
+            notes.push(message);
+        }
+    }
+
+    /// Takes the messages that were kept.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}

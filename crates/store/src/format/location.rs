@@ -1,0 +1,75 @@
+//! Where a record lies: a place and a class of its length, in 42 bits.
+//!
+//! Owns: how both are packed, as the index, its checkpoints and hot lists have them.
+
+use super::GRANULE_BYTES;
+
+/// The bits of a place.
+pub const GRANULE_BITS: u32 = 36;
+/// The bits of a class, above them.
+pub const CLASS_BITS: u32 = 6;
+/// The place alone.
+pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;
+
+/// Where a record lies and how long it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// Granules from the start of the segments.
+    pub granule: u64,
+    /// The class of its length.
+    pub class: u8,
+}
+
+impl Location {
+    /// The location of a record of `bytes` at `granule`.
+    pub fn new(granule: u64, bytes: u64) -> Location {
+        Location { granule, class: size_class(bytes) }
+    }
+
+    /// At least the record's length, in bytes; at most a quarter more.
+    pub fn bytes_max(self) -> u64 {
+        class_granules(self.class) * GRANULE_BYTES
+    }
+
+    /// Packs the location for an atomic; never zero.
+    pub fn pack(self) -> u64 {
+        u64::from(self.class) << GRANULE_BITS | self.granule
+    }
+
+    /// The inverse of [`pack`](Self::pack).
+    pub fn unpack(packed: u64) -> Location {
+        Location { granule: packed & GRANULE_MASK, class: (packed >> GRANULE_BITS) as u8 & 63 }
+    }
+}
+
+/// The granules that a record of a class may take.
+pub fn class_granules(class: u8) -> u64 {
+    (4 + u64::from(class) % 4) << (class / 4)
+}
+
+fn size_class(bytes: u64) -> u8 {
+    // From 4 granules on four classes for each doubling.
+    let Some(above) = bytes.div_ceil(GRANULE_BYTES).checked_sub(5) else { return 0 };
+    let doublings = (above + 4).ilog2() - 2;
+    let class = u64::from(4 * doublings) + ((above + 4) >> doublings) - 3;
+    class.min(63) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_class_covers_the_length_by_at_most_a_quarter_more() {
+        for bytes in (1..20_000u64).chain([100_000, 1 << 20, (1 << 20) + 200, 2 << 20]) {
+            let class = size_class(bytes);
+            let covered = class_granules(class) * GRANULE_BYTES;
+            assert!(covered >= bytes, "{bytes}");
+            assert!(
+                class == 0 || class_granules(class - 1) * GRANULE_BYTES < bytes,
+                "{bytes}: class {class} is not the least"
+            );
+            assert!(covered <= 256 || covered * 4 <= bytes * 5 + 4 * GRANULE_BYTES, "{bytes} {covered}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Finding an entry: in memory, else where the index leads.
+//!
+//! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it,
+//! what it replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
+//! (`record`, `neighbours`).
+
+use std::sync::Arc;
+
+use crate::counters::Counters;
+use crate::disk::span::Span;
+use crate::error::Error;
+use crate::format::Location;
+use crate::get::reads::{ReadEntry, Reads, Turn};
+use crate::intake::Intake;
+use crate::locality::clusters::Clusters;
+use crate::locality::groups::Groups;
+use crate::memory::entry::{Entry, EntryKind};
+use crate::names::key::{KeyHash, KeyRef, hash_fragment};
+use crate::planted::{Bug, planted};
+use crate::purge::rules::Verdict;
+use crate::rewrite::Rewriting;
+use crate::state::State;
+use crate::state::record::Found;
+
+/// What memory has under a key.
+pub(crate) enum Resident {
+    /// The newest version, and no purge killed it.
+    Live(Arc<Entry>),
+    /// The newest version, which a purge killed: the key is a miss, whatever lies on disk.
+    Purged,
+    /// Nothing.
+    Absent,
+}
+
+impl Resident {
+    /// The entry that may be handed out.
+    pub fn live(self) -> Option<Arc<Entry>> {
+        match self {
+            Resident::Live(entry) => Some(entry),
+            Resident::Purged | Resident::Absent => None,
+        }
+    }
+}
+
+/// What finds objects of a span, in memory and on disk.
+pub(crate) struct Lookup {
+    pub span: Arc<Span>,
+    pub state: Arc<State>,
+    pub intake: Arc<Intake>,
+    pub rewriting: Arc<Rewriting>,
+    pub reads: Reads,
+    /// Where groups lie.
+    pub groups: Groups,
+    /// Whether a read takes the cluster around an object.
+    pub clusters: Clusters,
+}
+
+impl Lookup {
+    /// Finds an object in memory.
+    pub fn find_resident(&self, key: KeyRef<'_>) -> Resident {
+        let (_, hash) = self.span.hash(key);
+        let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
+        let verdict = self.state.verdict(&entry);
+        if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
+            Counters::add(&self.span.counters.hits_purged, 1);
+            let uncovers = planted(Bug::TagPurgeUncovers);
+            // Until it is in the index, nothing but its place in memory hides what it replaced; and what replaces it
+            // has to know of it, as the order within an append does not say which is newer.
+            if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
+                self.state.memory.remove_same(&entry);
+            }
+            return if uncovers { Resident::Absent } else { Resident::Purged };
+        }
+        if let Some(neighbour) = self.state.memory.promote(&entry) {
+            self.clusters.note_hit(neighbour);
+            Counters::add(&self.span.counters.neighbours_hit, 1);
+        }
+        if entry.ask()
+            && let Some(location) = entry.location()
+        {
+            self.state.referenced.set(location);
+        }
+        Resident::Live(entry)
+    }
+
+    /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
+    ///
+    /// A caller that comes while it is read waits for that read. *Errors*: the device failed the read.
+    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
+        self.state.presence.wait(hash).await;
+        let candidates = self.state.index.candidates(hash);
+        if candidates.is_empty() {
+            return Ok(None);
+        }
+        match self.reads.join(hash).await {
+            Turn::Read(reading) => {
+                let found = self.read_candidates(hash, key, candidates).await;
+                // Who waits for a read that failed reads itself.
+                reading.end(found.as_ref().ok().cloned().flatten());
+                Ok(found?.map(|read| read.entry))
+            }
+            Turn::Shared(found) => {
+                if let Some(answer) = self.shared_answer(hash, key, found) {
+                    return Ok(answer);
+                }
+                let found = self.read_candidates(hash, key, self.state.index.candidates(hash)).await?;
+                Ok(found.map(|read| read.entry))
+            }
+        }
+    }
+
+    /// What another's read says to a caller who came while it was under way; `None` where the caller has to look again.
+    ///
+    /// The read may have begun before something changed that the caller has to see: so it counts only where it is what
+    /// the index leads to now, and memory has nothing newer.
+    fn shared_answer(
+        &self,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+        found: Option<ReadEntry>,
+    ) -> Option<Option<Arc<Entry>>> {
+        let resident = match key.map(|key| self.find_resident(key)) {
+            Some(Resident::Live(entry)) => Some(entry),
+            Some(Resident::Purged) => return Some(None),
+            Some(Resident::Absent) => None,
+            None => self.state.memory.get_hashed(hash),
+        };
+        let current = resident.or_else(|| {
+            let ReadEntry { entry, epoch } = found?;
+            let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
+            Some(entry).filter(|entry| is_newest && key.is_none_or(|key| entry.is(hash, key)))
+        })?;
+        if current.kind.is_object() && self.state.is_purged(&current) {
+            return Some(None);
+        }
+        Counters::add(&self.span.counters.hits_disk, 1);
+        Counters::add(&self.span.counters.reads_shared, 1);
+        current.ask();
+        Some(Some(current))
+    }
+
+    /// Reads the places of a hash, the youngest first, until one is the record that is wanted.
+    async fn read_candidates(
+        &self,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+        mut candidates: Vec<Location>,
+    ) -> Result<Option<ReadEntry>, Error> {
+        let head = self.span.head();
+        candidates.sort_by_key(|location| std::cmp::Reverse((self.span.epoch_at(*location, head), location.granule)));
+        for (position, &location) in candidates.iter().enumerate() {
+            let (found, window) = self.read_with_neighbours(hash, key, location).await;
+            match found {
+                Found::Entry(entry) => {
+                    let fragment = matches!(entry.kind, EntryKind::Fragment { .. });
+                    let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
+                    if verdict != Verdict::Live {
+                        Counters::add(&self.span.counters.hits_purged, 1);
+                    }
+                    if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
+                        self.state.index.remove(hash, location);
+                        continue;
+                    }
+                    if verdict != Verdict::Live {
+                        self.state.forget_purged(hash, location);
+                        return Ok(None);
+                    }
+                    Counters::add(&self.span.counters.hits_disk, 1);
+                    entry.ask();
+                    self.state.referenced.set(location);
+                    let epoch = self.span.epoch_at(location, head);
+                    let in_memory = self.state.memory.put_read(&entry, || {
+                        // What replaced it may have been written, read and evicted while this was read.
+                        self.state.is_newest(hash, location, epoch) || planted(Bug::ReadUnchecked)
+                    });
+                    let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
+                    self.rewriting.note_read(&entry, members);
+                    let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
+                    return Ok(Some(ReadEntry { entry: current.unwrap_or(entry), epoch }));
+                }
+                Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
+                Found::Failed(error) => return Err(error),
+                Found::Damaged => {
+                    // What is damaged may be the newest version of this very key: nothing older may be believed.
+                    if !self.intake.admission.is_open() {
+                        self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
+                    }
+                    // The youngest goes last: a checkpoint between must not have one that it replaced, and not it.
+                    for &older in candidates[position..].iter().rev() {
+                        self.state.index.remove(hash, older);
+                    }
+                    Counters::add(&self.span.counters.damaged, 1);
+                    self.span.note_damage(location);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds fragment `number` of a head.
+    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Result<Option<Arc<Entry>>, Error> {
+        let hash = hash_fragment(key, generation, number);
+        let is_it = |entry: &Arc<Entry>| entry.kind == EntryKind::Fragment { generation, number };
+        if let Some(entry) = self.state.memory.get_hashed(hash).filter(is_it) {
+            return Ok(Some(entry));
+        }
+        Ok(self.find_on_disk(hash, None).await?.filter(is_it))
+    }
+
+    /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.
+    ///
+    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and
+    /// then an error.
+    pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
+        let hash = hash_fragment(key, generation, number);
+        if !self.state.presence.has(hash) {
+            // The reader waits until it is known.
+            return true;
+        }
+        let mut candidates = self.state.index.candidates(hash);
+        if candidates.is_empty() {
+            if self.state.memory.contains(hash) {
+                return true;
+            }
+            // It may have been written, and have left memory, between the two looks.
+            candidates = self.state.index.candidates(hash);
+        }
+        let head = self.span.head();
+        let stays = |location: &Location| {
+            let epoch = self.span.epoch_at(*location, head);
+            self.span.layout.stays(epoch, head) && self.span.pace.stays(&self.span.layout, epoch, head)
+        };
+        candidates.iter().any(stays)
+    }
+}

@@ -1,0 +1,193 @@
+//! Reading a cluster: an object and its neighbours in one read.
+//!
+//! Owns: which bytes are read for an object (its group's where `groups` knows them, else the aligned window around it),
+//! and which of its neighbours go into memory with it. Leaves to others: when (`clusters`), and what an object's own
+//! bytes must pass (`record`).
+//!
+//! # Invariants
+//! A neighbour is an entry that nobody requested, so it has to pass more than one that somebody did:
+//! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
+//!    segment had before the read began.
+//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And
+//!    memory has no entry under its id: so none waits to be written.
+//! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
+//! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so
+//!    what is replaced or reclaimed meanwhile does not come back.
+//!
+//! Anything else in the window (older versions, a former cycle, what is being written) is passed over.
+//!
+//! *Cost*: one read of at most a cluster; a neighbour that goes into memory is copied out of it.
+
+use std::sync::Arc;
+
+use nectary_block::Buffer;
+
+use crate::counters::Counters;
+use crate::disk::span::Extent;
+use crate::format::{self, GRANULE_BYTES, Location, Magic, Place, Record, RecordKind};
+use crate::get::lookup::Lookup;
+use crate::locality::clusters::ClusterRead;
+use crate::locality::groups::Extents;
+use crate::memory::entry::{Entry, Neighbour};
+use crate::names::key::{KeyHash, KeyRef};
+use crate::planted::{Bug, planted};
+use crate::state::record::{Found, decode, read_record, unasked};
+
+/// Neighbours of one read take at most this share of the memory tier.
+const MEMORY_SHARE: u64 = 32;
+
+/// A cluster that was read, and the record for which it was.
+pub(crate) struct Window {
+    buffer: Buffer,
+    extent: Extent,
+    location: Location,
+}
+
+impl Lookup {
+    /// Reads what stands at a location, with the cluster around it where that pays.
+    pub async fn read_with_neighbours(
+        &self,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+        location: Location,
+    ) -> (Found, Option<Window>) {
+        let window = match self.span.extent(location) {
+            // Fragments are requested by their reader, one after the other.
+            Some(own) if key.is_some() => self.cluster(own, location).map(|window| (own, window)),
+            _ => None,
+        };
+        let Some((own, extent)) = window.filter(|_| self.clusters.read_cluster()) else {
+            return (read_record(&self.state, hash, key, location).await, None);
+        };
+        // What cannot be read beside the object must not cost the object.
+        let Ok(buffer) = self.span.read_extent(extent).await else {
+            return (read_record(&self.state, hash, key, location).await, None);
+        };
+        let beyond = (extent.end - extent.start) - (own.end - own.start);
+        Counters::add(&self.span.counters.cluster_reads, 1);
+        Counters::add(&self.span.counters.cluster_read_bytes, beyond);
+        self.clusters.note_read(beyond);
+        let (found, buffer) = decode(&self.state, hash, key, location, extent, buffer);
+        (found, buffer.map(|buffer| Window { buffer, extent, location }))
+    }
+
+    /// What to read for a record beside it: its group, where that is known, else the window around it.
+    fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
+        let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
+        let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);
+        match self.groups.find(segment, own.epoch, granule) {
+            Extents::Alone if self.clusters.mode() == ClusterRead::Auto => None,
+            Extents::Group(granules)
+                if (granules.end - granules.start) * GRANULE_BYTES <= self.clusters.cluster_bytes() =>
+            {
+                let segment = self.span.layout.segments_offset + segment * self.span.layout.segment_bytes;
+                let block = u64::from(self.span.device.geometry().block_bytes);
+                let start = (segment + granules.start * GRANULE_BYTES) / block * block;
+                let end = (segment + granules.end * GRANULE_BYTES).next_multiple_of(block);
+                // The class of a length is at least the length: the last record may seem to end behind its group.
+                let group = Extent { start: start.min(own.start), end: end.max(own.end), ..own };
+                (group.end - group.start > own.end - own.start).then_some(group)
+            }
+            _ => self.window(own),
+        }
+    }
+
+    /// The aligned window around a record, where one has all of it and more.
+    fn window(&self, own: Extent) -> Option<Extent> {
+        let cluster_bytes = self.clusters.cluster_bytes();
+        if cluster_bytes == 0 {
+            return None;
+        }
+        let segment_bytes = self.span.layout.segment_bytes;
+        let offset = own.start - self.span.layout.segments_offset;
+        let segment = offset / segment_bytes * segment_bytes;
+        let start = segment + (offset - segment) / cluster_bytes * cluster_bytes;
+        let end = (start + cluster_bytes).min(segment + segment_bytes);
+        let (start, end) = (start + self.span.layout.segments_offset, end + self.span.layout.segments_offset);
+        // Sizes are known by class, so the last record of a cluster may seem to be longer than it is.
+        let fits = own.end <= end || own.end - end < (own.end - own.start) / 4;
+        let block = u64::from(self.span.device.geometry().block_bytes);
+        let (start, end) = (start / block * block, end.max(own.end).next_multiple_of(block));
+        (fits && end - start > own.end - own.start).then_some(Extent { start, end, ..own })
+    }
+
+    /// Takes the neighbours of `entry` in a window into memory; tells those that are tied to it.
+    pub fn take_neighbours(&self, window: &Window, entry: &Entry) -> Vec<KeyHash> {
+        let mut tied = Vec::new();
+        let bytes: &[u8] = &window.buffer;
+        let base = window.extent.start;
+        let takes_untied = self.clusters.takes_untied();
+        let mut left = self.state.memory.capacity() / MEMORY_SHARE;
+        let mut at = base.next_multiple_of(GRANULE_BYTES) - base;
+        while let Some(rest) = bytes.get(at as usize..).filter(|rest| rest.len() >= format::RECORD_HEADER_BYTES) {
+            let place = Place { identity: self.span.layout.identity, epoch: window.extent.epoch, address: base + at };
+            let apparent = format::apparent_bytes(rest, Magic::Record, place.identity, place.address);
+            let record = apparent.and_then(|_| Record::decode(rest, place).ok());
+            let Some(record) = record else {
+                at += GRANULE_BYTES;
+                continue;
+            };
+            let granule = (place.address - self.span.layout.segments_offset) / GRANULE_BYTES;
+            let location = Location::new(granule, record.bytes() as u64);
+            at += (record.bytes() as u64).next_multiple_of(GRANULE_BYTES);
+            let number = record.fields.cluster.get();
+            let neighbour = match entry.cluster != 0 && entry.cluster == number {
+                true => Neighbour::Tied,
+                false => Neighbour::Untied,
+            };
+            let wanted = location.granule != window.location.granule
+                && record.kind == RecordKind::Whole
+                && (neighbour == Neighbour::Tied || takes_untied);
+            if wanted && neighbour == Neighbour::Tied {
+                tied.push(KeyHash(record.fields.key_hash.get()));
+            }
+            if wanted {
+                self.take_neighbour(rest, &record, location, window.extent.epoch, neighbour, &mut left);
+            }
+        }
+        tied
+    }
+
+    /// Takes one neighbour into memory, if it passes; `left` is the room there is.
+    fn take_neighbour(
+        &self,
+        bytes: &[u8],
+        record: &Record,
+        location: Location,
+        epoch: u64,
+        neighbour: Neighbour,
+        left: &mut u64,
+    ) {
+        let hash = KeyHash(record.fields.key_hash.get());
+        if self.state.memory.contains(hash) {
+            return;
+        }
+        if !self.is_current(hash, location) {
+            return;
+        }
+        let Some(entry) = unasked(&self.state, bytes, record, location, planted(Bug::NeighbourIgnoresPurge)) else {
+            return;
+        };
+        if entry.weight() > *left {
+            return;
+        }
+        entry.set_neighbour(neighbour);
+        let entry = Arc::new(entry);
+        let taken = self.state.memory.put_neighbour(&entry, || {
+            self.is_current(hash, location) && self.span.epoch_at(location, self.span.head()) == epoch
+        });
+        if taken {
+            *left -= entry.weight();
+            self.clusters.note_taken(neighbour);
+            Counters::add(&self.span.counters.neighbours_taken, 1);
+            Counters::add(&self.span.counters.neighbours_taken_bytes, entry.body.len() as u64);
+        }
+    }
+
+    /// Whether the index leads to this place for a hash, and to no other.
+    fn is_current(&self, hash: KeyHash, location: Location) -> bool {
+        // Until its shard is there, the index may lead to what was replaced.
+        (self.state.presence.has(hash) && self.state.index.leads_only_to(hash, location))
+            || planted(Bug::NeighbourIgnoresReplacement)
+    }
+}

@@ -1,0 +1,131 @@
+//! An object that was found, and reading its body.
+//!
+//! Owns: the caller's view of a hit. It keeps its bytes alive; nothing that happens to the store later changes them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::counters::{Counters, Sequence};
+use crate::error::{Error, ErrorKind};
+use crate::get::lookup::Lookup;
+use crate::memory::entry::{Entry, EntryKind};
+
+/// An object of the store. *Cost*: cloning it copies no bytes.
+#[derive(Clone)]
+pub struct Object {
+    pub(crate) entry: Arc<Entry>,
+    /// Needed for fragments alone.
+    lookup: Option<Arc<Lookup>>,
+}
+
+impl Object {
+    pub(crate) fn new(entry: Arc<Entry>, lookup: &Arc<Lookup>) -> Object {
+        let fragmented = !matches!(entry.kind, EntryKind::Whole);
+        Object { entry, lookup: fragmented.then(|| Arc::clone(lookup)) }
+    }
+
+    /// The metadata that was put.
+    pub fn metadata(&self) -> &Bytes {
+        &self.entry.metadata
+    }
+
+    /// Length of the body in bytes.
+    pub fn body_bytes(&self) -> u64 {
+        self.entry.object_bytes
+    }
+
+    /// The sequence of its put, or a later one if its record was rewritten and read from there.
+    pub fn sequence(&self) -> Sequence {
+        Sequence(self.entry.sequence)
+    }
+
+    /// The generation under which it was fetched: a purge kills what has a lower one.
+    pub fn generation(&self) -> u64 {
+        self.entry.generation
+    }
+
+    /// Whether it is on the disk or waits to be written, and is not in memory alone.
+    pub fn is_admitted(&self) -> bool {
+        !self.entry.is_in_memory_alone()
+    }
+
+    /// The body, where it is one record: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
+    pub fn whole(&self) -> Option<&Bytes> {
+        matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
+    }
+
+    /// Reads a range of the body, cut at its end, chunk by chunk.
+    pub fn reader(&self, range: Range<u64>) -> BodyReader {
+        let end = range.end.min(self.body_bytes());
+        BodyReader { object: self.clone(), position: range.start.min(end), end }
+    }
+
+    /// The caller's decoded form of the metadata, made at the first call and kept while the object is in memory.
+    ///
+    /// # Panics
+    /// If it is called with two types: a bug of the caller.
+    pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> &T {
+        self.entry.decoded(decode).expect("a store's metadata is decoded into one type")
+    }
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Object({} bytes, sequence {})", self.body_bytes(), self.entry.sequence)
+    }
+}
+
+/// Reads a body, or a range of it.
+pub struct BodyReader {
+    object: Object,
+    position: u64,
+    end: u64,
+}
+
+impl BodyReader {
+    /// How many bytes are still to come.
+    pub fn remaining(&self) -> u64 {
+        self.end - self.position
+    }
+
+    /// The next chunk, at most a fragment long; `None` at the end.
+    ///
+    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; what was read so far is
+    /// right, the rest is not to be had, and a caller that passes it on must break off. *Cancel safety*: nothing is
+    /// lost.
+    pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
+        if self.position >= self.end {
+            return None;
+        }
+        let EntryKind::Head { generation, .. } = self.object.entry.kind else {
+            let chunk = self.object.entry.body.slice(self.position as usize..self.end as usize);
+            self.position = self.end;
+            return Some(Ok(chunk));
+        };
+        let Some(lookup) = &self.object.lookup else { return Some(Err(gone(self.position))) };
+        let fragment_bytes = lookup.span.layout.fragment_bytes;
+        let number = (self.position / fragment_bytes) as u32;
+        let skip = self.position % fragment_bytes;
+        match lookup.find_fragment(self.object.entry.hash, generation, number).await {
+            Ok(Some(entry)) if (entry.body.len() as u64) > skip => {
+                let stop = (skip + self.end - self.position).min(entry.body.len() as u64);
+                self.position += stop - skip;
+                Some(Ok(entry.body.slice(skip as usize..stop as usize)))
+            }
+            Err(failed) => Some(Err(failed)),
+            Ok(_) => {
+                Counters::add(&lookup.span.counters.bodies_overtaken, 1);
+                Some(Err(gone(self.position)))
+            }
+        }
+    }
+}
+
+fn gone(position: u64) -> Error {
+    Error::new(
+        ErrorKind::Absent,
+        format!("the fragment at byte {position} of the body is gone; ask for the object again"),
+    )
+}

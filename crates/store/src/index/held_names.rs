@@ -1,0 +1,271 @@
+//! Which names the ring may hold: a purge of one that it cannot hold needs no record.
+//!
+//! Owns: the bits, and how long a name is known. Promises: never that a name is absent of which a version is in memory,
+//! waits to be written, or could be found by a scan of all segments. It may say that a name is there that is not.
+//!
+//! # Idea
+//! Time is cut into eras of some segments each. Every era has a Bloom filter of the primary keys that were written in
+//! it. There are as many filters as eras in a cycle, and one more: when an era begins, its filter is that of the era
+//! whose segments were all overwritten since. The newest era that has a name bounds where the newest version of it
+//! lies, and so how long the record of a purge is needed.
+//!
+//! # Invariants
+//! 1. A put notes its name before it draws its generation; a fill is known to the table of fills from before that. So a
+//!    purge that draws its generation first, and then finds neither, has nothing older to come.
+//! 2. Everything that is queued is noted in the era of that moment, under the lock of the queue. An era begins under
+//!    the same lock, and notes all that waits. What is packed is noted in the era of its segment.
+//! 3. What is in memory alone, not admitted to the disk, is noted again before each era begins.
+//! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have
+//!    too.
+//! 5. After an open nothing is known until the tables of all segments have been read. Where that found damage, nothing
+//!    is known until the damaged segment has been overwritten.
+//!
+//! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches a cache line or two, a purge one for each
+//! era. At [`BITS_PER_NAME`] bits a name, a few of 100 purges of absent names get a record that they do not need; where
+//! the store holds more names than fit, more of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::layout::Layout;
+use crate::names::key::PrimaryHash;
+
+/// The filters take at most this share of the memory budget.
+const MEMORY_SHARE: u64 = 64;
+/// Bits of a filter for each name.
+const BITS_PER_NAME: u64 = 12;
+/// Bits that a name sets.
+const PROBES: u32 = 6;
+/// Filters, each of an era.
+const ERAS: u64 = 8;
+/// A line of a processor's cache, in words.
+const LINE_WORDS: usize = 8;
+const LINE_BITS_LOG: u32 = 9;
+/// What is overwritten counts as there for so many segments more, as for records of purges.
+pub const MARGIN_SEGMENTS: u64 = 2;
+
+/// Where versions of a name may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Nowhere.
+    Absent,
+    /// In segments up to this epoch.
+    Through(u64),
+    /// Anywhere, also in memory and in what waits to be written.
+    Anywhere,
+}
+
+/// The names of a span.
+pub struct Names {
+    filters: Box<[Box<[AtomicU64]>]>,
+    /// Segments of an era.
+    era_segments: u64,
+    segment_count: u64,
+    /// The era of the segment that is written.
+    era: AtomicU64,
+    /// Nothing is known until this epoch was overwritten.
+    unknown_through: AtomicU64,
+}
+
+impl Names {
+    /// Makes the table of a span whose epoch `head` is written, within its share of the memory budget. Nothing is known
+    /// yet.
+    pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
+        // More names than the index has entries are not found by anybody.
+        let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
+        let wanted = names_max * BITS_PER_NAME / 8 * ERAS / (ERAS - 1);
+        let words = wanted.min(memory_bytes / MEMORY_SHARE) as usize / ERAS as usize / 8;
+        let words = (words / LINE_WORDS).max(1) * LINE_WORDS;
+        // An era ends `ERAS - 1` eras before its filter is emptied, by when all its segments are overwritten, and the
+        // margin.
+        let era_segments = (layout.segment_count + MARGIN_SEGMENTS + 1).div_ceil(ERAS - 1);
+        Names {
+            filters: (0..ERAS).map(|_| (0..words).map(|_| AtomicU64::new(0)).collect()).collect(),
+            era_segments,
+            segment_count: layout.segment_count,
+            era: AtomicU64::new(head / era_segments),
+            unknown_through: AtomicU64::new(head),
+        }
+    }
+
+    /// What the filters take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.filters.iter().map(|filter| filter.len() as u64 * 8).sum()
+    }
+
+    /// Notes a name in the era that is.
+    pub fn note(&self, primary: PrimaryHash) {
+        self.note_in(primary, self.era.load(Ordering::Acquire));
+    }
+
+    /// Notes a name of what stands, or will stand, in the segment of an epoch.
+    pub fn note_at(&self, primary: PrimaryHash, epoch: u64) {
+        let era = epoch / self.era_segments;
+        if era + ERAS > self.era.load(Ordering::Acquire) {
+            self.note_in(primary, era);
+        }
+    }
+
+    fn note_in(&self, primary: PrimaryHash, era: u64) {
+        let (line, mask) = self.bits(primary);
+        for (word, mask) in self.filter(era)[line..].iter().zip(mask) {
+            if word.load(Ordering::Relaxed) & mask != mask {
+                word.fetch_or(mask, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Where versions of a name may be while the epoch `head` is written; under the lock of the queue.
+    pub fn standing(&self, primary: PrimaryHash, head: u64) -> Standing {
+        if !self.are_known(head) {
+            return Standing::Anywhere;
+        }
+        let (line, mask) = self.bits(primary);
+        let has = |era: &u64| {
+            let words = self.filter(*era)[line..].iter().zip(mask);
+            words.into_iter().all(|(word, mask)| word.load(Ordering::Relaxed) & mask == mask)
+        };
+        let current = self.era.load(Ordering::Acquire);
+        match (current.saturating_sub(ERAS - 1)..=current).rev().find(has) {
+            None => Standing::Absent,
+            Some(era) if era == current => Standing::Anywhere,
+            Some(era) => Standing::Through((era + 1) * self.era_segments - 1),
+        }
+    }
+
+    /// Whether all names are known while the epoch `head` is written.
+    pub fn are_known(&self, head: u64) -> bool {
+        let unknown = self.unknown_through.load(Ordering::Acquire);
+        unknown == 0 || unknown.saturating_add(MARGIN_SEGMENTS + self.segment_count) <= head
+    }
+
+    /// Says that the names of all segments that were there at the open have been noted, but for damaged ones up to this
+    /// epoch; 0 where there was none.
+    pub fn are_read(&self, damaged_through: u64) {
+        self.unknown_through.store(damaged_through, Ordering::Release);
+    }
+
+    /// Whether an era begins with this epoch.
+    pub fn begins_era(&self, epoch: u64) -> bool {
+        epoch / self.era_segments != self.era.load(Ordering::Acquire)
+    }
+
+    /// Begins the era of an epoch, which is about to be written; under the lock of the queue. All that waits must then
+    /// be noted in it.
+    pub fn begin_era(&self, epoch: u64) {
+        let (last, next) = (self.era.load(Ordering::Acquire), epoch / self.era_segments);
+        for era in last + 1..=next {
+            self.filter(era).iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            self.era.store(era, Ordering::Release);
+        }
+    }
+
+    fn filter(&self, era: u64) -> &[AtomicU64] {
+        &self.filters[(era % ERAS) as usize]
+    }
+
+    /// The line of a filter that has a name's bits, and the bits.
+    fn bits(&self, primary: PrimaryHash) -> (usize, [u64; LINE_WORDS]) {
+        let lines = self.filters[0].len() / LINE_WORDS;
+        // The upper half of the hash chooses the line, the lower one the bits in it.
+        let upper = (primary.0 >> 64) as u64;
+        let line = ((u128::from(upper) * lines as u128) >> 64) as usize * LINE_WORDS;
+        let mut mask = [0_u64; LINE_WORDS];
+        for probe in 0..PROBES {
+            let bit = (primary.0 as u64 >> (probe * LINE_BITS_LOG)) as usize % (LINE_WORDS * 64);
+            mask[bit / 64] |= 1 << (bit % 64);
+        }
+        (line, mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::key::{KeyRef, hash_key};
+
+    fn name(number: u64) -> PrimaryHash {
+        hash_key(5, KeyRef::new(&number.to_le_bytes(), b"")).0
+    }
+
+    fn names(head: u64) -> (Layout, Names) {
+        let layout = Layout::plan(64 << 20, None, 1, 2, 3).unwrap();
+        let names = Names::new(&layout, head, 32 << 20);
+        (layout, names)
+    }
+
+    #[test]
+    fn a_name_is_known_until_its_segment_was_overwritten_and_then_forgotten() {
+        for written_at in [1, 5, 6, 7, 100] {
+            let (layout, names) = names(written_at);
+            names.are_read(0);
+            assert_eq!(names.standing(name(1), written_at), Standing::Absent);
+            names.note(name(1));
+            assert_eq!(names.standing(name(1), written_at), Standing::Anywhere);
+            let mut forgotten_at = None;
+            for head in written_at + 1..written_at + 2 * layout.segment_count {
+                if names.begins_era(head) {
+                    names.begin_era(head);
+                }
+                match names.standing(name(1), head) {
+                    Standing::Absent => forgotten_at = forgotten_at.or(Some(head)),
+                    Standing::Through(last) => assert!(written_at <= last && last < head, "{last} {head}"),
+                    Standing::Anywhere => {}
+                }
+            }
+            let forgotten_at = forgotten_at.expect("it is forgotten");
+            // As long as the record of a purge of it would be needed.
+            assert!(written_at + MARGIN_SEGMENTS < layout.tail(forgotten_at), "{written_at} {forgotten_at}");
+            assert!(forgotten_at < written_at + layout.segment_count + 2 * names.era_segments, "{forgotten_at}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_until_segments_were_read_and_damaged_ones_overwritten() {
+        let (layout, names) = names(50);
+        assert!(!names.are_known(50) && names.standing(name(1), 50) == Standing::Anywhere);
+        names.are_read(45);
+        let known_from = 45 + MARGIN_SEGMENTS + layout.segment_count;
+        assert!(!names.are_known(known_from - 1) && names.are_known(known_from));
+        names.are_read(0);
+        assert!(names.are_known(50));
+    }
+
+    #[test]
+    fn names_of_segments_that_were_there_at_the_open_bound_where_they_lie() {
+        let (layout, names) = names(1000);
+        names.are_read(0);
+        for epoch in layout.tail(1000) - MARGIN_SEGMENTS..=1000 {
+            names.note_at(name(epoch), epoch);
+            let standing = names.standing(name(epoch), 1000);
+            match standing {
+                Standing::Through(last) => assert!(last >= epoch && last < epoch + names.era_segments),
+                Standing::Anywhere => assert_eq!(epoch / names.era_segments, 1000 / names.era_segments),
+                Standing::Absent => panic!("{epoch} is absent"),
+            }
+        }
+        names.note_at(name(1), 1);
+        assert_eq!(names.standing(name(1), 1000), Standing::Absent, "what was overwritten long ago is not noted");
+    }
+
+    #[test]
+    fn few_absent_names_are_taken_for_present_and_memory_is_bounded() {
+        let (layout, names) = names(1);
+        assert!(names.bytes() <= (32 << 20) / MEMORY_SHARE);
+        names.are_read(0);
+        let count = layout.index_bytes_max() / 8 * 9 / 10;
+        for number in 0..count {
+            let epoch = 1 + number * layout.segment_count / count;
+            if names.begins_era(epoch) {
+                names.begin_era(epoch);
+            }
+            names.note(name(number));
+        }
+        let head = layout.segment_count;
+        assert!((0..count).all(|number| names.standing(name(number), head) != Standing::Absent));
+        let wrong =
+            (0..10_000).filter(|number| names.standing(name(1 << 40 | number), head) != Standing::Absent).count();
+        println!("{wrong} of 10000 mistaken for present, among {count}");
+        assert!(wrong < 600, "{wrong} of 10000");
+        assert!(Names::new(&layout, 1, 8 << 20).bytes() <= (8 << 20) / MEMORY_SHARE);
+    }
+}

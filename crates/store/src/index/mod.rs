@@ -1,0 +1,521 @@
+//! The index: from a key's hash to where its record may lie on disk, in eight bytes an object.
+//!
+//! # How it works
+//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry stands at its home slot or within
+//! the next 63, and who is further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's
+//! hash; an entry keeps the lowest 16 bits of `H` (the tag), how far from home it is, the place of the record, and a
+//! size class that is at least its length, so that one read fetches it. Place and tag together give `H` back (an
+//! interval of one slot is never wider than 2^16), so a shard grows by a quarter at a time without reading anything
+//! from disk.
+//!
+//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. Who looks up
+//! gets all candidates and compares the whole key with what is read.
+//!
+//! # Invariants
+//! 1. An entry that was inserted is found until it is removed or counted in `evictions`.
+//! 2. No two entries of a shard have both the same `H` and the same place.
+//! 3. The slots take at most the bytes given at creation (but at least their initial size).
+//!
+//! Cost: 9.1 to 11.4 bytes an object as shards fill to 88 % and grow by a quarter; at the bound up to 94 % full. A
+//! lookup reads one or two cache lines under a lock held for some tens of nanoseconds.
+//!
+//! *Circle*: `slots` and `load` are parts of this one table, and `presence` asks it which shard a hash is in.
+//!
+//! Source: P. Celis, "Robin Hood Hashing", 1986; the range reduction is Lemire's, 2019.
+
+pub mod held_names;
+mod load;
+pub mod presence;
+pub mod referenced;
+mod slots;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::format::location::{CLASS_BITS, GRANULE_BITS, GRANULE_MASK};
+use crate::format::{INDEX_SHARDS, Location};
+use crate::names::key::KeyHash;
+
+pub use load::Kept;
+pub use presence::Presence;
+pub use slots::Slots;
+
+const TAG_BITS: u32 = 16;
+const TAG_SHIFT: u32 = 48;
+const DISTANCE_SHIFT: u32 = 42;
+const DISTANCE_MASK: u64 = 63 << DISTANCE_SHIFT;
+/// Slots from home that an entry may stand in; as many follow the last home.
+const REACH: usize = 64;
+/// A shard that is fuller than this grows, or gives entries up where it may not, in percent.
+const LOAD_PERCENT_MAX: usize = 88;
+const LOAD_PERCENT_AT_BOUND: usize = 94;
+const SLOT_BYTES: usize = 8;
+
+/// How many bytes the slots of a shard of `homes` take.
+pub fn slots_bytes(homes: u32) -> usize {
+    (homes as usize + REACH) * SLOT_BYTES
+}
+
+/// The shard that a hash is in.
+pub fn shard_of(hash: KeyHash) -> usize {
+    (hash.0 as u64 >> 58) as usize
+}
+
+/// The table of one shard.
+struct Shard {
+    /// `homes` slots and the reach of the last of them.
+    slots: Slots,
+    homes: usize,
+    entries: usize,
+}
+
+/// The index of a span.
+pub struct Index {
+    shards: Vec<Mutex<Shard>>,
+    /// How many bits of a hash are known of an entry.
+    width: u32,
+    homes_initial: usize,
+    homes_max: usize,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    record_bytes: AtomicU64,
+    evictions: AtomicU64,
+}
+
+impl Index {
+    /// Makes an empty index of `2^bits_initial` homes a shard whose slots take at most `bytes_max`.
+    pub fn new(bits_initial: u32, bytes_max: u64) -> Index {
+        let homes_initial = 1 << bits_initial;
+        let shards: Vec<_> = (0..INDEX_SHARDS).map(|_| Mutex::new(Shard::of(homes_initial))).collect();
+        let homes_max = (bytes_max as usize / INDEX_SHARDS / SLOT_BYTES).saturating_sub(REACH).max(homes_initial);
+        Index {
+            shards,
+            width: TAG_BITS + bits_initial,
+            homes_initial,
+            homes_max,
+            entries: AtomicU64::new(0),
+            bytes: AtomicU64::new((INDEX_SHARDS * (homes_initial + REACH) * SLOT_BYTES) as u64),
+            record_bytes: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes the slots take.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The sum of what the entries' records may take on disk, in bytes.
+    pub fn record_bytes(&self) -> u64 {
+        self.record_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Entries that were given up because the index was at its bound.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+
+    /// The places where a record of this hash may lie, in no order.
+    pub fn candidates(&self, hash: KeyHash) -> Vec<Location> {
+        let mut found = Vec::new();
+        let (shard, known) = self.locate(hash);
+        self.shard(shard).scan(self.width, known, |_, entry| {
+            found.push(location_of(entry));
+            false
+        });
+        found
+    }
+
+    /// Whether the index has exactly this entry.
+    pub fn contains(&self, hash: KeyHash, location: Location) -> bool {
+        let (shard, known) = self.locate(hash);
+        self.shard(shard).find(self.width, known, location).is_some()
+    }
+
+    /// Whether the index has exactly this entry, and none of its hash is younger by `age`.
+    pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
+        let (shard, known) = self.locate(hash);
+        let (own, mut is_there, mut is_last) = (age(location), false, true);
+        self.shard(shard).scan(self.width, known, |_, entry| {
+            let other = location_of(entry);
+            is_there |= other.granule == location.granule;
+            is_last &= age(other) <= own;
+            !is_last
+        });
+        is_there && is_last
+    }
+
+    /// Whether the index has exactly this entry and no other of its hash.
+    pub fn leads_only_to(&self, hash: KeyHash, location: Location) -> bool {
+        let (shard, known) = self.locate(hash);
+        let (mut is_there, mut is_only) = (false, true);
+        self.shard(shard).scan(self.width, known, |_, entry| {
+            is_only = !is_there && location_of(entry) == location;
+            is_there = true;
+            !is_only
+        });
+        is_there && is_only
+    }
+
+    /// Adds an entry; does nothing where it is there already.
+    pub fn insert(&self, hash: KeyHash, location: Location) {
+        let (shard, known) = self.locate(hash);
+        self.insert_into(&mut self.shard(shard), known, location);
+    }
+
+    /// Adds entries that are all of one shard; `older` is told before of what else is there of each.
+    pub fn insert_all(
+        &self,
+        shard: usize,
+        entries: impl Iterator<Item = (KeyHash, Location)>,
+        mut older: impl FnMut(KeyHash, Location),
+    ) {
+        let mut locked = self.shard(shard);
+        for (hash, location) in entries {
+            let (of, known) = self.locate(hash);
+            debug_assert_eq!(of, shard);
+            locked.scan(self.width, known, |_, entry| {
+                Some(location_of(entry))
+                    .filter(|other| *other != location)
+                    .into_iter()
+                    .for_each(|other| older(hash, other));
+                false
+            });
+            self.insert_into(&mut locked, known, location);
+        }
+    }
+
+    fn insert_into(&self, shard: &mut Shard, known: u64, location: Location) {
+        if shard.find(self.width, known, location).is_some() {
+            return;
+        }
+        if shard.entries * 100 >= shard.homes * LOAD_PERCENT_MAX {
+            self.grow(shard);
+        }
+        if shard.entries * 100 >= shard.homes * LOAD_PERCENT_AT_BOUND {
+            self.give_up_one(shard, known);
+        }
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.record_bytes.fetch_add(location.bytes_max(), Ordering::Relaxed);
+        let mut homeless = shard.place(self.width, known, location.pack());
+        while let Some((known, entry)) = homeless {
+            if !self.grow(shard) {
+                self.forget(entry);
+                self.evictions.fetch_add(1, Ordering::Relaxed);
+                self.give_up_all(shard, known);
+                break;
+            }
+            homeless = shard.place(self.width, known, entry);
+        }
+    }
+
+    /// Removes exactly this entry; returns whether it was there.
+    pub fn remove(&self, hash: KeyHash, location: Location) -> bool {
+        let (shard, known) = self.locate(hash);
+        let mut shard = self.shard(shard);
+        let Some(slot) = shard.find(self.width, known, location) else { return false };
+        self.forget(shard.slots[slot]);
+        shard.take(slot);
+        true
+    }
+
+    /// Removes every entry for which `dead` says so of its place; returns how many. *Cost*: rebuilds the whole index.
+    pub fn sweep(&self, dead: impl Fn(Location) -> bool) -> u64 {
+        let mut removed = 0;
+        for shard in 0..INDEX_SHARDS {
+            let mut shard = self.shard(shard);
+            let mut slot = 0;
+            while slot < shard.slots.len() {
+                let entry = shard.slots[slot];
+                if entry != 0 && dead(location_of(entry)) {
+                    // What stood behind moves up, so this slot is looked at again.
+                    shard.take(slot);
+                    self.forget(entry);
+                    removed += 1;
+                } else {
+                    slot += 1;
+                }
+            }
+        }
+        removed
+    }
+
+    /// All places that the index leads to, in no order.
+    pub fn locations(&self) -> Vec<Location> {
+        let mut found = Vec::with_capacity(self.len() as usize);
+        for shard in 0..INDEX_SHARDS {
+            let shard = self.shard(shard);
+            found.extend(shard.slots.iter().filter(|entry| **entry != 0).map(|entry| location_of(*entry)));
+        }
+        found
+    }
+
+    /// The shard of a hash, and the bits of it that an entry's place and tag tell.
+    fn locate(&self, hash: KeyHash) -> (usize, u64) {
+        let bits = hash.0 as u64;
+        (shard_of(hash), bits << 6 >> (64 - self.width))
+    }
+
+    fn shard(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn forget(&self, entry: u64) {
+        self.entries.fetch_sub(1, Ordering::Relaxed);
+        self.record_bytes.fetch_sub(location_of(entry).bytes_max(), Ordering::Relaxed);
+    }
+
+    /// Grows a shard by a quarter where the bound allows it.
+    fn grow(&self, shard: &mut Shard) -> bool {
+        let homes = (shard.homes + shard.homes / 4 + 1).min(self.homes_max);
+        if homes <= shard.homes {
+            return false;
+        }
+        let mut grown = Shard::of(homes);
+        for (slot, &entry) in shard.slots.iter().enumerate().filter(|(_, entry)| **entry != 0) {
+            let known = shard.known(self.width, slot, entry);
+            if let Some((_, homeless)) = grown.place(self.width, known, entry) {
+                self.forget(homeless);
+                self.evictions.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.bytes.fetch_add(((grown.slots.len() - shard.slots.len()) * SLOT_BYTES) as u64, Ordering::Relaxed);
+        *shard = grown;
+        true
+    }
+
+    /// Gives up an entry near the home of `known`: a cache may forget, it must not outgrow its budget.
+    fn give_up_one(&self, shard: &mut Shard, known: u64) {
+        let home = shard.home(self.width, known);
+        let Some(slot) = (home..home + REACH).find(|&slot| shard.slots[slot] != 0) else { return };
+        let known = shard.known(self.width, slot, shard.slots[slot]);
+        self.give_up_all(shard, known);
+    }
+
+    /// Gives up all entries of one hash: an older version must not be found in place of the newest.
+    fn give_up_all(&self, shard: &mut Shard, known: u64) {
+        loop {
+            let mut found = None;
+            shard.scan(self.width, known, |slot, _| {
+                found = Some(slot);
+                true
+            });
+            let Some(slot) = found else { break };
+            self.forget(shard.slots[slot]);
+            self.evictions.fetch_add(1, Ordering::Relaxed);
+            shard.take(slot);
+        }
+    }
+}
+
+impl Shard {
+    fn of(homes: usize) -> Shard {
+        Shard { slots: Slots::empty(homes + REACH), homes, entries: 0 }
+    }
+
+    fn home(&self, width: u32, known: u64) -> usize {
+        ((u128::from(known) * self.homes as u128) >> width) as usize
+    }
+
+    /// The bits of the hash of the entry in a slot.
+    fn known(&self, width: u32, slot: usize, entry: u64) -> u64 {
+        let home = (slot - distance_of(entry)) as u128;
+        // The least value whose home this is; the one with the entry's tag is less than 2^16 above it.
+        let least = ((home << width).div_ceil(self.homes as u128)) as u64;
+        let tag = entry >> TAG_SHIFT;
+        least + (tag.wrapping_sub(least) & ((1 << TAG_BITS) - 1))
+    }
+
+    /// Visits entries that may be of this hash until `visit` says that it has seen enough.
+    fn scan(&self, width: u32, known: u64, mut visit: impl FnMut(usize, u64) -> bool) {
+        let home = self.home(width, known);
+        let tag = known & ((1 << TAG_BITS) - 1);
+        for (distance, &entry) in self.slots[home..home + REACH].iter().enumerate() {
+            if entry == 0 || distance_of(entry) < distance {
+                return;
+            }
+            if entry >> TAG_SHIFT == tag && distance_of(entry) == distance && visit(home + distance, entry) {
+                return;
+            }
+        }
+    }
+
+    /// The slot of exactly this entry.
+    fn find(&self, width: u32, known: u64, location: Location) -> Option<usize> {
+        let mut found = None;
+        self.scan(width, known, |slot, entry| {
+            if entry & GRANULE_MASK == location.granule {
+                found = Some(slot);
+            }
+            found.is_some()
+        });
+        found
+    }
+
+    /// Puts an entry in; returns the one that found no slot in its reach, which need not be the same.
+    fn place(&mut self, width: u32, known: u64, entry: u64) -> Option<(u64, u64)> {
+        let home = self.home(width, known);
+        let tag = known & ((1 << TAG_BITS) - 1);
+        let mut carried = entry & ((1 << DISTANCE_SHIFT) - 1) | tag << TAG_SHIFT;
+        let slots = &mut *self.slots;
+        let (mut slot, mut distance) = (home, 0);
+        while distance < REACH {
+            let present = slots[slot];
+            if present == 0 {
+                slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
+                self.entries += 1;
+                return None;
+            }
+            if distance_of(present) < distance {
+                slots[slot] = carried | (distance as u64) << DISTANCE_SHIFT;
+                distance = distance_of(present);
+                carried = present & !DISTANCE_MASK;
+            }
+            slot += 1;
+            distance += 1;
+        }
+        // One was put in and one is carried out: the count stays. Its hash is given by the home it was carried from.
+        let at_home = carried;
+        Some((self.known(width, slot - distance, at_home), carried))
+    }
+
+    /// Empties a slot; what stands behind it and away from home moves up.
+    fn take(&mut self, slot: usize) {
+        let slots = &mut *self.slots;
+        let mut hole = slot;
+        while hole + 1 < slots.len() {
+            let next = slots[hole + 1];
+            if next == 0 || distance_of(next) == 0 {
+                break;
+            }
+            slots[hole] = next - (1 << DISTANCE_SHIFT);
+            hole += 1;
+        }
+        slots[hole] = 0;
+        self.entries -= 1;
+    }
+}
+
+fn distance_of(entry: u64) -> usize {
+    (entry >> DISTANCE_SHIFT & 63) as usize
+}
+
+fn location_of(entry: u64) -> Location {
+    Location { granule: entry & GRANULE_MASK, class: (entry >> GRANULE_BITS) as u8 & ((1 << CLASS_BITS) - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xxhash_rust::xxh3::xxh3_128;
+
+    fn hash(number: u64) -> KeyHash {
+        KeyHash(xxh3_128(&number.to_le_bytes()))
+    }
+
+    #[test]
+    fn index_leads_only_to_a_place_while_no_other_of_its_hash_is_there() {
+        let index = Index::new(4, 64 << 20);
+        let (one, two) = (Location::new(2, 1000), Location::new(9, 1000));
+        assert!(!index.leads_only_to(hash(1), one));
+        index.insert(hash(1), one);
+        index.insert(hash(2), two);
+        assert!(index.leads_only_to(hash(1), one) && !index.leads_only_to(hash(1), two));
+        index.insert(hash(1), two);
+        assert!(!index.leads_only_to(hash(1), one) && !index.leads_only_to(hash(1), two));
+        index.remove(hash(1), one);
+        assert!(index.leads_only_to(hash(1), two));
+    }
+
+    #[test]
+    fn entries_that_are_added_together_say_what_else_is_there() {
+        let index = Index::new(4, 64 << 20);
+        let one = (1..).map(hash).find(|hash| shard_of(*hash) == 5).unwrap();
+        let (old, new) = (Location::new(2, 1000), Location::new(9, 1000));
+        index.insert(one, old);
+        let mut older = Vec::new();
+        for _ in 0..2 {
+            index.insert_all(5, [(one, new)].into_iter(), |hash, location| older.push((hash, location)));
+        }
+        assert_eq!(older, [(one, old); 2]);
+        assert_eq!((index.len(), index.candidates(one).len()), (2, 2));
+    }
+
+    #[test]
+    fn every_entry_is_found_through_all_doublings_and_dumps() {
+        let index = Index::new(4, 64 << 20);
+        for number in 0..100_000 {
+            index.insert(hash(number), Location::new(number + 2, 1000));
+        }
+        assert_eq!((index.len(), index.evictions()), (100_000, 0));
+        let copy = Index::new(4, 64 << 20);
+        for shard in 0..INDEX_SHARDS {
+            let (homes, bytes) = index.dump(shard);
+            let mut slots = Slots::rooms(&[bytes.len()]).remove(0);
+            assert!(slots.add(&bytes));
+            assert!(copy.load(shard, homes, slots, &Kept::below(200_000)));
+        }
+        assert_eq!((copy.len(), copy.bytes(), copy.record_bytes()), (index.len(), index.bytes(), index.record_bytes()));
+        for number in 0..100_000 {
+            assert!(copy.contains(hash(number), Location::new(number + 2, 1000)));
+            assert!(copy.remove(hash(number), Location::new(number + 2, 1000)));
+        }
+        assert_eq!((copy.len(), copy.record_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn two_versions_stand_side_by_side_and_leave_one_by_one() {
+        let index = Index::new(4, 1 << 20);
+        let (old, new) = (Location::new(10, 100), Location::new(20, 200));
+        index.insert(hash(1), old);
+        index.insert(hash(1), new);
+        index.insert(hash(1), new);
+        assert_eq!(index.candidates(hash(1)).len(), 2);
+        assert!(index.remove(hash(1), old));
+        assert_eq!(index.candidates(hash(1)), vec![new]);
+        assert!(!index.remove(hash(1), old));
+    }
+
+    #[test]
+    fn bound_of_bytes_holds_and_what_was_given_up_is_counted() {
+        let bound = 64 * 8 * (300 + REACH) as u64;
+        let index = Index::new(4, bound);
+        for number in 0..50_000 {
+            index.insert(hash(number), Location::new(number + 2, 100));
+        }
+        assert!(index.bytes() <= bound);
+        assert_eq!(index.len() + index.evictions(), 50_000);
+        assert!(index.len() > 64 * 300 * 9 / 10, "{} entries at the bound", index.len());
+        let found = (0..50_000).filter(|&number| index.contains(hash(number), Location::new(number + 2, 100))).count();
+        assert_eq!(found as u64, index.len());
+    }
+
+    #[test]
+    fn growing_index_stays_near_ten_bytes_an_entry() {
+        let index = Index::new(6, 1 << 30);
+        for number in 0..1_000_000u64 {
+            index.insert(hash(number), Location::new(number + 2, 1000));
+            if number >= 100_000 && number % 50_000 == 0 {
+                let bytes = index.bytes() as f64 / index.len() as f64;
+                assert!(bytes < 12.5, "{bytes:.1} bytes an entry at {number}");
+            }
+        }
+        assert_eq!(index.evictions(), 0);
+    }
+
+    #[test]
+    fn sweep_removes_what_is_dead_and_nothing_else() {
+        let index = Index::new(4, 4 << 20);
+        for number in 0..10_000 {
+            index.insert(hash(number), Location::new(number + 2, 100));
+        }
+        assert_eq!(index.sweep(|location| location.granule >= 5002), 5000);
+        assert!(index.contains(hash(4999), Location::new(5001, 100)));
+        assert!(!index.contains(hash(5000), Location::new(5002, 100)));
+    }
+}

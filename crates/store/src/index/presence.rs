@@ -1,0 +1,110 @@
+//! Which shards of the index are there after a restart, and who waits for one.
+//!
+//! Owns: the waiting. Nobody looks into the index for a hash before its shard is there, but for those to whom "nothing"
+//! is a safe answer. Leaves to others: bringing the shards (`loading`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+use super::shard_of;
+use crate::names::key::KeyHash;
+
+/// Which shards of the index are there.
+pub struct Presence {
+    /// One bit a shard.
+    present: AtomicU64,
+    /// The shards that somebody requested, one bit each.
+    wanted: Arc<AtomicU64>,
+    arrived: Notify,
+}
+
+impl Presence {
+    /// All are there; or none yet, and who loads them looks at `wanted`.
+    pub fn new(wanted: Option<Arc<AtomicU64>>) -> Presence {
+        let present = AtomicU64::new(if wanted.is_some() { 0 } else { u64::MAX });
+        Presence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }
+    }
+
+    /// Whether the shard of a hash is there.
+    pub fn has(&self, hash: KeyHash) -> bool {
+        self.present.load(Ordering::Acquire) & bit(shard_of(hash)) != 0
+    }
+
+    /// Whether all shards are there.
+    pub fn is_whole(&self) -> bool {
+        self.present.load(Ordering::Acquire) == u64::MAX
+    }
+
+    /// Waits until the shard of a hash is there. *Cost*: one load where it is.
+    pub async fn wait(&self, hash: KeyHash) {
+        if !self.has(hash) {
+            self.wanted.fetch_or(bit(shard_of(hash)), Ordering::AcqRel);
+            self.wait_for(bit(shard_of(hash))).await;
+        }
+    }
+
+    /// Waits until all shards are there.
+    pub async fn wait_for_all(&self) {
+        self.wait_for(u64::MAX).await;
+    }
+
+    /// Says that shards are there, one bit each.
+    pub fn arrive(&self, shards: u64) {
+        self.present.fetch_or(shards, Ordering::AcqRel);
+        self.arrived.notify_waiters();
+    }
+
+    /// Makes as if no shard had come yet.
+    #[cfg(test)]
+    pub fn begin_again(&self) {
+        self.present.store(0, Ordering::Release);
+    }
+
+    async fn wait_for(&self, shards: u64) {
+        loop {
+            let arrived = self.arrived.notified();
+            tokio::pin!(arrived);
+            arrived.as_mut().enable();
+            if self.present.load(Ordering::Acquire) & shards == shards {
+                return;
+            }
+            arrived.await;
+        }
+    }
+}
+
+fn bit(shard: usize) -> u64 {
+    1 << shard
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(shard: u64) -> KeyHash {
+        KeyHash(u128::from(shard << 58))
+    }
+
+    #[tokio::test]
+    async fn a_get_waits_for_its_own_shard_alone_and_never_for_ever() {
+        let presence = Arc::new(Presence::new(None));
+        presence.begin_again();
+        let waiting = [3, 5].map(|shard| {
+            let presence = Arc::clone(&presence);
+            tokio::spawn(async move { presence.wait(hash(shard)).await })
+        });
+        while presence.wanted.load(Ordering::Acquire) != bit(3) | bit(5) {
+            tokio::task::yield_now().await;
+        }
+        let [third, fifth] = waiting;
+        presence.arrive(bit(3));
+        third.await.unwrap();
+        presence.wait(hash(3)).await;
+        assert!(!fifth.is_finished() && !presence.has(hash(5)));
+        presence.arrive(u64::MAX);
+        fifth.await.unwrap();
+        presence.wait_for_all().await;
+    }
+}

@@ -1,0 +1,100 @@
+//! The referenced bits: what was requested since it was written, one bit for each stretch of the segments.
+//!
+//! Owns: the bits. A hit sets the bit of the place where its record begins; when a segment is about to be
+//! overwritten, what stands at places with their bit set has proved itself (`reinsert`). Records that begin in the same
+//! stretch share a bit, so small neighbours of a popular object may be mistaken for popular too. Bits are in memory
+//! alone: after a restart everything has to prove itself again.
+//!
+//! *Cost*: a bit for at least [`STRETCH_BYTES_MIN`] of a store, and at most 1/64 of the memory budget; setting one that
+//! is set already writes nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::{GRANULE_BYTES, Location};
+
+/// The least that a bit stands for, in bytes.
+const STRETCH_BYTES_MIN: u64 = 4096;
+/// The bits take at most this share of the memory budget.
+const MEMORY_SHARE: u64 = 64;
+
+/// The bits of a span.
+pub struct ReferencedBits {
+    words: Box<[AtomicU64]>,
+    stretch_granules: u64,
+}
+
+impl ReferencedBits {
+    /// Makes bits for `segments_bytes` of segments, none of them set. With a memory budget of 0 there are none.
+    pub fn new(segments_bytes: u64, memory_bytes: u64) -> ReferencedBits {
+        if memory_bytes == 0 {
+            return ReferencedBits { words: Box::default(), stretch_granules: 1 };
+        }
+        let bytes = |stretch: u64| segments_bytes.div_ceil(stretch * 64) * 8;
+        let mut stretch = STRETCH_BYTES_MIN;
+        while bytes(stretch) > memory_bytes / MEMORY_SHARE && stretch < segments_bytes {
+            stretch *= 2;
+        }
+        let words = bytes(stretch) / 8;
+        ReferencedBits {
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            stretch_granules: stretch / GRANULE_BYTES,
+        }
+    }
+
+    /// What the bits take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
+    /// Notes that what begins at a location was requested.
+    pub fn set(&self, location: Location) {
+        let stretch = location.granule / self.stretch_granules;
+        let Some(word) = self.words.get((stretch / 64) as usize) else { return };
+        let bit = 1 << (stretch % 64);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what begins at a location was requested, or a neighbour of it.
+    pub fn has(&self, location: Location) -> bool {
+        let stretch = location.granule / self.stretch_granules;
+        let word = self.words.get((stretch / 64) as usize);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (stretch % 64) != 0)
+    }
+
+    /// Clears the bits of a range of granules: something else will stand there.
+    pub fn clear(&self, granules: std::ops::Range<u64>) {
+        for stretch in granules.start / self.stretch_granules..granules.end.div_ceil(self.stretch_granules) {
+            if let Some(word) = self.words.get((stretch / 64) as usize) {
+                word.fetch_and(!(1 << (stretch % 64)), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_stands_for_its_stretch_until_that_is_cleared() {
+        let referenced = ReferencedBits::new(1 << 20, 1 << 20);
+        assert_eq!(referenced.bytes(), 32);
+        let (at, beside, behind) = (Location::new(64, 1), Location::new(127, 1), Location::new(128, 1));
+        referenced.set(at);
+        assert!(referenced.has(at) && referenced.has(beside) && !referenced.has(behind));
+        referenced.set(behind);
+        referenced.clear(64..128);
+        assert!(!referenced.has(at) && referenced.has(behind));
+    }
+
+    #[test]
+    fn the_bound_of_memory_holds_and_none_means_none() {
+        assert!(ReferencedBits::new(1 << 40, 64 << 20).bytes() <= 1 << 20);
+        let none = ReferencedBits::new(1 << 40, 0);
+        none.set(Location::new(5, 1));
+        assert!(!none.has(Location::new(5, 1)) && none.bytes() == 0);
+        none.clear(0..10);
+    }
+}

@@ -1,0 +1,202 @@
+//! Admission: which objects are written to the disk.
+//!
+//! Owns: the decision, and the account of it. `options`: the rules; `sketch`: which keys were requested before; `rate`:
+//! the write budget; `doubt`: what may be on the disk without the index knowing. Leaves
+//! to others: everything that happens to an object that is admitted.
+//!
+//! # Invariants
+//! 1. What is, or may be, on the disk is replaced on the disk: a version that follows it is admitted whatever the rules
+//!    say. So nothing that was replaced comes back, whatever happens to what is in memory.
+//! 2. What was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash it is a
+//!    miss, and what it replaced (in memory alone, by 1) is too.
+//! 3. An object that was not admitted is looked at again once, when it is requested while it is in memory: then it was
+//!    requested before.
+//! 4. What is in memory alone and was purged leaves memory before the purge is forgotten (which is when the ring has
+//!    overwritten all that was on the disk then).
+//! 5. Where everything is admitted, which is the default, nothing here costs anything.
+
+mod doubt;
+mod options;
+mod rate;
+mod sketch;
+
+use std::sync::{Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::counters::{Counters, Counts};
+use crate::names::key::KeyHash;
+use crate::random::random_u64;
+
+pub(crate) use doubt::Doubt;
+pub use options::{AdmissionOptions, AdmitRule, WRITE_BUDGET_BYTES_A_DAY_MIN, WriteBudget};
+pub use rate::WriteBudgetStat;
+use rate::WriteRate;
+use sketch::Sketch;
+
+/// What remembers requests takes at most this share of the memory budget.
+const SKETCH_SHARE: u64 = 64;
+
+/// What is to become of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// It is written.
+    Admitted,
+    /// It is written, because something older is or may be on the disk.
+    Replaces,
+    /// It is not: its key was not requested before.
+    FirstRequest,
+    /// It is not: it is too short or too long.
+    Size,
+    /// It is not: too much has been written of late.
+    Budget,
+}
+
+impl Decision {
+    /// Whether it is written.
+    pub fn is_admitted(self) -> bool {
+        matches!(self, Decision::Admitted | Decision::Replaces)
+    }
+}
+
+/// How admission stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AdmissionStat {
+    /// Whose requests let an object in.
+    pub rule: AdmitRule,
+    /// Shorter bodies are not admitted, in bytes.
+    pub bytes_min: u64,
+    /// Longer bodies are not admitted, in bytes.
+    pub bytes_max: Option<u64>,
+    /// How many requests of different keys are remembered at least.
+    pub remembered_requests: u64,
+    /// What that takes of the memory budget, in bytes.
+    pub remembered_bytes: u64,
+    /// The share of the bytes put that was admitted, since the store was opened.
+    pub admitted_share: Option<f64>,
+    /// The write budget, and how much of it is used.
+    pub write_budget: Option<WriteBudgetStat>,
+}
+
+impl AdmissionStat {
+    /// Adds that of another span.
+    pub(crate) fn add(&mut self, other: &AdmissionStat) {
+        self.remembered_requests += other.remembered_requests;
+        self.remembered_bytes += other.remembered_bytes;
+        match (&mut self.write_budget, &other.write_budget) {
+            (Some(budget), Some(other)) => budget.add(other),
+            (budget, other) => *budget = budget.or(*other),
+        }
+    }
+}
+
+/// Decides what is admitted.
+pub(crate) struct Admission {
+    options: AdmissionOptions,
+    is_open: bool,
+    sketch: Option<Mutex<Sketch>>,
+    rate: Option<Mutex<WriteRate>>,
+    begun: Instant,
+    pub doubt: Doubt,
+}
+
+impl Admission {
+    /// Admission by `options` in a store with so much memory.
+    pub fn new(options: &AdmissionOptions, memory_bytes: u64) -> Admission {
+        let remembers = options.rule == AdmitRule::SecondRequest;
+        let seed = options.seed.unwrap_or_else(random_u64);
+        Admission {
+            options: *options,
+            is_open: options.is_open(),
+            sketch: remembers.then(|| Mutex::new(Sketch::new(memory_bytes / SKETCH_SHARE))),
+            rate: options.write_budget.map(|budget| Mutex::new(WriteRate::new(&budget, seed))),
+            begun: Instant::now(),
+            doubt: Doubt::default(),
+        }
+    }
+
+    /// Whether everything is admitted.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// What it takes of the memory budget, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.sketch.as_ref().map_or(0, |sketch| lock(sketch).bytes())
+    }
+
+    /// Whether a body of so many bytes is one that may be admitted.
+    pub fn has_size(&self, bytes: u64) -> bool {
+        (bytes == 0 || bytes >= self.options.bytes_min) && !self.is_too_long(bytes)
+    }
+
+    /// Whether a body of so many bytes or more is too long to be admitted.
+    pub fn is_too_long(&self, bytes: u64) -> bool {
+        self.options.bytes_max.is_some_and(|most| bytes > most)
+    }
+
+    /// Decides about something that replaces nothing on the disk; notes that its key was requested.
+    pub fn judge(&self, hash: KeyHash, bytes: Option<u64>, written_bytes: u64, waiting_bytes: u64) -> Decision {
+        if bytes.is_some_and(|bytes| !self.has_size(bytes)) {
+            return Decision::Size;
+        }
+        if let Some(sketch) = &self.sketch
+            && !lock(sketch).note(hash)
+        {
+            return Decision::FirstRequest;
+        }
+        if self.is_in_budget(bytes.unwrap_or(0), written_bytes, waiting_bytes) {
+            Decision::Admitted
+        } else {
+            Decision::Budget
+        }
+    }
+
+    /// Whether the budget lets so many bytes in, when so many were written and so many wait.
+    pub fn is_in_budget(&self, bytes: u64, written_bytes: u64, waiting_bytes: u64) -> bool {
+        let now_us = self.begun.elapsed().as_micros() as u64;
+        self.rate.as_ref().is_none_or(|rate| lock(rate).admits(now_us, written_bytes, waiting_bytes, bytes))
+    }
+
+    /// How it stands, when so much was written and counted.
+    pub fn stat(&self, written_bytes: u64, counts: &Counts) -> AdmissionStat {
+        let (remembered_requests, remembered_bytes) = match &self.sketch {
+            Some(sketch) => {
+                let sketch = lock(sketch);
+                (sketch.count_max(), sketch.bytes())
+            }
+            None => (0, 0),
+        };
+        let now_us = self.begun.elapsed().as_micros() as u64;
+        AdmissionStat {
+            rule: self.options.rule,
+            bytes_min: self.options.bytes_min,
+            bytes_max: self.options.bytes_max,
+            remembered_requests,
+            remembered_bytes,
+            admitted_share: counts.admitted_share(),
+            write_budget: self.rate.as_ref().map(|rate| lock(rate).stat(now_us, written_bytes)),
+        }
+    }
+}
+
+/// Counts what became of an object of so many bytes.
+pub(crate) fn count(counters: &Counters, decision: Decision, bytes: u64) {
+    let (objects, of_bytes) = match decision {
+        Decision::Admitted | Decision::Replaces => (&counters.admitted, &counters.admitted_bytes),
+        Decision::FirstRequest => (&counters.unadmitted_first, &counters.unadmitted_first_bytes),
+        Decision::Size => (&counters.unadmitted_size, &counters.unadmitted_size_bytes),
+        Decision::Budget => (&counters.unadmitted_budget, &counters.unadmitted_budget_bytes),
+    };
+    Counters::add(objects, 1);
+    Counters::add(of_bytes, bytes);
+    if decision == Decision::Replaces {
+        Counters::add(&counters.admitted_replacing, 1);
+        Counters::add(&counters.admitted_replacing_bytes, bytes);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,196 @@
+//! What is to be admitted to the disk, as callers say it.
+//!
+//! Owns: the rules, their names and bounds, and how a write budget is written down.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// The smallest write budget, in bytes a day.
+pub const WRITE_BUDGET_BYTES_A_DAY_MIN: u64 = 64 << 20;
+/// The names of periods, and their lengths in seconds; the first of each length is the one that is shown.
+const PERIODS: [(&str, u64); 9] = [
+    ("day", 86_400),
+    ("d", 86_400),
+    ("hour", 3600),
+    ("h", 3600),
+    ("minute", 60),
+    ("min", 60),
+    ("second", 1),
+    ("sec", 1),
+    ("s", 1),
+];
+
+/// Which objects are written to the disk, as far as that depends on who asks for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdmitRule {
+    /// All of them.
+    #[default]
+    All,
+    /// Those whose key was requested before, as far as that is remembered.
+    SecondRequest,
+}
+
+impl AdmitRule {
+    /// Its name, as it is given and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            AdmitRule::All => "all",
+            AdmitRule::SecondRequest => "second-request",
+        }
+    }
+}
+
+impl FromStr for AdmitRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AdmitRule, String> {
+        [AdmitRule::All, AdmitRule::SecondRequest]
+            .into_iter()
+            .find(|rule| rule.name() == text)
+            .ok_or_else(|| format!("\"{text}\" is no rule of admission; write `all` or `second-request`"))
+    }
+}
+
+/// How much may be written to the device in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteBudget {
+    /// Bytes of a period.
+    pub bytes: u64,
+    /// The period.
+    pub period: Duration,
+}
+
+impl WriteBudget {
+    /// What it allows in a second, in bytes.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 / self.period.as_secs_f64()
+    }
+}
+
+impl FromStr for WriteBudget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WriteBudget, String> {
+        let wrong = || format!("\"{text}\" is no write budget; write a size and a period, such as 50G/day or 2M/s");
+        let (size, period) = text.split_once('/').ok_or_else(wrong)?;
+        let bytes = nectary_block::parse_size(size)?;
+        let (_, seconds) = PERIODS.iter().find(|(name, _)| *name == period.trim()).ok_or_else(wrong)?;
+        Ok(WriteBudget { bytes, period: Duration::from_secs(*seconds) })
+    }
+}
+
+impl fmt::Display for WriteBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = nectary_block::format_size(self.bytes);
+        match PERIODS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == self.period) {
+            Some((name, _)) => write!(f, "{size}/{name}"),
+            None => write!(f, "{size} in {:?}", self.period),
+        }
+    }
+}
+
+/// What is admitted to the disk. What is not is served all the same, and may stay in memory.
+///
+/// The default admits everything. An object that replaces what is, or may be, on the disk is admitted whatever these
+/// say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AdmissionOptions {
+    /// By who asks.
+    pub rule: AdmitRule,
+    /// Bodies of fewer bytes are not admitted, but for empty ones, as those may say where others lie. Of a body of
+    /// unknown length this is asked where it ends as one record.
+    pub bytes_min: u64,
+    /// Bodies of more bytes are not admitted.
+    pub bytes_max: Option<u64>,
+    /// How much may be written to the device: admission gives way where more would be. Of a store of several spans each
+    /// gets the share of its size.
+    pub write_budget: Option<WriteBudget>,
+    /// What chance under a write budget is drawn from; by default each store's own.
+    pub seed: Option<u64>,
+}
+
+impl AdmissionOptions {
+    /// Whether everything is admitted.
+    pub fn is_open(&self) -> bool {
+        *self == AdmissionOptions { seed: self.seed, ..AdmissionOptions::default() }
+    }
+
+    /// Checks what can be known without a device. *Errors*: `Invalid` for bounds that nothing meets, and for a budget
+    /// that is too small.
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(most) = self.bytes_max
+            && most < self.bytes_min.max(1)
+        {
+            return Err(Error::invalid(format!(
+                "no object has at least {} and at most {most} bytes, so none would be admitted",
+                self.bytes_min
+            )));
+        }
+        let Some(budget) = self.write_budget else { return Ok(()) };
+        let least = WRITE_BUDGET_BYTES_A_DAY_MIN;
+        if budget.period.is_zero() || budget.bytes_per_s() * 86_400.0 < least as f64 {
+            return Err(Error::invalid(format!(
+                "a write budget of {budget} is too small: {} is the least",
+                WriteBudget { bytes: least, period: Duration::from_secs(86_400) }
+            )));
+        }
+        Ok(())
+    }
+
+    /// These options for a part of a store, of so many of `all` shares.
+    pub(crate) fn share(self, share: u64, all: u64) -> AdmissionOptions {
+        let part = |bytes: u64| (u128::from(bytes) * u128::from(share) / u128::from(all.max(1))) as u64;
+        let write_budget = self.write_budget.map(|budget| WriteBudget { bytes: part(budget.bytes).max(1), ..budget });
+        AdmissionOptions { write_budget, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_budgets_are_sizes_a_period_and_nonsense_is_refused() {
+        for (text, bytes, seconds, shown) in [
+            ("50G/day", 50 << 30, 86_400, "50G/day"),
+            ("2M/s", 2 << 20, 1, "2M/second"),
+            ("1.5T/d", 3 << 39, 86_400, "1536G/day"),
+            ("512M / h", 512 << 20, 3600, "512M/hour"),
+        ] {
+            let budget: WriteBudget = text.parse().expect(text);
+            assert_eq!((budget.bytes, budget.period.as_secs()), (bytes, seconds), "{text}");
+            assert_eq!(budget.to_string(), shown);
+        }
+        for text in ["", "50G", "/day", "50G/week", "ten/day", "50G/", "-1G/day"] {
+            assert!(text.parse::<WriteBudget>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn admission_options_that_admit_nothing_are_refused() {
+        let refused = |options: AdmissionOptions| options.check().expect_err("it admits nothing").message;
+        assert!(AdmissionOptions::default().check().is_ok() && AdmissionOptions::default().is_open());
+        let bounds = AdmissionOptions { bytes_min: 2, bytes_max: Some(1), ..AdmissionOptions::default() };
+        assert!(refused(bounds).contains("at least 2 and at most 1 bytes"));
+        let none = AdmissionOptions { bytes_max: Some(0), ..AdmissionOptions::default() };
+        assert!(refused(none).contains("at most 0 bytes"));
+        let budget = |text: &str| AdmissionOptions { write_budget: text.parse().ok(), ..AdmissionOptions::default() };
+        assert!(refused(budget("1M/day")).contains("64M/day is the least"));
+        assert!(refused(budget("0/s")).contains("too small"));
+        assert!(budget("64M/day").check().is_ok() && !budget("64M/day").is_open());
+        assert!("sometimes".parse::<AdmitRule>().expect_err("no rule").contains("second-request"));
+    }
+
+    #[test]
+    fn spans_share_a_write_budget_by_size() {
+        let whole = AdmissionOptions { write_budget: "100G/day".parse().ok(), ..AdmissionOptions::default() };
+        let bytes = |options: AdmissionOptions| options.write_budget.expect("a budget").bytes;
+        assert_eq!((bytes(whole.share(1, 4)), bytes(whole.share(3, 4))), (25 << 30, 75 << 30));
+    }
+}

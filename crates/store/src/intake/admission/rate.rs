@@ -1,0 +1,229 @@
+//! The write budget: how likely an object is admitted, so that the device is written no faster than it may be.
+//!
+//! # Idea
+//! Credit for writing comes in at the budget's rate, and is kept up to what comes in during one *window* (a 24th of the
+//! budget's period, at least a minute). Everything that is written to the device is debited, whatever for: objects with
+//! their headers and padding, re-insertions, checkpoints, purges; and what waits to be written is taken off before
+//! anybody is let in. An object is admitted
+//! - with the chance `credit / (half of a window's credit)`, at most 1. So nobody notices the budget while half of the
+//!   window's credit is left; below, admission thins out, and where more is offered than may be written the credit
+//!   stays at the level at which the admitted share of the offer is what the budget allows. There are no gaps and no
+//!   bursts;
+//! - and only where the credit covers it. So the credit never falls below 0 for what could be refused.
+//!
+//! What cannot be refused (what replaces something on the disk, checkpoints) may overdraw by up to a window's credit,
+//! and is paid back before anything is admitted again.
+//!
+//! # Promise
+//! In any time `t` at most `rate * t` and one window's credit are written, and what could not be refused beyond that.
+//!
+//! A plain state machine: it has no clock, and its chance comes from a seed.
+
+use serde::{Deserialize, Serialize};
+
+use super::options::WriteBudget;
+use crate::planted::{Bug, planted};
+
+/// A period has so many windows …
+const WINDOWS: usize = 24;
+/// … of at least so many seconds.
+const WINDOW_S_MIN: f64 = 60.0;
+
+/// A write budget, and how much of it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WriteBudgetStat {
+    /// What may be written in a period, in bytes.
+    pub budget_bytes: u64,
+    /// The period: that of the budget, or 24 minutes where that is shorter; in seconds.
+    pub period_s: u64,
+    /// What was written in the last period, or since the store was opened, in bytes; exact to a 24th of the period.
+    pub used_bytes: u64,
+    /// The chance that an object has to be admitted now.
+    pub chance: f64,
+}
+
+impl WriteBudgetStat {
+    /// Adds that of another span.
+    pub(crate) fn add(&mut self, other: &WriteBudgetStat) {
+        let all = self.budget_bytes + other.budget_bytes;
+        if all > 0 {
+            let weighted = |stat: &WriteBudgetStat| stat.chance * stat.budget_bytes as f64;
+            self.chance = ((weighted(self) + weighted(other)) / all as f64 * 1000.0).round() / 1000.0;
+        }
+        self.budget_bytes = all;
+        self.used_bytes += other.used_bytes;
+    }
+}
+
+/// The credit, and what was written of late.
+#[derive(Debug, Clone)]
+pub struct WriteRate {
+    bytes_per_s: f64,
+    window_s: f64,
+    credit_bytes: f64,
+    at_us: u64,
+    /// All that was written, when it was last told.
+    written_bytes: u64,
+    /// What was written in each of the last windows, and the number of the newest.
+    windows: [u64; WINDOWS],
+    window: u64,
+    random: u64,
+}
+
+impl WriteRate {
+    /// Begins at time 0, when nothing is written yet, with half of a window's credit.
+    pub fn new(budget: &WriteBudget, seed: u64) -> WriteRate {
+        let window_s = (budget.period.as_secs_f64() / WINDOWS as f64).max(WINDOW_S_MIN);
+        let bytes_per_s = budget.bytes_per_s();
+        WriteRate {
+            bytes_per_s,
+            window_s,
+            credit_bytes: bytes_per_s * window_s / 2.0,
+            at_us: 0,
+            written_bytes: 0,
+            windows: [0; WINDOWS],
+            window: 0,
+            random: seed,
+        }
+    }
+
+    /// Whether an object of `bytes` is admitted at `now_us`, when `written_bytes` were written in all and
+    /// `waiting_bytes` wait.
+    pub fn admits(&mut self, now_us: u64, written_bytes: u64, waiting_bytes: u64, bytes: u64) -> bool {
+        self.catch_up(now_us, written_bytes);
+        let credit = self.credit_bytes - waiting_bytes as f64;
+        let chance = self.chance(credit);
+        let drawn = (self.next_random() >> 11) as f64 / (1_u64 << 53) as f64;
+        bytes as f64 <= credit && drawn < chance
+    }
+
+    /// How it stands.
+    pub fn stat(&mut self, now_us: u64, written_bytes: u64) -> WriteBudgetStat {
+        self.catch_up(now_us, written_bytes);
+        let period_s = self.window_s * WINDOWS as f64;
+        WriteBudgetStat {
+            budget_bytes: (self.bytes_per_s * period_s).round() as u64,
+            period_s: period_s.round() as u64,
+            used_bytes: self.windows.iter().sum(),
+            chance: (self.chance(self.credit_bytes) * 1000.0).round() / 1000.0,
+        }
+    }
+
+    fn chance(&self, credit_bytes: f64) -> f64 {
+        (credit_bytes / (self.bytes_per_s * self.window_s / 2.0)).clamp(0.0, 1.0)
+    }
+
+    /// Takes in the credit of the time since, and debits what was written.
+    fn catch_up(&mut self, now_us: u64, written_bytes: u64) {
+        let most = self.bytes_per_s * self.window_s;
+        let elapsed_s = now_us.saturating_sub(self.at_us) as f64 / 1e6;
+        let written = written_bytes.saturating_sub(self.written_bytes);
+        let debit = if planted(Bug::WriteBudgetNotDebited) { 0.0 } else { written as f64 };
+        self.credit_bytes = ((self.credit_bytes + elapsed_s * self.bytes_per_s).min(most) - debit).max(-most);
+        self.at_us = self.at_us.max(now_us);
+        self.written_bytes = self.written_bytes.max(written_bytes);
+        let window = (self.at_us as f64 / 1e6 / self.window_s) as u64;
+        for passed in (self.window + 1..=window).rev().take(WINDOWS) {
+            self.windows[passed as usize % WINDOWS] = 0;
+        }
+        self.window = window;
+        self.windows[window as usize % WINDOWS] += written;
+    }
+
+    /// The next number of the sequence "splitmix64".
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_US: u64 = 1_000_000;
+    const DAY_S: u64 = 86_400;
+
+    /// A day in which an object of `bytes` is offered `per_s` times a second; bytes written by the end of each window,
+    /// and all.
+    fn day(rate: &mut WriteRate, per_s: u64, bytes: u64) -> (Vec<u64>, u64) {
+        let (mut written, mut windows) = (0, Vec::new());
+        for second in 0..DAY_S {
+            for part in 0..per_s {
+                let now_us = second * SECOND_US + part * SECOND_US / per_s;
+                // An append carries a twentieth more than its objects.
+                if rate.admits(now_us, written, 0, bytes) {
+                    written += bytes * 21 / 20;
+                }
+            }
+            if second % 3600 == 3599 {
+                windows.push(written);
+            }
+        }
+        (windows, written)
+    }
+
+    fn budget(text: &str) -> WriteBudget {
+        text.parse().expect("a budget")
+    }
+
+    #[test]
+    fn where_ten_times_the_budget_is_offered_the_budget_is_written_evenly() {
+        for bytes in [10_000, 1_000_000] {
+            let mut rate = WriteRate::new(&budget("20G/day"), 7);
+            let per_s = (10 * (20_u64 << 30) / DAY_S / bytes).max(1);
+            let (windows, written) = day(&mut rate, per_s, bytes);
+            let (all, hour) = (20_u64 << 30, (20_u64 << 30) / 24);
+            assert!(written <= all + hour && written >= all * 97 / 100, "{written} of {all}");
+            for pair in windows.windows(2) {
+                let one = pair[1] - pair[0];
+                assert!(one.abs_diff(hour) < hour / 10, "objects of {bytes}: {one} in an hour, {hour} wanted");
+            }
+            let stat = rate.stat(DAY_S * SECOND_US - 1, written);
+            assert_eq!((stat.budget_bytes, stat.period_s, stat.used_bytes), (all, DAY_S, written));
+            assert!(stat.chance > 0.05 && stat.chance < 0.15, "{stat:?}");
+        }
+    }
+
+    #[test]
+    fn where_less_than_the_budget_is_offered_all_of_it_is_admitted() {
+        let mut rate = WriteRate::new(&budget("20G/day"), 7);
+        let per_s = (20_u64 << 30) / DAY_S / 10_000 * 8 / 10;
+        let (_, written) = day(&mut rate, per_s, 10_000);
+        assert_eq!(written, DAY_S * per_s * 10_500);
+        assert_eq!(rate.stat(DAY_S * SECOND_US, written).chance, 1.0);
+    }
+
+    #[test]
+    fn what_cannot_be_refused_is_paid_back_and_no_debt_outlives_a_window() {
+        let mut rate = WriteRate::new(&budget("24G/day"), 7);
+        let hour_us = 3600 * SECOND_US;
+        // Ten hours' worth at once, which nobody could refuse.
+        let written = 10 << 30;
+        assert!(!rate.admits(hour_us / 4, written, 0, 1));
+        assert!(!rate.admits(hour_us, written, 0, 1));
+        assert!((1..1000).any(|step| rate.admits(hour_us + hour_us / 4 + step * hour_us / 1000, written, 0, 1000)));
+    }
+
+    #[test]
+    fn what_waits_and_what_is_larger_than_the_credit_is_not_admitted() {
+        let mut rate = WriteRate::new(&budget("24G/day"), 7);
+        assert!(rate.admits(0, 0, 0, 512 << 20));
+        assert!(!rate.admits(0, 0, 0, (512 << 20) + 1), "only half a window's credit is there");
+        assert!(!rate.admits(0, 0, 512 << 20, 1), "all of it waits to be written");
+        assert!(rate.admits(3600 * SECOND_US, 0, 0, 1 << 30));
+        assert!(!rate.admits(48 * 3600 * SECOND_US, 0, 0, (1 << 30) + 1), "no more than a window's is kept");
+    }
+
+    #[test]
+    fn the_same_seed_admits_the_same() {
+        let run = |seed| {
+            let mut rate = WriteRate::new(&budget("2G/day"), seed);
+            (0..10_000).map(|step| rate.admits(step, step * 10_000, 0, 1000)).collect::<Vec<_>>()
+        };
+        assert_eq!(run(3), run(3));
+        assert_ne!(run(3), run(4));
+    }
+}

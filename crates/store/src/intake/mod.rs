@@ -1,0 +1,156 @@
+//! What is let in to be written: the queue, and who gets into it.
+//!
+//! Owns: the steps by which an object is admitted, at its put or later, and what becomes of what waits when the store
+//! stops. Leaves to others: the rules of admission (`admission`), the order of what waits (`queue`), and replacing
+//! older versions (`commit`).
+
+pub mod admission;
+pub mod queue;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::counters::{Counters, Sequence, Sequences};
+use crate::disk::span::Span;
+use crate::intake::admission::{Admission, Decision};
+use crate::intake::queue::{Queue, Refused, Unwritten};
+use crate::memory::entry::Entry;
+use crate::names::key::KeyHash;
+use crate::planted::{Bug, planted};
+use crate::purge::rules::Verdict;
+use crate::state::State;
+
+/// The queue of a span, and who gets into it.
+pub(crate) struct Intake {
+    pub span: Arc<Span>,
+    pub state: Arc<State>,
+    pub queue: Arc<Queue>,
+    pub admission: Admission,
+}
+
+/// Why an entry was not committed.
+pub(crate) enum NotCommitted {
+    /// A purge or a newer version came since it began.
+    Stale,
+    /// There is no room for it, or nothing is taken any more.
+    Refused(Refused),
+}
+
+impl From<Refused> for NotCommitted {
+    fn from(refused: Refused) -> NotCommitted {
+        NotCommitted::Refused(refused)
+    }
+}
+
+impl Intake {
+    /// Decides whether an object is written, of whose length as much is known.
+    pub fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
+        if self.admission.is_open() {
+            Decision::Admitted
+        } else if self.may_be_on_disk(hash) {
+            Decision::Replaces
+        } else {
+            let waiting_bytes = self.state.memory.unwritten_bytes();
+            self.admission.judge(hash, bytes, self.span.counters.written_bytes(), waiting_bytes)
+        }
+    }
+
+    /// Whether something under a hash is on the disk, waits to be written, or may be on the disk for all that is known.
+    ///
+    /// The order of the questions matters: an entry goes from memory into the index, one that is rewritten from the
+    /// index into what waits and back, and whatever takes something out of the index says so before. After a restart a
+    /// shard of the index comes as a whole, and is not asked before.
+    pub fn may_be_on_disk(&self, hash: KeyHash) -> bool {
+        if planted(Bug::UnadmittedLeavesOlder) {
+            return false;
+        }
+        let State { memory, presence, index, .. } = &*self.state;
+        let doubt = &self.admission.doubt;
+        memory.peek(hash).is_some_and(|entry| !entry.is_in_memory_alone())
+            || !presence.has(hash)
+            || doubt.is_moving(hash)
+            || !index.candidates(hash).is_empty()
+            || doubt.is_in_doubt(hash, index.evictions(), self.span.head(), self.span.layout.segment_count)
+    }
+
+    /// Counts a hit in memory. What was not admitted was requested again: if the rules let it, it is written now.
+    pub fn note_hit(&self, entry: &Arc<Entry>) {
+        Counters::add(&self.span.counters.hits_memory, 1);
+        if entry.take_in_memory_alone() {
+            self.admit_later(entry);
+        }
+    }
+
+    /// Writes an object that is in memory alone and was requested again, if the other rules let it.
+    ///
+    /// *Cost*: once an object; a lock that puts take too.
+    fn admit_later(&self, entry: &Arc<Entry>) {
+        let counters = &self.span.counters;
+        let (written_bytes, waiting_bytes) = (counters.written_bytes(), self.state.memory.unwritten_bytes());
+        let bytes = entry.object_bytes;
+        if !self.admission.has_size(bytes) || !self.admission.is_in_budget(bytes, written_bytes, waiting_bytes) {
+            return;
+        }
+        let queued = self.queue.push(entry.weight(), || {
+            if self.state.verdict(entry) != Verdict::Live || !self.state.memory.pin_kept(entry) {
+                return Err(NotCommitted::Stale);
+            }
+            let entry = Arc::clone(entry);
+            Ok(Unwritten { sequence: self.state.draw(), entry, previous: None, moved_from: None, tie: None })
+        });
+        if queued.is_ok() {
+            self.state.memory.settle(entry);
+            Counters::add(&counters.admitted, 1);
+            Counters::add(&counters.admitted_bytes, bytes);
+            Counters::add(&counters.admitted_later, 1);
+        }
+    }
+
+    /// Drops what is in memory alone and was purged, before purges are forgotten because all that lay on the disk then
+    /// is overwritten: it goes with no segment. *Cost*: looks at every entry, where there are purges and not everything
+    /// is admitted.
+    pub fn drop_purged_in_memory(&self) {
+        if !self.admission.is_open() && self.state.purges.len() > 0 {
+            self.state.memory.sweep(|entry| entry.is_in_memory_alone() && self.state.is_purged(entry));
+        }
+    }
+
+    /// Begins a new era of names where the segment of `epoch`, which is about to be written, is the first of one.
+    pub fn begin_era(&self, epoch: u64) {
+        let names = &self.state.names;
+        if !names.begins_era(epoch) {
+            return;
+        }
+        if !self.admission.is_open() {
+            self.state.memory.sweep(|entry| {
+                if entry.is_in_memory_alone() {
+                    names.note(entry.primary_hash);
+                }
+                false
+            });
+        }
+        self.queue.begin_era(epoch);
+    }
+
+    /// How far puts have come.
+    pub fn sequences(&self) -> Sequences {
+        let progress = &self.state.progress;
+        let flushed = Sequence(progress.flushed.load(Ordering::Acquire));
+        let written = Sequence(progress.written.load(Ordering::Acquire));
+        Sequences { last: Sequence(self.queue.last_sequence()).max(written), written, flushed }
+    }
+
+    /// Stops writes for good: after a failed write or flush nothing may pretend to be stored.
+    pub fn stop(&self, reason: impl Into<String>) {
+        self.state.set_stopped(reason.into());
+        self.queue.close().iter().for_each(|item| self.give_up(item));
+        self.queue.wake.notify_one();
+    }
+
+    /// Gives up what will not be written; what lies elsewhere already stays in memory.
+    pub fn give_up(&self, item: &Unwritten) {
+        if item.moved_from.is_none() {
+            self.state.memory.drop_unwritten(&item.entry);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Entries that wait to be written, in the order of their sequences.
+//!
+//! Owns: the order of sequences, the bound on what waits, and when the writer should wake. An entry is packed as late
+//! as the write delay allows, from memory that is not copied until then.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::format::Location;
+use crate::index::held_names::Names;
+use crate::locality::hints::HintId;
+use crate::memory::entry::Entry;
+
+/// An entry that waits.
+pub struct Unwritten {
+    pub entry: Arc<Entry>,
+    /// The sequence under which it will be written: a higher one than the entry's where it is rewritten.
+    pub sequence: u64,
+    /// The version of the same key that it replaces, where that is in memory.
+    pub previous: Option<Arc<Entry>>,
+    /// Where it lies already, of one that is rewritten.
+    pub moved_from: Option<Location>,
+    /// What it is to be laid down with, whatever hints say by then.
+    pub tie: Option<HintId>,
+}
+
+impl Unwritten {
+    /// A new entry, and what it replaces.
+    pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
+        Unwritten { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
+    }
+}
+
+/// Room in the queue; given back where it is dropped.
+pub struct Reserved {
+    queue: Arc<Queue>,
+    bytes: u64,
+}
+
+impl Reserved {
+    /// Leaves it to the caller, who has the queue's lock, to give the room back.
+    fn give_up(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.queue.lock().reserved_bytes -= self.bytes;
+            self.queue.room.notify_waiters();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    items: VecDeque<Unwritten>,
+    bytes: u64,
+    /// Promised to what will be pushed.
+    reserved_bytes: u64,
+    oldest: Option<Instant>,
+    closed: bool,
+}
+
+impl Waiting {
+    /// Whether another entry fits; one that is longer than the whole queue does where there is no other.
+    fn has_room(&self, weight: u64, bytes_max: u64) -> bool {
+        let used = self.bytes + self.reserved_bytes;
+        used + weight <= bytes_max || (self.items.is_empty() && self.reserved_bytes == 0)
+    }
+}
+
+/// The queue of unwritten entries.
+pub struct Queue {
+    waiting: Mutex<Waiting>,
+    bytes_max: u64,
+    wake_bytes: u64,
+    last_sequence: AtomicU64,
+    /// The names of all that waits are noted there.
+    names: Arc<Names>,
+    /// Wakes the writer.
+    pub wake: Notify,
+    /// Wakes those who wait for room.
+    pub room: Notify,
+}
+
+/// Why an entry was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The queue is full.
+    Full,
+    /// The store takes no more writes.
+    Closed,
+}
+
+impl Queue {
+    /// Makes an empty queue that holds at most `bytes_max` and wakes the writer at once when `wake_bytes` wait.
+    pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64, names: Arc<Names>) -> Queue {
+        Queue {
+            waiting: Mutex::default(),
+            bytes_max,
+            wake_bytes,
+            last_sequence: AtomicU64::new(last_sequence),
+            names,
+            wake: Notify::new(),
+            room: Notify::new(),
+        }
+    }
+
+    /// Adds the entry that `make` builds: it is called under the lock that orders sequences.
+    pub fn push<E: From<Refused>>(
+        &self,
+        weight: u64,
+        make: impl FnOnce() -> Result<Unwritten, E>,
+    ) -> Result<Arc<Entry>, E> {
+        let waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed.into());
+        }
+        if !waiting.has_room(weight, self.bytes_max) {
+            return Err(Refused::Full.into());
+        }
+        Ok(self.add(waiting, make()?))
+    }
+
+    /// Adds the entry that `make` builds where room was [reserved](Self::reserve) for it.
+    pub fn push_reserved<E: From<Refused>>(
+        &self,
+        reserved: Reserved,
+        make: impl FnOnce() -> Result<Unwritten, E>,
+    ) -> Result<Arc<Entry>, E> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            drop(waiting);
+            return Err(Refused::Closed.into());
+        }
+        waiting.reserved_bytes -= reserved.give_up();
+        Ok(self.add(waiting, make()?))
+    }
+
+    /// Reserves room for an entry of `weight`; `None` where there is none now, or no more is taken.
+    pub fn reserve(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
+        let mut waiting = self.lock();
+        if waiting.closed || !waiting.has_room(weight, self.bytes_max) {
+            return None;
+        }
+        waiting.reserved_bytes += weight;
+        Some(Reserved { queue: Arc::clone(self), bytes: weight })
+    }
+
+    /// The same for what can do without: only where half of the queue is left for others.
+    pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
+        let mut waiting = self.lock();
+        if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {
+            return None;
+        }
+        waiting.reserved_bytes += weight;
+        Some(Reserved { queue: Arc::clone(self), bytes: weight })
+    }
+
+    /// Waits for room for an entry of `weight`, at most for `patience`, and reserves it.
+    pub async fn wait_to_reserve(self: &Arc<Queue>, weight: u64, patience: Duration) -> Option<Reserved> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let room = self.room.notified();
+            let mut room = std::pin::pin!(room);
+            // From here on none is missed.
+            room.as_mut().enable();
+            let reserved = self.reserve(weight);
+            if reserved.is_some() || self.lock().closed || tokio::time::timeout_at(deadline, room).await.is_err() {
+                return reserved;
+            }
+        }
+    }
+
+    /// Does something in the order of sequences that adds nothing; not where no more is taken.
+    pub fn in_order<T, E: From<Refused>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed.into());
+        }
+        let result = act();
+        drop(waiting);
+        result
+    }
+
+    /// Does something in the order of sequences, also where no more is taken; it is told how many bytes wait.
+    pub fn ordered<T>(&self, act: impl FnOnce(u64) -> T) -> T {
+        let waiting = self.lock();
+        act(waiting.bytes)
+    }
+
+    /// Begins the era of names in which `epoch` will be written; what waits is of it.
+    pub fn begin_era(&self, epoch: u64) {
+        let waiting = self.lock();
+        self.names.begin_era(epoch);
+        waiting.items.iter().for_each(|item| self.names.note(item.entry.primary_hash));
+    }
+
+    /// Adds an entry that can do without: only where less than half of the queue is used.
+    pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
+        let waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed.into());
+        }
+        if waiting.bytes >= self.bytes_max / 2 {
+            return Err(Refused::Full.into());
+        }
+        Ok(self.add(waiting, make()?))
+    }
+
+    fn add(&self, mut waiting: MutexGuard<'_, Waiting>, item: Unwritten) -> Arc<Entry> {
+        let entry = Arc::clone(&item.entry);
+        self.names.note(entry.primary_hash);
+        self.last_sequence.store(item.sequence, Ordering::Release);
+        let was_empty = waiting.items.is_empty();
+        let was_due = waiting.bytes >= self.wake_bytes;
+        waiting.bytes += entry.weight();
+        waiting.items.push_back(item);
+        waiting.oldest.get_or_insert_with(Instant::now);
+        let is_due = waiting.bytes >= self.wake_bytes;
+        drop(waiting);
+        // Once: a writer that has not come for it waits for an append in flight, and looks again after that.
+        if was_empty || (is_due && !was_due) {
+            self.wake.notify_one();
+        }
+        entry
+    }
+
+    /// Takes entries from the front while `fits` says so of each.
+    pub fn take(&self, mut fits: impl FnMut(&Entry) -> bool) -> Vec<Unwritten> {
+        let mut waiting = self.lock();
+        let mut taken = Vec::new();
+        while waiting.items.front().is_some_and(|item| fits(&item.entry)) {
+            let Some(item) = waiting.items.pop_front() else { break };
+            waiting.bytes -= item.entry.weight();
+            taken.push(item);
+        }
+        waiting.oldest = if waiting.items.is_empty() { None } else { Some(Instant::now()) };
+        drop(waiting);
+        self.room.notify_waiters();
+        taken
+    }
+
+    /// Whether the item with this sequence still waits.
+    pub fn waits(&self, sequence: u64) -> bool {
+        self.lock().items.front().is_some_and(|item| item.sequence <= sequence)
+    }
+
+    /// Refuses more from now on; what waits goes on waiting.
+    pub fn refuse_more(&self) {
+        self.lock().closed = true;
+    }
+
+    /// Takes everything and refuses more from now on.
+    pub fn close(&self) -> Vec<Unwritten> {
+        self.lock().closed = true;
+        self.take(|_| true)
+    }
+
+    /// Waits until at most half of the queue is used, or it is closed.
+    pub async fn wait_for_room(&self) {
+        loop {
+            let room = self.room.notified();
+            let mut room = std::pin::pin!(room);
+            // From here on none is missed.
+            room.as_mut().enable();
+            {
+                let waiting = self.lock();
+                if waiting.closed || waiting.bytes <= self.bytes_max / 2 {
+                    return;
+                }
+            }
+            room.await;
+        }
+    }
+
+    /// Bytes that wait and since when the oldest has.
+    pub fn backlog(&self) -> (u64, Option<Instant>) {
+        let waiting = self.lock();
+        (waiting.bytes, waiting.oldest)
+    }
+
+    /// The sequence of the latest entry.
+    pub fn last_sequence(&self) -> u64 {
+        self.last_sequence.load(Ordering::Acquire)
+    }
+
+    /// How many waiting bytes wake the writer at once.
+    pub fn wake_bytes(&self) -> u64 {
+        self.wake_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,199 @@
+//! The order in which the records of an append lie: what hints tie together side by side, in as few clusters as may be.
+//!
+//! Owns: that order, and the number that says which neighbours are tied. Leaves to others: which records an append has
+//! (`pack`: always the next ones by sequence), so that what is promised of sequences does not depend on hints.
+//!
+//! # How
+//! A cluster is an aligned window of a segment: what one read brings. A *group* is an object (the seed) and what hints
+//! tie to it. Groups are laid down in the order in which their first objects came; one that does not fit
+//! into the rest of a cluster waits while a later one does, up to [`LOOKAHEAD`] groups. Nothing is padded: where none
+//! fits, the group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
+
+use crate::locality::hints::HintId;
+use crate::names::key::Hashed;
+
+/// Groups that are tried for the rest of a cluster.
+const LOOKAHEAD: usize = 64;
+/// A record of more than this share of a cluster is never read with it.
+const LONG_SHARE: u64 = 2;
+
+/// What is known of a record to be placed.
+#[derive(Debug, Clone, Copy)]
+pub struct Unplaced {
+    /// Its own id; none where it is no whole object.
+    pub id: Option<HintId>,
+    /// What ties it to others.
+    pub tie: Option<Tie>,
+    /// Its length with padding.
+    pub bytes: u64,
+}
+
+/// What ties records together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tie {
+    /// They belong to this object.
+    Seed(HintId),
+    /// They lay in the same group before they were rewritten.
+    Former(u16),
+}
+
+/// Where a record goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Which of the records.
+    pub index: usize,
+    /// The number that the tied records of a neighbourhood share; 0 of one that is tied to none.
+    pub cluster: u16,
+}
+
+struct Group {
+    /// The seed's versions, then what is tied to it; versions of one object in the order in which they came.
+    members: Vec<usize>,
+    seeds: usize,
+    bytes: u64,
+}
+
+/// Orders records, which come by sequence, for an append whose first record stands at `position` of its segment.
+///
+/// `cluster_bytes` of 0 leaves the order as it is. `number` differs from append to append.
+pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {
+    let mut placed = Vec::with_capacity(records.len());
+    if cluster_bytes == 0 {
+        placed.extend((0..records.len()).map(|index| Placed { index, cluster: 0 }));
+        return placed;
+    }
+    let (groups, last) = groups_of(records, cluster_bytes);
+    let mut waiting: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
+    let (mut first, mut count, mut position) = (0, 0u64, position);
+    while first < waiting.len() {
+        let room = cluster_bytes - position % cluster_bytes;
+        let fits = |slot: &Option<Group>| slot.as_ref().is_some_and(|group| group.bytes <= room);
+        let next = waiting[first..].iter().take(LOOKAHEAD).position(fits).unwrap_or(0);
+        if let Some(group) = waiting[first + next].take() {
+            count += 1;
+            let tied = group.members.len() > 1;
+            let cluster = if tied { 1 + (number.wrapping_add(count) % u64::from(u16::MAX)) as u16 } else { 0 };
+            position += group.bytes;
+            placed.extend(group.members.into_iter().map(|index| Placed { index, cluster }));
+        }
+        while first < waiting.len() && waiting[first].is_none() {
+            first += 1;
+        }
+    }
+    placed.extend(last.into_iter().map(|index| Placed { index, cluster: 0 }));
+    placed
+}
+
+/// The groups in the order of their first members, and what is in none because it is long or no whole object.
+fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
+    let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = records
+        .iter()
+        .filter_map(|record| match record.tie {
+            Some(Tie::Seed(seed)) => Some(seed),
+            _ => None,
+        })
+        .collect();
+    let mut groups: Vec<Group> = Vec::new();
+    let mut by_tie: HashMap<Tie, usize, BuildHasherDefault<Hashed>> = HashMap::default();
+    by_tie.reserve(records.len());
+    let mut last = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        let Some(id) = record.id.filter(|_| record.bytes <= cluster_bytes / LONG_SHARE) else {
+            last.push(index);
+            continue;
+        };
+        // What others belong to is a seed, whatever it belongs to itself: groups are one level deep.
+        let tie = match record.tie {
+            Some(tie) if !seeds.contains(&id) => tie,
+            _ => Tie::Seed(id),
+        };
+        let group = *by_tie.entry(tie).or_insert_with(|| {
+            groups.push(Group { members: Vec::new(), seeds: 0, bytes: 0 });
+            groups.len() - 1
+        });
+        let group = &mut groups[group];
+        if tie == Tie::Seed(id) {
+            group.members.insert(group.seeds, index);
+            group.seeds += 1;
+        } else {
+            group.members.push(index);
+        }
+        group.bytes += record.bytes;
+    }
+    (groups, last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::key::PrimaryHash;
+
+    fn id(number: u32) -> HintId {
+        HintId::of(PrimaryHash(number.into()))
+    }
+
+    fn record(number: u32, seed: Option<u32>, bytes: u64) -> Unplaced {
+        Unplaced { id: Some(id(number)), tie: seed.map(|seed| Tie::Seed(id(seed))), bytes }
+    }
+
+    fn order(placed: &[Placed]) -> Vec<usize> {
+        placed.iter().map(|placed| placed.index).collect()
+    }
+
+    #[test]
+    fn what_is_tied_lies_side_by_side_behind_its_seed_and_shares_a_number() {
+        let records = [
+            record(1, None, 1024),
+            record(2, Some(9), 1024),
+            record(3, Some(1), 1024),
+            record(9, None, 1024),
+            record(4, Some(1), 1024),
+            record(5, None, 1024),
+        ];
+        let placed = arrange(&records, 0, 65536, 7);
+        assert_eq!(order(&placed), [0, 2, 4, 3, 1, 5]);
+        let numbers: Vec<u16> = placed.iter().map(|placed| placed.cluster).collect();
+        assert!(numbers[0] != 0 && numbers[0] == numbers[1] && numbers[1] == numbers[2]);
+        assert!(numbers[3] != 0 && numbers[3] == numbers[4] && numbers[3] != numbers[0]);
+        assert_eq!(numbers[5], 0);
+        assert_eq!(order(&arrange(&records, 0, 0, 7)), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_group_that_does_not_fit_waits_while_another_does_and_straddles_where_none_does() {
+        let records = [record(1, None, 1024), record(2, None, 2000), record(3, None, 512)];
+        assert_eq!(order(&arrange(&records, 8192 - 1600, 8192, 0)), [0, 2, 1]);
+        assert_eq!(order(&arrange(&records[1..2], 8192 - 64, 8192, 0)), [0]);
+    }
+
+    #[test]
+    fn long_records_and_fragments_come_last_and_each_record_once_whatever_the_hints() {
+        let mut random = 1u64;
+        for count in 0..200 {
+            let records: Vec<Unplaced> = (0..count)
+                .map(|number| {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let draw = (random >> 33) as u32;
+                    let seed = draw.is_multiple_of(3).then_some(draw / 3 % 40);
+                    let mut record = record(number % 40, seed, u64::from(draw % 50_000));
+                    if draw.is_multiple_of(7) {
+                        record.id = None;
+                    }
+                    if draw.is_multiple_of(11) {
+                        record.tie = Some(Tie::Former((draw % 5) as u16));
+                    }
+                    record
+                })
+                .collect();
+            let placed = arrange(&records, 300 * 64, 65536, u64::MAX);
+            let mut indices = order(&placed);
+            let short = |index: &usize| records[*index].id.is_some() && records[*index].bytes <= 32768;
+            assert!(indices.is_sorted_by_key(|index| !short(index)));
+            indices.sort_unstable();
+            assert!(indices.into_iter().eq(0..records.len()));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Whether a read from disk takes the object alone, or the cluster around it.
+//!
+//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and what is packed
+//! (`arrange`).
+//!
+//! # The choice
+//! A cluster read costs bytes beyond the object's own; what it brings is that neighbours are requested while they are
+//! still in memory, each of which saves a read. Both are counted. A read from disk costs as much as
+//! [`READ_WORTH_BYTES`] read in sequence: so clusters are read while the reads saved, times that, are at least the
+//! bytes beyond. While they are not, one eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a
+//! change is noticed; where they brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved
+//! now and then, so what happened lately counts most. Neighbours that no hint ties to the object are judged apart: they
+//! cost no bytes once a cluster is read, but room in memory, so more of them have to be wanted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::entry::Neighbour;
+
+/// What a random read is worth in bytes read in sequence: about 10 ms at 20 MB/s on a disk of 1999, 100 us at 1.3 GB/s
+/// on flash. On a disk of today it is ten times that, so there clusters are read too seldom rather than too often.
+const READ_WORTH_BYTES: u64 = 128 << 10;
+/// One read in so many takes what almost pays.
+const PROBE_EVERY: u64 = 16;
+/// One read in so many takes what brings nothing: a cluster of 64 KiB is then half a kilobyte a read.
+const PROBE_EVERY_MAX: u64 = 128;
+/// Reads, and neighbours, until the account is believed, and after which it is halved; fewer where reads only probe,
+/// which are rare.
+const ACCOUNT_MIN: u64 = 64;
+const ACCOUNT_MAX: u64 = 1024;
+const PROBES_MAX: u64 = 128;
+/// Of so many untied neighbours taken into memory one has to be requested.
+const UNTIED_PER_HIT_MAX: u64 = 8;
+
+/// What a read from disk takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterRead {
+    /// The cluster where that has paid of late, else the object.
+    #[default]
+    Auto,
+    /// The cluster around the object, whenever one read can.
+    Cluster,
+    /// The object alone.
+    Object,
+}
+
+impl ClusterRead {
+    /// The name, as options and reports have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClusterRead::Auto => "auto",
+            ClusterRead::Cluster => "cluster",
+            ClusterRead::Object => "object",
+        }
+    }
+}
+
+impl std::str::FromStr for ClusterRead {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ClusterRead, String> {
+        let all = [ClusterRead::Auto, ClusterRead::Cluster, ClusterRead::Object];
+        let found = all.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| format!("{text:?} is none of auto, cluster, object"))
+    }
+}
+
+/// A count that forgets: halved together with others.
+#[derive(Default)]
+struct Account {
+    /// Cluster reads, or neighbours taken.
+    count: AtomicU64,
+    /// Neighbours of them that were requested.
+    hits: AtomicU64,
+    /// Bytes read beyond the objects'.
+    bytes: AtomicU64,
+}
+
+impl Account {
+    fn add(&self, bytes: u64, count_max: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.count.fetch_add(1, Ordering::Relaxed) + 1 >= count_max {
+            for part in [&self.count, &self.hits, &self.bytes] {
+                let _ = part.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |value| Some(value / 2));
+            }
+        }
+    }
+
+    fn get(&self) -> (u64, u64, u64) {
+        let load = |part: &AtomicU64| part.load(Ordering::Relaxed);
+        (load(&self.count), load(&self.hits), load(&self.bytes))
+    }
+}
+
+/// The choice between objects and clusters.
+pub struct Clusters {
+    mode: ClusterRead,
+    /// How large a cluster is; 0: there are none.
+    cluster_bytes: u64,
+    /// Eligible reads so far, of which some probe.
+    eligible: AtomicU64,
+    reads: Account,
+    untied: Account,
+}
+
+impl Clusters {
+    /// Starts with an empty account, under which clusters are read.
+    pub fn new(mode: ClusterRead, cluster_bytes: u64) -> Clusters {
+        let (eligible, reads, untied) = Default::default();
+        Clusters { mode, cluster_bytes, eligible, reads, untied }
+    }
+
+    /// The size of a cluster, in bytes.
+    pub fn cluster_bytes(&self) -> u64 {
+        self.cluster_bytes
+    }
+
+    /// What a read takes, as the option has it.
+    pub fn mode(&self) -> ClusterRead {
+        self.mode
+    }
+
+    /// Whether the next eligible read takes the cluster.
+    pub fn read_cluster(&self) -> bool {
+        match self.mode {
+            _ if self.cluster_bytes == 0 => false,
+            ClusterRead::Object => false,
+            ClusterRead::Cluster => true,
+            ClusterRead::Auto => {
+                let every = self.probe_every();
+                every == 1 || self.eligible.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
+            }
+        }
+    }
+
+    /// One eligible read in so many takes the cluster: every one where that pays, and fewer the less it does.
+    fn probe_every(&self) -> u64 {
+        let (count, hits, bytes) = self.reads.get();
+        let saved = hits * READ_WORTH_BYTES;
+        if count < ACCOUNT_MIN || saved >= bytes {
+            return 1;
+        }
+        (PROBE_EVERY * bytes / saved.max(1)).min(PROBE_EVERY_MAX)
+    }
+
+    /// Whether neighbours that are tied to the object by no hint are taken into memory too.
+    pub fn takes_untied(&self) -> bool {
+        if self.mode == ClusterRead::Cluster {
+            return true;
+        }
+        let (count, hits, _) = self.untied.get();
+        count < ACCOUNT_MIN
+            || hits * UNTIED_PER_HIT_MAX >= count
+            || self.eligible.fetch_add(1, Ordering::Relaxed) % PROBE_EVERY == 1
+    }
+
+    /// Notes a cluster read of so many bytes beyond the object's.
+    pub fn note_read(&self, bytes: u64) {
+        self.reads.add(bytes, if self.probe_every() == 1 { ACCOUNT_MAX } else { PROBES_MAX });
+    }
+
+    /// Notes a neighbour that was taken into memory.
+    pub fn note_taken(&self, neighbour: Neighbour) {
+        if neighbour == Neighbour::Untied {
+            self.untied.add(0, ACCOUNT_MAX);
+        }
+    }
+
+    /// Notes that a neighbour was requested while it was in memory.
+    pub fn note_hit(&self, neighbour: Neighbour) {
+        self.reads.hits.fetch_add(1, Ordering::Relaxed);
+        if neighbour == Neighbour::Untied {
+            self.untied.hits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXTRA: u64 = 56 << 10;
+
+    /// How many of `count` reads take the cluster, of which one in `hit_every` saves a read.
+    fn cluster_reads(clusters: &Clusters, count: u64, hit_every: u64) -> u64 {
+        let mut taken = 0;
+        for _ in 0..count {
+            if clusters.read_cluster() {
+                taken += 1;
+                clusters.note_read(EXTRA);
+                if taken % hit_every == 0 {
+                    clusters.note_hit(Neighbour::Tied);
+                }
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn clusters_are_read_while_they_pay_and_again_when_they_do() {
+        let clusters = Clusters::new(ClusterRead::Auto, 65536);
+        assert_eq!(cluster_reads(&clusters, 10_000, 2), 10_000);
+        assert!((400..2_000).contains(&cluster_reads(&clusters, 100_000, 50)));
+        assert!(cluster_reads(&clusters, 100_000, 1) > 90_000);
+    }
+
+    #[test]
+    fn the_option_fixes_the_choice() {
+        assert_eq!(cluster_reads(&Clusters::new(ClusterRead::Cluster, 65536), 5_000, u64::MAX), 5_000);
+        assert_eq!(cluster_reads(&Clusters::new(ClusterRead::Object, 65536), 5_000, 1), 0);
+        assert_eq!(cluster_reads(&Clusters::new(ClusterRead::Cluster, 0), 5_000, 1), 0);
+        for mode in [ClusterRead::Auto, ClusterRead::Cluster, ClusterRead::Object] {
+            assert_eq!(mode.name().parse(), Ok(mode));
+        }
+        assert!("both".parse::<ClusterRead>().is_err());
+    }
+
+    #[test]
+    fn neighbours_that_nobody_wants_are_taken_now_and_then_only() {
+        let clusters = Clusters::new(ClusterRead::Auto, 65536);
+        let mut taken = 0;
+        for _ in 0..10_000 {
+            if clusters.takes_untied() {
+                taken += 1;
+                clusters.note_taken(Neighbour::Untied);
+            }
+        }
+        assert!((ACCOUNT_MIN..1000).contains(&taken), "{taken}");
+        (0..1000).for_each(|_| clusters.note_hit(Neighbour::Untied));
+        assert!((0..100).all(|_| clusters.takes_untied()));
+    }
+}

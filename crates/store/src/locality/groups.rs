@@ -1,0 +1,144 @@
+//! Where groups lie: the extents of what was packed together, so that a read takes a group and nothing beside it.
+//!
+//! Owns: for each segment that was written since the store was opened, the extents of its groups, and a bound on all of
+//! them. It is advice: an extent that is wrong costs bytes. For a segment that was written before, or beyond the bound,
+//! nothing is known, and the aligned window around a record is its cluster.
+//!
+//! *Cost*: 8 bytes a group of two records or more, and at most 1/64 of the memory budget; a short lock of one segment
+//! for a lookup, which only reads from disk make.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+/// The bytes of a group's extent.
+const GROUP_BYTES: u64 = 8;
+/// All extents take at most this share of the memory budget.
+const MEMORY_SHARE: u64 = 64;
+
+/// A group's extent: first granule of its segment, and granules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Group {
+    start: u32,
+    granules: u32,
+}
+
+/// The groups of a segment, by place.
+#[derive(Default)]
+struct Segment {
+    /// 0: nothing is known.
+    epoch: u64,
+    groups: Vec<Group>,
+}
+
+/// The groups of a span.
+pub struct Groups {
+    segments: Box<[Mutex<Segment>]>,
+    count: AtomicU64,
+    count_max: u64,
+}
+
+/// What is known of a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extents {
+    /// Nothing.
+    Unknown,
+    /// It is in no group.
+    Alone,
+    /// It is in a group of these granules of its segment.
+    Group(Range<u64>),
+}
+
+impl Groups {
+    /// Knows nothing of any segment.
+    pub fn new(segment_count: u64, memory_bytes: u64) -> Groups {
+        Groups {
+            segments: (0..segment_count).map(|_| Mutex::default()).collect(),
+            count: AtomicU64::new(0),
+            count_max: memory_bytes / MEMORY_SHARE / GROUP_BYTES,
+        }
+    }
+
+    /// What the extents take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) * GROUP_BYTES
+    }
+
+    /// Notes the groups of an append, in the order in which they lie, behind those that were noted before. `begins`
+    /// says that it is the segment's first.
+    pub fn add(&self, segment: u64, epoch: u64, begins: bool, extents: &[Range<u64>]) {
+        let Some(mut segment) = self.segment(segment) else { return };
+        if begins {
+            self.count.fetch_sub(segment.groups.len() as u64, Ordering::Relaxed);
+            *segment = Segment { epoch, groups: Vec::new() };
+        }
+        if segment.epoch != epoch {
+            return;
+        }
+        if self.count.load(Ordering::Relaxed) + extents.len() as u64 > self.count_max {
+            self.count.fetch_sub(segment.groups.len() as u64, Ordering::Relaxed);
+            *segment = Segment::default();
+            return;
+        }
+        self.count.fetch_add(extents.len() as u64, Ordering::Relaxed);
+        let group =
+            |extent: &Range<u64>| Group { start: extent.start as u32, granules: (extent.end - extent.start) as u32 };
+        segment.groups.extend(extents.iter().map(group));
+    }
+
+    /// What is known of the record that begins at `granule` of a segment.
+    pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> Extents {
+        let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
+            return Extents::Unknown;
+        };
+        let next = segment.groups.partition_point(|group| u64::from(group.start) <= granule);
+        let group = next.checked_sub(1).and_then(|index| segment.groups.get(index));
+        let extent = group.map(|group| u64::from(group.start)..u64::from(group.start) + u64::from(group.granules));
+        extent.filter(|extent| extent.contains(&granule)).map_or(Extents::Alone, Extents::Group)
+    }
+
+    fn segment(&self, segment: u64) -> Option<MutexGuard<'_, Segment>> {
+        Some(self.segments.get(segment as usize)?.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(start: u64, end: u64) -> [Range<u64>; 1] {
+        std::array::from_fn(|_| start..end)
+    }
+
+    #[test]
+    fn a_record_is_found_in_its_group_until_the_segment_is_overwritten() {
+        let groups = Groups::new(4, 1 << 20);
+        assert_eq!(groups.find(1, 1, 10), Extents::Unknown);
+        groups.add(1, 1, true, &[10..20, 30..31]);
+        groups.add(1, 1, false, &one(64, 80));
+        assert_eq!(groups.bytes(), 24);
+        assert_eq!(groups.find(1, 1, 9), Extents::Alone);
+        assert_eq!(groups.find(1, 1, 10), Extents::Group(10..20));
+        assert_eq!(groups.find(1, 1, 19), Extents::Group(10..20));
+        assert_eq!(groups.find(1, 1, 20), Extents::Alone);
+        assert_eq!(groups.find(1, 1, 79), Extents::Group(64..80));
+        assert_eq!(groups.find(2, 2, 10), Extents::Unknown);
+        groups.add(1, 5, true, &[]);
+        assert_eq!(groups.find(1, 1, 10), Extents::Unknown);
+        assert_eq!(groups.find(1, 5, 10), Extents::Alone);
+        assert_eq!(groups.bytes(), 0);
+        assert_eq!(groups.find(99, 1, 10), Extents::Unknown);
+    }
+
+    #[test]
+    fn of_a_segment_that_was_begun_before_nothing_is_known_nor_beyond_the_bound() {
+        let groups = Groups::new(4, 64 * 8 * 10);
+        groups.add(2, 2, false, &one(10, 20));
+        assert_eq!(groups.find(2, 2, 10), Extents::Unknown);
+        let ten: Vec<Range<u64>> = (0..10).map(|number| number * 10..number * 10 + 5).collect();
+        groups.add(3, 3, true, &ten);
+        assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (80, Extents::Group(50..55)));
+        groups.add(3, 3, false, &one(200, 210));
+        assert_eq!((groups.bytes(), groups.find(3, 3, 51)), (0, Extents::Unknown));
+    }
+}

@@ -1,0 +1,111 @@
+//! Hints of locality: which objects will be wanted together.
+//!
+//! Owns: a table of pending hints, each "this one belongs to that one", until they are overwritten by others. A hint is
+//! used when what it names is packed (`arrange`), and when it is read apart from its page (`regroup`); it is advice, so
+//! one that is lost or wrong costs locality and nothing else.
+//!
+//! The table has a fixed number of slots, one word each, found by the hash of the object that belongs to the other; a
+//! newer hint overwrites what stands there. So it takes no lock, allocates nothing, and is as large as it was made.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::names::key::PrimaryHash;
+
+/// A slot for so many bytes of the memory budget.
+const BYTES_PER_SLOT: u64 = 4096;
+/// The fewest and the most slots.
+const SLOTS: (u64, u64) = (1 << 10, 1 << 16);
+
+/// A part of an object's primary hash: enough to tell the objects of one append apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HintId(u32);
+
+impl HintId {
+    /// The id of a primary key.
+    pub fn of(primary: PrimaryHash) -> HintId {
+        // Zero is an empty slot.
+        HintId((primary.0 as u32).max(1))
+    }
+}
+
+/// The pending hints.
+pub struct Hints {
+    /// Each the id of the object in the high half, and of what it belongs to in the low one; zero is none.
+    slots: Box<[AtomicU64]>,
+}
+
+impl Hints {
+    /// Makes an empty table for a memory budget.
+    pub fn new(memory_bytes: u64) -> Hints {
+        let count = (memory_bytes / BYTES_PER_SLOT).clamp(SLOTS.0, SLOTS.1).next_power_of_two();
+        Hints { slots: (0..count).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// What the table takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.slots.len() as u64 * 8
+    }
+
+    /// Notes that `object` belongs to `seed`. Nothing changes where `seed` belongs to `object` already, or is it.
+    pub fn add(&self, object: PrimaryHash, seed: PrimaryHash) {
+        let id = HintId::of(seed);
+        if id == HintId::of(object) || self.seed_of(seed) == Some(HintId::of(object)) {
+            return;
+        }
+        let hint = u64::from(HintId::of(object).0) << 32 | u64::from(id.0);
+        self.slot(object).store(hint, Ordering::Relaxed);
+    }
+
+    /// What `object` belongs to.
+    pub fn seed_of(&self, object: PrimaryHash) -> Option<HintId> {
+        let hint = self.slot(object).load(Ordering::Relaxed);
+        (hint >> 32 == u64::from(HintId::of(object).0)).then_some(HintId(hint as u32))
+    }
+
+    fn slot(&self, object: PrimaryHash) -> &AtomicU64 {
+        // Bits that the id does not have.
+        &self.slots[(object.0 >> 32) as usize & (self.slots.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(number: u64) -> PrimaryHash {
+        PrimaryHash(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()))
+    }
+
+    #[test]
+    fn a_hint_is_found_until_it_is_overwritten_and_none_is_made_up() {
+        let hints = Hints::new(256 << 20);
+        hints.add(hash(1), hash(100));
+        hints.add(hash(2), hash(100));
+        assert_eq!(hints.seed_of(hash(1)), Some(HintId::of(hash(100))));
+        assert_eq!(hints.seed_of(hash(2)), Some(HintId::of(hash(100))));
+        assert_eq!(hints.seed_of(hash(100)), None);
+        assert_eq!((3..90_000).filter(|&number| hints.seed_of(hash(number)).is_some()).count(), 0);
+        hints.add(hash(1), hash(200));
+        assert_eq!(hints.seed_of(hash(1)), Some(HintId::of(hash(200))));
+    }
+
+    #[test]
+    fn what_belongs_to_itself_or_the_other_way_round_changes_nothing() {
+        let hints = Hints::new(0);
+        hints.add(hash(1), hash(1));
+        assert_eq!(hints.seed_of(hash(1)), None);
+        hints.add(hash(1), hash(2));
+        hints.add(hash(2), hash(1));
+        assert_eq!(hints.seed_of(hash(1)), Some(HintId::of(hash(2))));
+        assert_eq!(hints.seed_of(hash(2)), None);
+    }
+
+    #[test]
+    fn the_table_is_as_large_as_it_was_made() {
+        let hints = Hints::new(8 << 20);
+        let bytes = hints.bytes();
+        (0..100_000).for_each(|number| hints.add(hash(number), hash(number / 4)));
+        assert_eq!(hints.bytes(), bytes);
+        assert!(bytes <= (8 << 20) / 64, "{bytes}");
+    }
+}

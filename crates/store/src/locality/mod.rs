@@ -1,0 +1,6 @@
+//! What belongs together: hints, groups that are packed side by side, and whether a read takes them along.
+
+pub mod arrange;
+pub mod clusters;
+pub mod groups;
+pub mod hints;

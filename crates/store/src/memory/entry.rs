@@ -1,0 +1,228 @@
+//! One object, or one fragment of one, in memory.
+//!
+//! Owns: the immutable content of an entry, and where it lies on disk once it was written. Everything that holds bytes
+//! of an object holds an `Arc` of its entry, so bytes never change and never move.
+
+use std::any::Any;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use crate::format::{Location, RecordKind};
+use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash};
+use crate::names::tag::Tags;
+
+/// What an entry takes in memory beside its bytes: itself, its place in the map and in the policy, allocator overhead.
+const ENTRY_BYTES: u64 = 424;
+
+/// It is on disk, or waits to be written.
+const NOT_ALONE: u8 = 0;
+/// It is in memory alone …
+const ALONE: u8 = 1;
+/// … and was looked at again …
+const ALONE_SEEN: u8 = 2;
+/// … or was replaced, and leaves memory.
+const ALONE_REPLACED: u8 = 3;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A whole object.
+    Whole,
+    /// The head of an object in `count` fragments written under `generation`.
+    Head { generation: u64, count: u32 },
+    /// Fragment `number` written under `generation`.
+    Fragment { generation: u64, number: u32 },
+}
+
+impl EntryKind {
+    /// Whether it stands for an object, and is no part of one.
+    pub fn is_object(self) -> bool {
+        !matches!(self, EntryKind::Fragment { .. })
+    }
+
+    /// The kind on disk.
+    pub fn record_kind(self) -> RecordKind {
+        match self {
+            EntryKind::Whole => RecordKind::Whole,
+            EntryKind::Head { .. } => RecordKind::Head,
+            EntryKind::Fragment { .. } => RecordKind::Fragment,
+        }
+    }
+}
+
+/// How an entry came into memory that was not requested: with a record beside which it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Neighbour {
+    /// Both were packed as belonging together.
+    Tied,
+    /// They lie near each other.
+    Untied,
+}
+
+/// The content of an entry.
+#[derive(Debug)]
+pub struct Entry {
+    pub key: Key,
+    pub primary_hash: PrimaryHash,
+    pub hash: KeyHash,
+    pub kind: EntryKind,
+    pub metadata: Bytes,
+    pub body: Bytes,
+    /// Length of the whole body, in bytes.
+    pub object_bytes: u64,
+    pub generation: u64,
+    pub sequence: u64,
+    pub tags: Tags,
+    /// The number that it shares with the records it was packed with, as read from disk; 0 for none.
+    pub cluster: u16,
+    location: AtomicU64,
+    /// How it came with another record's read, until it is requested: the code of a [`Neighbour`], or 0.
+    neighbour: AtomicU8,
+    /// Whether it was requested since it was written.
+    asked_for: AtomicBool,
+    /// Whether it is in memory alone: one of the values below.
+    alone: AtomicU8,
+    decoded: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// What an entry is made of.
+pub struct EntryParts {
+    pub key: Key,
+    pub primary_hash: PrimaryHash,
+    pub hash: KeyHash,
+    pub kind: EntryKind,
+    pub metadata: Bytes,
+    pub body: Bytes,
+    pub object_bytes: u64,
+    pub generation: u64,
+    pub tags: Tags,
+}
+
+impl Entry {
+    /// Makes an entry that is not on disk yet.
+    pub fn new(parts: EntryParts, sequence: u64) -> Entry {
+        Entry {
+            key: parts.key,
+            primary_hash: parts.primary_hash,
+            hash: parts.hash,
+            kind: parts.kind,
+            metadata: parts.metadata,
+            body: parts.body,
+            object_bytes: parts.object_bytes,
+            generation: parts.generation,
+            sequence,
+            tags: parts.tags,
+            cluster: 0,
+            location: AtomicU64::new(0),
+            neighbour: AtomicU8::new(0),
+            asked_for: AtomicBool::new(false),
+            alone: AtomicU8::new(NOT_ALONE),
+            decoded: OnceLock::new(),
+        }
+    }
+
+    /// Makes an entry that will be in memory alone.
+    pub fn in_memory_alone(parts: EntryParts, sequence: u64) -> Entry {
+        let entry = Entry::new(parts, sequence);
+        entry.alone.store(ALONE, Ordering::Release);
+        entry
+    }
+
+    /// Whether it is in memory alone: not on disk, and not to be written.
+    pub fn is_in_memory_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire) != NOT_ALONE
+    }
+
+    /// Whether it is in memory alone; true once, for the caller that sees to it that it is written. *Cost*: one load
+    /// where it is not.
+    pub fn take_in_memory_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed) == ALONE
+            && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Makes one in memory alone one that will be written; whether it did. One that was replaced will not be.
+    pub fn set_to_be_written(&self) -> bool {
+        let may_be = |alone| matches!(alone, ALONE | ALONE_SEEN).then_some(NOT_ALONE);
+        self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, may_be).is_ok()
+    }
+
+    /// Says of one in memory alone that something newer was accepted: it will not be written any more.
+    pub fn set_replaced(&self) {
+        let replaced = |alone| (alone != NOT_ALONE).then_some(ALONE_REPLACED);
+        let _ = self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);
+    }
+
+    /// The id under which the memory tier keeps it.
+    pub fn id(&self) -> u64 {
+        self.hash.0 as u64
+    }
+
+    /// What it takes in memory, in bytes.
+    pub fn weight(&self) -> u64 {
+        let bytes = self.key.len() + self.metadata.len() + self.body.len();
+        // Metadata is kept a second time, decoded, by the server.
+        (bytes + self.metadata.len() * 2) as u64 + self.tags.memory_bytes() + ENTRY_BYTES
+    }
+
+    /// Where it lies on disk, once it was written.
+    pub fn location(&self) -> Option<Location> {
+        match self.location.load(Ordering::Acquire) {
+            0 => None,
+            packed => Some(Location::unpack(packed)),
+        }
+    }
+
+    /// Says where it lies on disk.
+    pub fn set_location(&self, location: Location) {
+        self.location.store(location.pack(), Ordering::Release);
+    }
+
+    /// Notes that it was requested; whether that is news since it was written. *Cost*: one load where it is none.
+    pub fn ask(&self) -> bool {
+        !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether it was requested since it was written.
+    pub fn was_asked_for(&self) -> bool {
+        self.asked_for.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it came with another record's read.
+    pub fn set_neighbour(&self, neighbour: Neighbour) {
+        self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
+    }
+
+    /// Whether it came with another record's read and was not requested since.
+    pub fn is_neighbour(&self) -> bool {
+        self.neighbour.load(Ordering::Relaxed) != 0
+    }
+
+    /// How it came with another record's read; told once, at the first call.
+    pub fn take_neighbour(&self) -> Option<Neighbour> {
+        match self.neighbour.swap(0, Ordering::Relaxed) {
+            1 => Some(Neighbour::Tied),
+            2 => Some(Neighbour::Untied),
+            _ => None,
+        }
+    }
+
+    /// Says where it lies now that it was rewritten; it has to prove itself again.
+    pub fn move_to(&self, location: Location) {
+        self.set_location(location);
+        self.asked_for.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it answers a request for `key`.
+    pub fn is(&self, hash: KeyHash, key: KeyRef<'_>) -> bool {
+        self.hash == hash && self.key.as_ref() == key
+    }
+
+    /// The decoded form of the metadata, made at the first call.
+    ///
+    /// A second call with another type gets `None`.
+    pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> Option<&T> {
+        self.decoded.get_or_init(|| Box::new(decode(&self.metadata))).downcast_ref()
+    }
+}

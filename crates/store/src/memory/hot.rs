@@ -1,0 +1,61 @@
+//! Places of a hot list: where that lies which is in memory, and how often it was requested.
+
+use std::cmp::Reverse;
+
+use crate::format::Location;
+
+/// Above the place, as `docs/formats/store.md` has it.
+const REFERENCES_SHIFT: u32 = 42;
+const REFERENCES_LOG_MAX: u32 = 15;
+
+/// A place and how often what lies there was requested, to the power of two below, in eight bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HotPlace(u64);
+
+impl HotPlace {
+    /// What lies at `location`, requested so often.
+    pub fn new(location: Location, references: u32) -> HotPlace {
+        let log = references.max(1).ilog2().min(REFERENCES_LOG_MAX);
+        HotPlace(location.pack() | u64::from(log) << REFERENCES_SHIFT)
+    }
+
+    /// As it stands on disk.
+    pub fn packed(self) -> u64 {
+        self.0
+    }
+
+    /// The inverse of [`packed`](Self::packed): any number is a place.
+    pub fn unpack(packed: u64) -> HotPlace {
+        HotPlace(packed)
+    }
+
+    /// Where it lies.
+    pub fn location(self) -> Location {
+        Location::unpack(self.0)
+    }
+
+    /// How often it was requested, at least.
+    pub fn references(self) -> u32 {
+        1 << (self.0 >> REFERENCES_SHIFT & u64::from(REFERENCES_LOG_MAX))
+    }
+
+    /// Sorts by it: what was requested most often comes first.
+    pub fn hottest_first(&self) -> Reverse<u32> {
+        Reverse(self.references())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_keeps_where_it_is_and_how_often_it_was_asked_for() {
+        let location = Location { granule: (1 << 36) - 1, class: 63 };
+        for (references, kept) in [(0, 1), (1, 1), (3, 2), (4, 4), (255, 128), (u32::MAX, 1 << 15)] {
+            let place = HotPlace::unpack(HotPlace::new(location, references).packed());
+            assert_eq!((place.location(), place.references()), (location, kept));
+        }
+        assert_eq!(HotPlace::unpack(location.pack()).references(), 1, "earlier programs wrote none");
+    }
+}

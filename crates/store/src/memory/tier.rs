@@ -1,0 +1,499 @@
+//! The memory tier: entries in memory under a scan-resistant policy.
+//!
+//! Owns: which entries are in memory. Every entry here is on disk, waits to be written (it is then pinned: the policy
+//! does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged (`purges`),
+//! where it lies (`index`).
+//!
+//! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
+//! their first hit, which hands them to the policy like anything that was requested. So they stay long enough to be
+//! wanted, and push out nothing that was. What waits to be written and what fills hold have their room from the policy
+//! too: it cedes only what is used, and the room is the policy's again when they have left.
+//!
+//! What leaves is freed when the map is unpinned: so it is pinned before the lock is taken, and the freeing is nobody's
+//! wait.
+//!
+//! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
+//! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
+//!
+//! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
+//! 1. What is committed goes into the map at once and without the lock, in the place of what was there. When the
+//!    queue's mutex is free again, [`MemoryTier::settle`] takes the lock and tells the policy.
+//! 2. Everything that leaves the map leaves it under the lock, and only where the map still has that very entry. What
+//!    waits to be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by
+//!    it.
+//! 3. What was read goes into the map under the lock, and only where nothing is.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nectary_cache::{Access, Policy, Stream};
+
+use super::entries::Entries;
+use crate::format::Location;
+use crate::memory::entry::{Entry, EntryKind, Neighbour};
+use crate::memory::hot::HotPlace;
+use crate::names::key::{KeyHash, KeyRef};
+
+const NOTES: usize = 256;
+const NOTES_BATCH: usize = 64;
+/// Neighbours take at most this share of the tier.
+const NEIGHBOURS_SHARE: u64 = 8;
+/// They leave when so large a share of the tier was taken in since they came.
+const NEIGHBOURS_AGE_SHARE: u64 = 2;
+/// In steps of this share room goes to neighbours and to what is unwritten, and back.
+const CEDED_STEP_SHARE: u64 = 64;
+/// Fills say so when they hold so many bytes more or less.
+const FILL_STEP_BYTES: u64 = 64 << 10;
+/// Entries that are handed over or taken out under one lock.
+const LOCKED_AT_ONCE: usize = 16;
+/// The policy keeps at least this share of the tier.
+const POLICY_SHARE_MIN: u64 = 4;
+
+struct Replacement {
+    policy: Box<dyn Policy>,
+    /// Where the next note to be taken stands.
+    taken: usize,
+    /// What the policy, neighbours, fills and what is unwritten may hold together, in bytes.
+    capacity: u64,
+    /// Of that, what the policy has ceded.
+    ceded: u64,
+    /// Bytes that the policy has taken in so far.
+    inserted_bytes: u64,
+    neighbours: Neighbours,
+}
+
+/// Neighbours that wait for their first hit, and how much the policy had taken in when they came.
+#[derive(Default)]
+struct Neighbours {
+    queue: VecDeque<(Arc<Entry>, u64)>,
+    bytes: u64,
+}
+
+/// What came of an entry that was in memory before the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Warmed {
+    /// It is in memory.
+    Taken,
+    /// It is not wanted any more, or there already.
+    No,
+    /// There is no room for it.
+    Full,
+}
+
+/// Entries in memory.
+pub struct MemoryTier {
+    pub(super) map: Entries,
+    notes: Box<[AtomicU64]>,
+    noted: AtomicUsize,
+    replacement: Mutex<Replacement>,
+    pub(super) unwritten_bytes: AtomicU64,
+    fill_bytes: AtomicU64,
+}
+
+impl MemoryTier {
+    /// Makes an empty tier under `policy`, whose capacity is in bytes.
+    pub fn new(policy: Box<dyn Policy>) -> MemoryTier {
+        let map = Entries::new(policy.capacity());
+        let replacement = Replacement {
+            taken: 0,
+            capacity: policy.capacity(),
+            ceded: 0,
+            inserted_bytes: 0,
+            neighbours: Neighbours::default(),
+            policy,
+        };
+        MemoryTier {
+            map,
+            notes: (0..NOTES).map(|_| AtomicU64::new(0)).collect(),
+            noted: AtomicUsize::new(0),
+            replacement: Mutex::new(replacement),
+            unwritten_bytes: AtomicU64::new(0),
+            fill_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Finds the entry of `key` and notes the reference.
+    pub fn get(&self, hash: KeyHash, key: KeyRef<'_>) -> Option<Arc<Entry>> {
+        let id = hash.0 as u64;
+        let entry = self.map.pin().get(id).filter(|entry| entry.is(hash, key)).cloned()?;
+        self.note(id);
+        Some(entry)
+    }
+
+    /// Finds the entry of a hash that is an identity by itself (a fragment's).
+    pub fn get_hashed(&self, hash: KeyHash) -> Option<Arc<Entry>> {
+        let id = hash.0 as u64;
+        let entry = self.map.pin().get(id).filter(|entry| entry.hash == hash).cloned()?;
+        self.note(id);
+        Some(entry)
+    }
+
+    /// The entry of `hash`; no reference.
+    pub fn peek(&self, hash: KeyHash) -> Option<Arc<Entry>> {
+        self.map.pin().get(hash.0 as u64).filter(|entry| entry.hash == hash).cloned()
+    }
+
+    /// Whole objects that were requested since they were written and lie where `here` says, in the order of the disk;
+    /// no reference. *Cost*: looks at every entry.
+    pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
+        let mut found: Vec<(Arc<Entry>, Location)> = {
+            let pinned = self.map.pin();
+            let wanted = pinned.values().filter(|entry| entry.kind == EntryKind::Whole && entry.was_asked_for());
+            let place = |entry: &Arc<Entry>| entry.location().map(|location| (Arc::clone(entry), location));
+            wanted.filter_map(place).filter(|(_, location)| here(*location)).collect()
+        };
+        found.sort_unstable_by_key(|(_, location)| location.granule);
+        found
+    }
+
+    /// How many entries there are.
+    pub fn count(&self) -> usize {
+        self.map.len()
+    }
+
+    /// The entry of `hash` that lies at `location`; no reference.
+    pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
+        let here = |entry: &&Arc<Entry>| {
+            entry.hash == hash && entry.location().is_some_and(|at| at.granule == location.granule)
+        };
+        self.map.pin().get(hash.0 as u64).filter(here).cloned()
+    }
+
+    /// Whether memory holds something else than this version under its id.
+    pub fn has_other_version(&self, entry: &Entry) -> bool {
+        let other = |current: &Arc<Entry>| current.hash != entry.hash || current.generation != entry.generation;
+        self.map.pin().get(entry.id()).is_some_and(other)
+    }
+
+    /// Says where the entry of `hash` at `from` lies now.
+    pub fn relocate(&self, hash: KeyHash, from: Location, to: Location) {
+        let _replacement = self.lock();
+        if let Some(entry) = self.get_at(hash, from) {
+            entry.move_to(to);
+        }
+    }
+
+    /// Whether a hash is in memory; no reference.
+    pub fn contains(&self, hash: KeyHash) -> bool {
+        self.map.pin().get(hash.0 as u64).is_some_and(|entry| entry.hash == hash)
+    }
+
+    /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it
+    /// replaces.
+    ///
+    /// Takes no lock. The caller [settles](Self::settle) it later.
+    pub fn put_unwritten(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
+        self.map.pin().insert(entry).cloned()
+    }
+
+    /// Tells the policy of an entry that was put without the lock: what is in memory alone is the policy's, and what
+    /// waits to be written takes its room from it.
+    ///
+    /// Whatever has happened to the entry since, the policy is right afterwards: what replaced it is settled later than
+    /// this.
+    pub fn settle(&self, entry: &Arc<Entry>) {
+        let pinned = self.map.pin();
+        let mut replacement = self.lock();
+        if pinned.holds(entry) {
+            if entry.is_in_memory_alone() {
+                replacement.policy.remove(entry.id());
+                self.refer(&mut replacement, entry);
+            } else if entry.location().is_none() {
+                replacement.policy.remove(entry.id());
+            }
+        }
+        self.cede(&mut replacement);
+    }
+
+    /// Hands entries over to the policy once they are on disk.
+    pub fn admit(&self, entries: &[Arc<Entry>]) {
+        let pinned = self.map.pin();
+        // Not for all of them at once: puts wait for the lock.
+        for some in entries.chunks(LOCKED_AT_ONCE) {
+            let mut replacement = self.lock();
+            let bytes = some.iter().map(|entry| entry.weight()).sum();
+            self.unwritten_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.cede(&mut replacement);
+            for entry in some {
+                if pinned.holds(entry) {
+                    // It may not be settled yet: then the policy still has what it replaced.
+                    replacement.policy.remove(entry.id());
+                    self.refer(&mut replacement, entry);
+                }
+            }
+        }
+    }
+
+    /// Drops an entry that will not be written.
+    pub fn drop_unwritten(&self, entry: &Arc<Entry>) {
+        self.unwritten_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
+        self.remove_same(entry);
+    }
+
+    /// Puts an entry that was read from disk, where `still_valid` says so under the lock that orders replacement.
+    ///
+    /// Where another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
+    pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
+        let pinned = self.map.pin();
+        let mut replacement = self.lock();
+        if let Some(current) = pinned.get(entry.id()) {
+            return Some(Arc::clone(current)).filter(|current| current.hash == entry.hash);
+        }
+        if !still_valid() {
+            return None;
+        }
+        if let Err(current) = pinned.insert_new(entry) {
+            return Some(Arc::clone(current)).filter(|current| current.hash == entry.hash);
+        }
+        self.refer(&mut replacement, entry);
+        Some(Arc::clone(entry))
+    }
+
+    /// Puts an entry that was in memory before the store was opened, where that pushes nothing out and `still_valid`
+    /// says so under the lock that orders replacement. Returns what came of it.
+    pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
+        let pinned = self.map.pin();
+        let mut replacement = self.lock();
+        let used = replacement.policy.used() + replacement.ceded;
+        if used + entry.weight() > replacement.capacity {
+            return Warmed::Full;
+        }
+        if pinned.contains(entry.id()) || !still_valid() || pinned.insert_new(entry).is_err() {
+            return Warmed::No;
+        }
+        self.refer(&mut replacement, entry);
+        if references > 1 {
+            replacement.policy.credit(entry.id(), references);
+        }
+        Warmed::Taken
+    }
+
+    /// Where whole objects in memory lie, at most `most`, and how often they were requested: most often first, then
+    /// those that were requested since they were written, and all that are alike in the order of the disk.
+    ///
+    /// *Cost*: looks at every entry, and holds the lock for a few of them at a time.
+    pub fn hot_places(&self, most: usize) -> Vec<HotPlace> {
+        let objects: Vec<(u64, bool, Location)> = {
+            let pinned = self.map.pin();
+            let is_object = |entry: &&Arc<Entry>| entry.kind == EntryKind::Whole && !entry.is_neighbour();
+            let place =
+                |entry: &Arc<Entry>| entry.location().map(|location| (entry.id(), !entry.was_asked_for(), location));
+            pinned.values().filter(is_object).filter_map(place).collect()
+        };
+        let mut found = Vec::with_capacity(objects.len());
+        for some in objects.chunks(LOCKED_AT_ONCE) {
+            let replacement = self.lock();
+            let hot = |(id, idle, location): &_| (*idle, HotPlace::new(*location, replacement.policy.references(*id)));
+            found.extend(some.iter().map(hot));
+        }
+        found.sort_unstable_by_key(|(idle, place)| (place.hottest_first(), *idle, place.location().granule));
+        found.truncate(most);
+        found.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Puts an entry that came with another's read, where there is none of its id and `still_valid` says so under the
+    /// lock that orders replacement. Returns whether it did.
+    pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
+        let pinned = self.map.pin();
+        let mut replacement = self.lock();
+        let (weight, most) = (entry.weight(), replacement.capacity / NEIGHBOURS_SHARE);
+        if weight > most || pinned.contains(entry.id()) || !still_valid() {
+            return false;
+        }
+        while replacement.neighbours.bytes + weight > most && self.drop_neighbour(&mut replacement) {}
+        if pinned.insert_new(entry).is_err() {
+            return false;
+        }
+        let born = replacement.inserted_bytes;
+        replacement.neighbours.bytes += weight;
+        replacement.neighbours.queue.push_back((Arc::clone(entry), born));
+        self.cede(&mut replacement);
+        true
+    }
+
+    /// Hands a neighbour that was requested to the policy; tells how it came, once, unless the lock is taken just now.
+    ///
+    /// *Cost*: one load where it is no neighbour.
+    pub fn promote(&self, entry: &Arc<Entry>) -> Option<Neighbour> {
+        if !entry.is_neighbour() {
+            return None;
+        }
+        let mut replacement = self.replacement.try_lock().ok()?;
+        let neighbour = entry.take_neighbour()?;
+        replacement.neighbours.bytes = replacement.neighbours.bytes.saturating_sub(entry.weight());
+        if self.map.pin().holds(entry) {
+            self.refer(&mut replacement, entry);
+        }
+        Some(neighbour)
+    }
+
+    /// Lets the neighbour go that has waited longest; false where there is none.
+    fn drop_neighbour(&self, replacement: &mut Replacement) -> bool {
+        let Some((entry, _)) = replacement.neighbours.queue.pop_front() else { return false };
+        // One that was promoted is the policy's, and its bytes with it.
+        if entry.take_neighbour().is_some() {
+            let bytes = &mut replacement.neighbours.bytes;
+            *bytes = bytes.saturating_sub(entry.weight());
+            self.map.pin().remove_same(&entry);
+        }
+        true
+    }
+
+    /// Lets neighbours go that nobody came for.
+    fn age_neighbours(&self, replacement: &mut Replacement) {
+        let age = replacement.capacity / NEIGHBOURS_AGE_SHARE;
+        let oldest = |replacement: &Replacement| replacement.neighbours.queue.front().map(|(_, born)| *born);
+        while oldest(replacement).is_some_and(|born| born + age < replacement.inserted_bytes) {
+            self.drop_neighbour(replacement);
+        }
+        self.cede(replacement);
+    }
+
+    /// Says how many bytes fills hold: their room is the policy's when they hold less.
+    ///
+    /// *Cost*: a lock once for each [`FILL_STEP_BYTES`] more or less.
+    pub fn set_fill_bytes(&self, bytes: u64) {
+        let before = self.fill_bytes.swap(bytes, Ordering::Relaxed);
+        if before / FILL_STEP_BYTES != bytes / FILL_STEP_BYTES {
+            self.cede(&mut self.lock());
+        }
+    }
+
+    /// Gives the policy the room that neighbours, fills and what is unwritten leave.
+    fn cede(&self, replacement: &mut Replacement) {
+        let step = (replacement.capacity / CEDED_STEP_SHARE).max(1);
+        let apart = self.unwritten_bytes.load(Ordering::Relaxed) + self.fill_bytes.load(Ordering::Relaxed);
+        let used = replacement.neighbours.bytes + apart;
+        let most = replacement.capacity - replacement.capacity / POLICY_SHARE_MIN;
+        let wanted = used.next_multiple_of(step).min(most);
+        let ceded = &mut replacement.ceded;
+        if wanted > *ceded || wanted + 2 * step <= *ceded {
+            *ceded = wanted;
+            self.enforce(replacement);
+        }
+    }
+
+    /// Sets the policy's capacity and evicts down to it.
+    fn enforce(&self, replacement: &mut Replacement) {
+        let map = self.map.pin();
+        let bytes = replacement.capacity.saturating_sub(replacement.ceded);
+        replacement.policy.set_capacity(bytes, &mut |id| map.evict(id));
+    }
+
+    /// Removes entries of these hashes that lie at these locations: what stood there is about to be overwritten.
+    pub fn remove_at(&self, records: &[(KeyHash, Location)]) {
+        let pinned = self.map.pin();
+        for some in records.chunks(LOCKED_AT_ONCE) {
+            let mut replacement = self.lock();
+            for (hash, location) in some {
+                let id = hash.0 as u64;
+                let lies = |entry: &Arc<Entry>| entry.location().is_some_and(|at| at.granule == location.granule);
+                if pinned.remove_if(id, |entry| entry.hash == *hash && lies(entry)) {
+                    replacement.policy.remove(id);
+                }
+            }
+        }
+    }
+
+    /// Removes this very entry.
+    pub fn remove_same(&self, entry: &Arc<Entry>) {
+        let pinned = self.map.pin();
+        let mut replacement = self.lock();
+        if pinned.remove_same(entry) {
+            replacement.policy.remove(entry.id());
+        }
+    }
+
+    /// Removes every entry that is dead. *Cost*: looks at every entry.
+    pub fn sweep(&self, dead: impl Fn(&Entry) -> bool) {
+        let found: Vec<Arc<Entry>> = {
+            let pinned = self.map.pin();
+            pinned.values().filter(|entry| dead(entry)).cloned().collect()
+        };
+        found.iter().for_each(|entry| self.remove_same(entry));
+    }
+
+    /// Sets the capacity in bytes, what is unwritten included, and evicts down to it.
+    pub fn set_capacity(&self, bytes: u64) {
+        let mut replacement = self.lock();
+        replacement.capacity = bytes;
+        while replacement.neighbours.bytes > bytes / NEIGHBOURS_SHARE && self.drop_neighbour(&mut replacement) {}
+        self.enforce(&mut replacement);
+        self.cede(&mut replacement);
+    }
+
+    /// Capacity, bytes used by written entries, bytes of unwritten ones, entries.
+    pub fn usage(&self) -> (u64, u64, u64, u64) {
+        let replacement = self.lock();
+        let used = replacement.policy.used() + replacement.neighbours.bytes;
+        (replacement.capacity, used, self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
+    }
+
+    /// Bytes that were taken in so far.
+    pub fn inserted_bytes(&self) -> u64 {
+        self.lock().inserted_bytes
+    }
+
+    /// The capacity in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.lock().capacity
+    }
+
+    /// The policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.lock().policy.name()
+    }
+
+    fn note(&self, id: u64) {
+        let at = self.noted.fetch_add(1, Ordering::Relaxed);
+        self.notes[at % NOTES].store(id, Ordering::Relaxed);
+        if at % NOTES_BATCH == NOTES_BATCH - 1
+            && let Ok(mut replacement) = self.replacement.try_lock()
+        {
+            self.take_notes(&mut replacement);
+        }
+    }
+
+    /// Tells the policy what has been referenced since the last time.
+    fn take_notes(&self, replacement: &mut Replacement) {
+        let noted = self.noted.load(Ordering::Relaxed);
+        let oldest = noted.saturating_sub(NOTES);
+        for at in replacement.taken.max(oldest)..noted {
+            let id = self.notes[at % NOTES].load(Ordering::Relaxed);
+            if replacement.policy.contains(id) {
+                replacement.policy.reference(id, 0, Stream::default(), &mut |_| true);
+            }
+        }
+        replacement.taken = noted;
+    }
+
+    fn refer(&self, replacement: &mut Replacement, entry: &Arc<Entry>) {
+        self.take_notes(replacement);
+        let map = self.map.pin();
+        let mut evict = |id| map.evict(id);
+        let access = replacement.policy.reference(entry.id(), entry.weight(), Stream::default(), &mut evict);
+        match access {
+            Access::Bypassed => drop(map.remove_same(entry)),
+            Access::Inserted => {
+                replacement.inserted_bytes += entry.weight();
+                self.age_neighbours(replacement);
+            }
+            Access::Hit => {}
+        }
+    }
+
+    /// Holds the lock that the policy is changed under.
+    #[cfg(test)]
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Replacement> {
+        self.replacement.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,488 @@
+//! Which objects have been purged: the rules in memory, asked at every hit.
+//!
+//! Owns: the table of live purge records and the question "is an object of this generation gone?". Leaves to others:
+//! the log on disk (`purge_log`). A rule holds from the moment it is added, and is dropped when nothing it could apply
+//! to can exist any more.
+//!
+//! A hit costs four atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there,
+//! three more that of purges of everything, by prefix and by tag, and only an object below one of them looks into the
+//! exact table. What is older than the latest purge by prefix pays for a hash of its key's beginning for each length of
+//! prefix that is live; what is older than the latest by tag, for a look for each of its tags.
+//!
+//! What kills a version by its key kills all that it replaced. A purge by tag need not: they may have other tags.
+//! So [`Verdict`] tells the two apart, and a reader that meets a version that died by its tags must find nothing older
+//! in its place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::format::PurgeRecord;
+use crate::names::key::{PrimaryHash, hash_prefix};
+use crate::names::tag::TagHash;
+
+const FLOORS: usize = 1 << 14;
+/// The rule "purge by key" on disk.
+pub const RULE_KEY: u8 = 1;
+/// The rule "purge by tag" on disk.
+pub const RULE_TAG: u8 = 2;
+/// The rule "purge what begins with" on disk.
+pub const RULE_PREFIX: u8 = 3;
+/// Different lengths of prefixes that may be live at once; each costs a hash at hits of what is older.
+pub const PREFIX_LENGTHS_MAX: usize = 32;
+/// The rule "purge everything" on disk.
+pub const RULE_ALL: u8 = 4;
+
+/// What a rule takes in memory, in bytes.
+const RULE_BYTES: u64 = 64;
+/// Rules take at most this share of the memory budget …
+const MEMORY_SHARE: u64 = 8;
+/// … but there may be so many always.
+const RULES_MIN: u64 = 4096;
+
+/// How many rules may be live, by the memory budget.
+pub fn rules_max(memory_bytes: u64) -> usize {
+    (memory_bytes / MEMORY_SHARE / RULE_BYTES).max(RULES_MIN) as usize
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    generation: u64,
+    position: u64,
+}
+
+/// What purges have made of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// None kills it.
+    Live,
+    /// One by its key kills it and all older versions: by key, by prefix, or of everything.
+    Key,
+    /// One of a tag that it has kills it, and none by its key does.
+    Tag,
+}
+
+/// The live purge records.
+pub struct PurgeTable {
+    floors: Box<[AtomicU64]>,
+    rules: RwLock<Rules>,
+    all_below: AtomicU64,
+    prefixes_below: AtomicU64,
+    tags_below: AtomicU64,
+    hash_seed: u64,
+}
+
+#[derive(Default)]
+struct Rules {
+    keys: HashMap<u128, Rule>,
+    /// By length, then by hash.
+    prefixes: BTreeMap<u16, HashMap<u128, Rule>>,
+    tags: HashMap<u64, Rule>,
+    all: Option<Rule>,
+}
+
+impl Rules {
+    fn len(&self) -> usize {
+        let prefixes = self.prefixes.values().map(HashMap::len).sum::<usize>();
+        self.keys.len() + prefixes + self.tags.len() + usize::from(self.all.is_some())
+    }
+}
+
+impl PurgeTable {
+    /// Makes an empty table of a store whose keys are hashed with `hash_seed`.
+    pub fn new(hash_seed: u64) -> PurgeTable {
+        PurgeTable {
+            floors: (0..FLOORS).map(|_| AtomicU64::new(0)).collect(),
+            rules: RwLock::new(Rules::default()),
+            all_below: AtomicU64::new(0),
+            prefixes_below: AtomicU64::new(0),
+            tags_below: AtomicU64::new(0),
+            hash_seed,
+        }
+    }
+
+    /// What purges have made of an object whose fill began at `generation` and which has these tags. `name` is the
+    /// primary part of its key, of which `primary` is the hash.
+    pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
+        if self.is_purged_by_key(primary, generation, name) {
+            return Verdict::Key;
+        }
+        if tags.is_empty() || generation > self.tags_below.load(Ordering::Acquire) {
+            return Verdict::Live;
+        }
+        let rules = self.read();
+        if self.is_below_all(generation) {
+            Verdict::Key
+        } else if tags.iter().any(|tag| rules.tags.get(&tag.0).is_some_and(|rule| generation <= rule.generation)) {
+            Verdict::Tag
+        } else {
+            Verdict::Live
+        }
+    }
+
+    /// Whether an object that began at `generation`, and whose tags are not known yet, may fall under a purge by tag.
+    pub fn may_be_purged_by_tag(&self, generation: u64) -> bool {
+        generation <= self.tags_below.load(Ordering::Acquire)
+    }
+
+    /// Whether a purge of everything kills it. That takes rules out whose place it takes: so a caller that does not
+    /// find a rule asks this under the same lock.
+    fn is_below_all(&self, generation: u64) -> bool {
+        generation <= self.all_below.load(Ordering::Acquire)
+    }
+
+    /// Whether a purge by its key kills an object: by key, by prefix or of everything. Where `name` is empty, purges by
+    /// prefix are not looked at.
+    pub fn is_purged_by_key(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
+        if generation <= self.prefixes_below.load(Ordering::Acquire) && self.is_prefix_purged(generation, name) {
+            return true;
+        }
+        let floor = self.floors[slot(primary)].load(Ordering::Acquire);
+        if self.is_below_all(generation) {
+            return true;
+        }
+        if generation > floor {
+            return false;
+        }
+        let rules = self.read();
+        self.is_below_all(generation) || rules.keys.get(&primary.0).is_some_and(|rule| generation <= rule.generation)
+    }
+
+    fn is_prefix_purged(&self, generation: u64, name: &[u8]) -> bool {
+        self.read().prefixes.iter().take_while(|(length, _)| usize::from(**length) <= name.len()).any(
+            |(&length, prefixes)| {
+                let hash = hash_prefix(self.hash_seed, &name[..usize::from(length)]);
+                prefixes.get(&hash.0).is_some_and(|rule| generation <= rule.generation)
+            },
+        )
+    }
+
+    /// Whether a rule for a prefix of this length would be one too many.
+    pub fn has_room_for_prefix(&self, length: u16) -> bool {
+        let rules = self.read();
+        rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
+    }
+
+    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. One that purges
+    /// everything has room always, as it takes the place of all others.
+    pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
+        let mut rules = self.write();
+        let (count, hash) = (rules.len() as u64, record.primary_hash.get());
+        let is_known = match record.rule {
+            RULE_PREFIX => rules.prefixes.get(&record.prefix_bytes.get()).is_some_and(|same| same.contains_key(&hash)),
+            RULE_TAG => rules.tags.contains_key(&(hash as u64)),
+            RULE_ALL => true,
+            _ => rules.keys.contains_key(&hash),
+        };
+        let has_room = record.rule == RULE_ALL || count < most || (count == most && is_known);
+        if has_room {
+            self.add_to(&mut rules, record);
+        }
+        has_room
+    }
+
+    /// Adds a rule; it holds from now on.
+    pub fn add(&self, record: &PurgeRecord) {
+        self.add_to(&mut self.write(), record);
+    }
+
+    fn add_to(&self, rules: &mut Rules, record: &PurgeRecord) {
+        let rule = Rule { generation: record.generation.get(), position: record.position.get() };
+        if record.rule == RULE_PREFIX {
+            let prefixes = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
+            let known = prefixes.entry(record.primary_hash.get()).or_insert(rule);
+            if known.generation <= rule.generation {
+                *known = rule;
+            }
+            self.prefixes_below.fetch_max(rule.generation, Ordering::AcqRel);
+            return;
+        }
+        if record.rule == RULE_TAG {
+            let known = rules.tags.entry(record.primary_hash.get() as u64).or_insert(rule);
+            if known.generation <= rule.generation {
+                *known = rule;
+            }
+            self.tags_below.fetch_max(rule.generation, Ordering::AcqRel);
+            return;
+        }
+        if record.rule == RULE_ALL {
+            if rules.all.is_none_or(|all| all.generation <= rule.generation) {
+                rules.all = Some(rule);
+            }
+            self.all_below.fetch_max(rule.generation, Ordering::AcqRel);
+            // Nothing is left for older rules to kill.
+            let is_newer = |older: &mut Rule| older.generation > rule.generation;
+            rules.keys.retain(|_, older| is_newer(older));
+            rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, older| is_newer(older)));
+            rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+            rules.tags.retain(|_, older| is_newer(older));
+            return;
+        }
+        let primary = PrimaryHash(record.primary_hash.get());
+        let known = rules.keys.entry(primary.0).or_insert(rule);
+        if known.generation <= rule.generation {
+            *known = rule;
+        }
+        self.floors[slot(primary)].fetch_max(rule.generation, Ordering::AcqRel);
+    }
+
+    /// Drops rules that nothing on disk can fall under any more.
+    ///
+    /// `tail` is the oldest epoch not overwritten; `fill_generation_min` the generation of the oldest fill under
+    /// way. The margin of two epochs covers an append packed before a purge and written after it, and one damaged
+    /// header in the newest segment.
+    pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
+        let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
+        let mut rules = self.write();
+        let before = rules.keys.len();
+        rules.keys.retain(|_, rule| needed(rule));
+        let retired = before - rules.keys.len();
+        if rules.keys.capacity() / 4 > rules.keys.len() {
+            rules.keys.shrink_to_fit();
+        }
+        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| needed(rule)));
+        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+        let highest = rules.prefixes.values().flat_map(HashMap::values).map(|rule| rule.generation).max();
+        self.prefixes_below.store(highest.unwrap_or(0), Ordering::Release);
+        rules.tags.retain(|_, rule| needed(rule));
+        let highest = rules.tags.values().map(|rule| rule.generation).max();
+        self.tags_below.store(highest.unwrap_or(0), Ordering::Release);
+        rules.all = rules.all.filter(needed);
+        if retired > 0 && rules.keys.is_empty() {
+            // Floors may stay too high for a moment (a look into the table), never too low: rules are added under the
+            // same lock.
+            self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
+        }
+        retired
+    }
+
+    /// How many rules are needed by fills that began before them, whatever is overwritten; `fill_generation_min` is the
+    /// generation of the oldest fill under way.
+    pub fn count_from(&self, fill_generation_min: u64) -> usize {
+        let rules = self.read();
+        let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
+        let prefixes = rules.prefixes.values().flat_map(HashMap::values);
+        let all = rules.keys.values().chain(prefixes).chain(rules.tags.values()).chain(&rules.all);
+        all.filter(needed).count()
+    }
+
+    /// The live records, for a snapshot of the log.
+    pub fn records(&self) -> Vec<PurgeRecord> {
+        let rules = self.read();
+        let keys = rules.keys.iter().map(|(&primary, rule)| record(RULE_KEY, primary, rule.generation, rule.position));
+        let prefixes = rules.prefixes.iter().flat_map(|(&length, prefixes)| {
+            prefixes.iter().map(move |(&hash, rule)| PurgeRecord {
+                prefix_bytes: length.into(),
+                ..record(RULE_PREFIX, hash, rule.generation, rule.position)
+            })
+        });
+        let tags = rules.tags.iter().map(|(&tag, rule)| tag_record(TagHash(tag), rule.generation, rule.position));
+        let all = rules.all.iter().map(|rule| record(RULE_ALL, 0, rule.generation, rule.position));
+        let mut records: Vec<PurgeRecord> = keys.chain(prefixes).chain(tags).chain(all).collect();
+        records.sort_unstable_by_key(|record| record.generation.get());
+        records
+    }
+
+    /// How many rules are live.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// What the rules take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len() as u64 * RULE_BYTES
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Rules> {
+        self.rules.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rules> {
+        self.rules.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The record of a purge by key.
+pub fn key_record(primary: PrimaryHash, generation: u64, position: u64) -> PurgeRecord {
+    record(RULE_KEY, primary.0, generation, position)
+}
+
+/// The record of a purge of all keys whose primary part begins with `prefix_bytes` bytes of this hash.
+pub fn prefix_record(hash: PrimaryHash, prefix_bytes: u16, generation: u64, position: u64) -> PurgeRecord {
+    PurgeRecord { prefix_bytes: prefix_bytes.into(), ..record(RULE_PREFIX, hash.0, generation, position) }
+}
+
+/// The record of a purge of all objects that have a tag.
+pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
+    record(RULE_TAG, tag.0.into(), generation, position)
+}
+
+/// The record of a purge of everything up to `generation`: requested, or what is right when records were lost.
+pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
+    record(RULE_ALL, 0, generation, position)
+}
+
+fn record(rule: u8, primary: u128, generation: u64, position: u64) -> PurgeRecord {
+    PurgeRecord {
+        rule,
+        reserved: 0,
+        prefix_bytes: 0.into(),
+        reserved_tail: [0; 4],
+        generation: generation.into(),
+        position: position.into(),
+        primary_hash: primary.into(),
+    }
+}
+
+fn slot(primary: PrimaryHash) -> usize {
+    primary.0 as usize & (FLOORS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purge_kills_older_generations_of_its_key_alone() {
+        let table = PurgeTable::new(7);
+        let (a, same_slot) = (PrimaryHash(5), PrimaryHash(5 + FLOORS as u128));
+        table.add(&key_record(a, 10, 1));
+        assert!(
+            table.is_purged_by_key(a, 9, b"")
+                && table.is_purged_by_key(a, 10, b"")
+                && !table.is_purged_by_key(a, 11, b"")
+        );
+        assert!(!table.is_purged_by_key(same_slot, 9, b""));
+        table.add(&key_record(a, 7, 1));
+        assert!(table.is_purged_by_key(a, 10, b""), "an older record does not weaken a newer one");
+    }
+
+    #[test]
+    fn prefix_kills_older_generations_of_what_begins_with_it() {
+        let table = PurgeTable::new(7);
+        let prefix =
+            |text: &str, generation| prefix_record(hash_prefix(7, text.as_bytes()), text.len() as u16, generation, 5);
+        let purged = |name: &str, generation| table.is_purged_by_key(PrimaryHash(1), generation, name.as_bytes());
+        table.add(&prefix("http://a/", 10));
+        table.add(&prefix("http://a/b", 20));
+        assert!(purged("http://a/", 10) && purged("http://a/x", 9) && purged("http://a/bc", 20));
+        assert!(!purged("http://a/", 11) && !purged("http://a", 9) && !purged("http://b/", 9) && !purged("", 9));
+        assert_eq!(table.len(), 2);
+        let copy = PurgeTable::new(7);
+        table.records().iter().for_each(|record| copy.add(record));
+        assert!(
+            copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/bc")
+                && !copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/c")
+        );
+        assert_eq!(table.retire(8, 15), 0);
+        assert!(!purged("http://a/x", 9) && purged("http://a/bc", 20));
+        table.retire(8, 21);
+        assert!(!purged("http://a/bc", 20) && table.len() == 0);
+    }
+
+    #[test]
+    fn tag_kills_older_generations_of_what_has_it_and_is_told_from_a_purge_by_key() {
+        let table = PurgeTable::new(7);
+        let (a, b, c) = (TagHash(1), TagHash(2), TagHash(3));
+        let verdict = |table: &PurgeTable, generation, tags: &[TagHash]| {
+            table.verdict(PrimaryHash(1), generation, b"http://a/", tags)
+        };
+        assert!(!table.may_be_purged_by_tag(1));
+        table.add(&tag_record(a, 10, 5));
+        table.add(&tag_record(b, 20, 5));
+        table.add(&tag_record(b, 15, 5));
+        let copy = PurgeTable::new(7);
+        table.records().iter().for_each(|record| copy.add(record));
+        for table in [&table, &copy] {
+            assert_eq!(verdict(table, 10, &[a]), Verdict::Tag);
+            assert_eq!(verdict(table, 11, &[a]), Verdict::Live);
+            assert_eq!(verdict(table, 20, &[a, b, c]), Verdict::Tag);
+            assert_eq!((verdict(table, 1, &[c]), verdict(table, 1, &[])), (Verdict::Live, Verdict::Live));
+            assert!(table.may_be_purged_by_tag(20) && !table.may_be_purged_by_tag(21));
+            assert_eq!(table.len(), 2);
+        }
+        copy.add(&key_record(PrimaryHash(1), 12, 5));
+        assert_eq!((verdict(&copy, 9, &[a]), verdict(&copy, 13, &[b])), (Verdict::Key, Verdict::Tag));
+        table.retire(8, 15);
+        assert_eq!((verdict(&table, 9, &[a]), verdict(&table, 9, &[b])), (Verdict::Live, Verdict::Tag));
+        table.add(&all_record(100, 6));
+        assert_eq!((verdict(&table, 9, &[c]), table.len()), (Verdict::Key, 1));
+        assert!(!table.may_be_purged_by_tag(101));
+    }
+
+    #[test]
+    fn different_lengths_of_prefixes_are_bounded() {
+        let table = PurgeTable::new(7);
+        for length in 1..=PREFIX_LENGTHS_MAX as u16 {
+            assert!(table.has_room_for_prefix(length));
+            table.add(&prefix_record(PrimaryHash(1), length, 10, 5));
+        }
+        assert!(table.has_room_for_prefix(1) && !table.has_room_for_prefix(1000));
+    }
+
+    #[test]
+    fn rule_is_kept_until_its_segments_are_overwritten_and_older_fills_have_ended() {
+        let table = PurgeTable::new(7);
+        table.add(&key_record(PrimaryHash(1), 10, 5));
+        assert_eq!(table.retire(7, u64::MAX), 0);
+        assert_eq!(table.retire(8, 10), 0);
+        assert!(table.is_purged_by_key(PrimaryHash(1), 3, b""));
+        assert_eq!(table.retire(8, 11), 1);
+        assert!(!table.is_purged_by_key(PrimaryHash(1), 3, b""));
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn rules_are_bounded_and_one_of_everything_takes_the_place_of_all() {
+        let table = PurgeTable::new(7);
+        let add = |key: u128, generation| table.try_add(&key_record(PrimaryHash(key), generation, 5), 500);
+        assert!((0..500).all(|key| add(key, 10 + key as u64)));
+        assert!(!add(900, 600) && !table.try_add(&tag_record(TagHash(1), 600, 5), 500));
+        assert!(!table.is_purged_by_key(PrimaryHash(900), 1, b""), "what is refused purges nothing");
+        assert!(add(3, 700), "a rule that is there takes no more room");
+        assert_eq!((table.len(), table.count_from(509), table.count_from(1000)), (500, 2, 0));
+        assert!(!table.try_add(&key_record(PrimaryHash(3), 800, 5), 499), "unless there are too many");
+        assert!(table.try_add(&all_record(1000, 6), 500));
+        assert_eq!(table.len(), 1);
+        assert!(table.is_purged_by_key(PrimaryHash(3), 13, b"") && table.is_purged_by_key(PrimaryHash(900), 1000, b""));
+        assert!(!table.is_purged_by_key(PrimaryHash(3), 1001, b""));
+    }
+
+    #[test]
+    fn what_is_purged_stays_so_while_a_purge_of_everything_takes_the_place_of_its_rule() {
+        let hash = hash_prefix(7, b"http://a/");
+        let rules = [
+            ("key", key_record(PrimaryHash(1), 10, 5), Verdict::Key),
+            ("tag", tag_record(TagHash(1), 10, 5), Verdict::Tag),
+            ("prefix", prefix_record(hash, 9, 10, 5), Verdict::Key),
+        ];
+        for (rule, record, before) in rules {
+            for _ in 0..2000 {
+                let table = PurgeTable::new(7);
+                table.add(&record);
+                std::thread::scope(|scope| {
+                    let looking = scope.spawn(|| {
+                        loop {
+                            match table.verdict(PrimaryHash(1), 9, b"http://a/b", &[TagHash(1)]) {
+                                Verdict::Live => return false,
+                                // Where that is no news it is seen from the rules alone.
+                                Verdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
+                                verdict => assert!(verdict == before || verdict == Verdict::Key),
+                            }
+                        }
+                    });
+                    table.add(&all_record(20, 6));
+                    assert!(looking.join().unwrap(), "purged by {rule}, and found");
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn lost_records_count_as_purges_of_everything_older() {
+        let table = PurgeTable::new(7);
+        table.add(&all_record(100, 1));
+        assert_eq!(table.records().len(), 1);
+        assert!(table.is_purged_by_key(PrimaryHash(1), 100, b"") && !table.is_purged_by_key(PrimaryHash(1), 101, b""));
+    }
+}

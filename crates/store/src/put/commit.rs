@@ -1,0 +1,274 @@
+//! Committing an entry: the order of things between memory, index and purges. The way out is `lookup`.
+//!
+//! Owns: what happens under the lock that orders sequences when an object is put: it is compared with purges and with
+//! newer versions, gets its sequence, and replaces what memory has. An object that is not admitted stays in memory
+//! alone: it is the policy's like any other, and gone whenever it is evicted. Leaves to others: which objects are
+//! admitted (`intake`).
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::counters::Counters;
+use crate::disk::span::Span;
+use crate::error::{Error, ErrorKind};
+use crate::format::RECORD_HEADER_BYTES;
+use crate::get::lookup::Lookup;
+use crate::intake::admission::{self, Decision};
+use crate::intake::queue::{Refused, Reserved, Unwritten};
+use crate::intake::{Intake, NotCommitted};
+use crate::memory::entry::{Entry, EntryKind, EntryParts};
+use crate::names::key::KeyHash;
+use crate::planted::{Bug, planted};
+use crate::purge::rules::Verdict;
+use crate::put::fill::table::FillTable;
+use crate::rewrite::Rewriting;
+use crate::state::State;
+
+/// What commits puts, fills and purges.
+pub(crate) struct Puts {
+    pub span: Arc<Span>,
+    pub state: Arc<State>,
+    pub intake: Arc<Intake>,
+    pub rewriting: Arc<Rewriting>,
+    /// Where fills find what somebody else has put meanwhile.
+    pub lookup: Arc<Lookup>,
+    pub fills: FillTable,
+    /// How many purges are remembered at most.
+    pub purge_rules_max: u64,
+    /// Purges that wait until others are forgotten.
+    pub purges_waiting: AtomicU64,
+}
+
+/// What became of an object that was to stay in memory.
+enum Kept {
+    /// It does.
+    InMemory(Arc<Entry>),
+    /// It has to be written, since something older may be on the disk.
+    MustBeWritten(EntryParts),
+}
+
+impl Puts {
+    /// Gives an entry its sequence, makes it visible and queues it for writing; or, where it is a whole object that is
+    /// not admitted, keeps it in memory alone.
+    ///
+    /// What is to be written takes the room that is `reserved` for it, or else what there is.
+    pub fn commit(
+        &self,
+        parts: EntryParts,
+        decision: Decision,
+        reserved: Option<Reserved>,
+    ) -> Result<Arc<Entry>, Error> {
+        let described = RECORD_HEADER_BYTES + parts.key.len() + parts.tags.record_bytes();
+        let record_bytes = (described + parts.metadata.len() + parts.body.len()) as u64;
+        let record_bytes_max = self.span.layout.record_bytes_max();
+        if record_bytes > record_bytes_max {
+            return Err(Error::invalid(format!(
+                "a record of {record_bytes} bytes does not fit: this store takes {record_bytes_max} at most"
+            )));
+        }
+        let (kind, body_bytes, mut decision) = (parts.kind, parts.object_bytes, decision);
+        let committed = if decision.is_admitted() || kind != EntryKind::Whole {
+            self.queue_entry(parts, record_bytes, reserved)
+        } else {
+            match self.keep_in_memory(parts) {
+                Ok(Kept::InMemory(entry)) => Ok(entry),
+                Ok(Kept::MustBeWritten(parts)) => {
+                    decision = Decision::Replaces;
+                    self.queue_entry(parts, record_bytes, reserved)
+                }
+                Err(refused) => Err(refused),
+            }
+        };
+        let entry = committed.map_err(|refused| self.refusal(refused))?;
+        if kind.is_object() {
+            self.accepted(entry.hash, entry.generation, decision, body_bytes);
+            if !entry.is_in_memory_alone() {
+                self.rewriting.note_put(&entry);
+            }
+        }
+        Ok(entry)
+    }
+
+    /// Notes that a version of a key was accepted.
+    pub fn accepted(&self, hash: KeyHash, generation: u64, decision: Decision, body_bytes: u64) {
+        self.fills.supersede_older(hash, generation);
+        let counters = &self.span.counters;
+        Counters::add(&counters.puts, 1);
+        Counters::add(&counters.put_bytes, body_bytes);
+        admission::count(counters, decision, body_bytes);
+    }
+
+    fn queue_entry(
+        &self,
+        parts: EntryParts,
+        weight: u64,
+        reserved: Option<Reserved>,
+    ) -> Result<Arc<Entry>, NotCommitted> {
+        let State { memory, .. } = &*self.state;
+        let make = || {
+            let stale = self.is_stale(&parts);
+            if stale && !planted(Bug::StaleGenerationAccepted) {
+                return Err(NotCommitted::Stale);
+            }
+            if planted(Bug::StaleGenerationAccepted) && stale {
+                // The bug: the late fill is taken as if it had begun now.
+                let parts = EntryParts { generation: self.state.draw(), ..parts };
+                let entry = Arc::new(Entry::new(parts, self.state.draw()));
+                let previous = memory.put_unwritten(&entry);
+                return Ok(Unwritten::of(entry, previous));
+            }
+            let entry = Arc::new(Entry::new(parts, self.state.draw()));
+            let previous = memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
+            Ok(Unwritten::of(entry, previous))
+        };
+        let entry = match reserved {
+            Some(reserved) => self.intake.queue.push_reserved(reserved, make),
+            None => self.intake.queue.push(weight, make),
+        }?;
+        memory.settle(&entry);
+        Ok(entry)
+    }
+
+    /// Puts a whole object into memory alone, unless something older may be on the disk.
+    fn keep_in_memory(&self, parts: EntryParts) -> Result<Kept, NotCommitted> {
+        let State { memory, names, .. } = &*self.state;
+        let kept = self.intake.queue.in_order(|| {
+            if self.is_stale(&parts) {
+                return Err(NotCommitted::Stale);
+            }
+            if self.intake.may_be_on_disk(parts.hash) {
+                return Ok(Kept::MustBeWritten(parts));
+            }
+            names.note(parts.primary_hash);
+            let entry = Arc::new(Entry::in_memory_alone(parts, self.state.draw()));
+            memory.put_kept(&entry);
+            Ok(Kept::InMemory(entry))
+        })?;
+        if let Kept::InMemory(entry) = &kept {
+            memory.settle(entry);
+        }
+        Ok(kept)
+    }
+
+    /// Lets an object go by that is neither written nor kept; returns its sequence. What it replaces, in memory alone,
+    /// is gone.
+    ///
+    /// Where something is on the disk by now, that came while this was fetched and stays.
+    pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {
+        let State { memory, .. } = &*self.state;
+        let (sequence, older) = self.intake.queue.in_order(|| {
+            if self.is_stale(&parts) || self.intake.may_be_on_disk(parts.hash) {
+                return Err(NotCommitted::Stale);
+            }
+            let older = memory.peek(parts.hash);
+            // A hit must not have it written from here on.
+            older.iter().for_each(|older| older.set_replaced());
+            Ok((self.state.draw(), older))
+        })?;
+        if let Some(older) = older {
+            memory.remove_same(&older);
+        }
+        Ok(sequence)
+    }
+
+    /// Whether an entry must not be committed any more: a purge or a newer version came since it began.
+    fn is_stale(&self, parts: &EntryParts) -> bool {
+        let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
+        self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
+            || (parts.kind.is_object() && self.fills.is_superseded(parts.hash, parts.generation))
+    }
+
+    /// Counts what was not committed and says why.
+    pub fn refusal(&self, refused: NotCommitted) -> Error {
+        let counters = &self.span.counters;
+        match refused {
+            NotCommitted::Stale => {
+                Counters::add(&counters.puts_stale, 1);
+                let reason = "a purge or a newer version came after this fill began; nothing is stored";
+                Error::new(ErrorKind::Busy, reason)
+            }
+            NotCommitted::Refused(Refused::Full) => {
+                Counters::add(&counters.puts_refused, 1);
+                let spec = self.span.device.spec();
+                Error::new(ErrorKind::Busy, format!("{spec}: the disk is too slow for what is put; nothing is stored"))
+            }
+            NotCommitted::Refused(Refused::Closed) => self.state.stopped_error(),
+        }
+    }
+
+    /// Fills hold so many bytes more; memory makes room for them.
+    pub fn fills_grow(&self, bytes: u64) {
+        self.state.memory.set_fill_bytes(self.fills.add(bytes));
+    }
+
+    /// Fills hold so many bytes less.
+    pub fn fills_shrink(&self, bytes: u64) {
+        self.state.memory.set_fill_bytes(self.fills.sub(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nectary_block::{MemoryDevice, SharedDevice};
+
+    use crate::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOptions, Store};
+
+    #[tokio::test]
+    async fn what_the_index_does_not_tell_yet_after_a_restart_is_admitted() {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+        let admission = AdmissionOptions { rule: AdmitRule::SecondRequest, ..AdmissionOptions::default() };
+        let options = OpenOptions { memory_bytes: 16 << 20, admission, ..OpenOptions::default() };
+        let store = Store::open(device, options).await.unwrap();
+        let put = async |name: &'static str| {
+            store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), "body".into()).await.unwrap();
+            store.stat().counts.admitted_replacing
+        };
+        assert_eq!(put("before").await, 0);
+        store.state().presence.begin_again();
+        assert_eq!(put("before").await, 1, "it is in memory alone, and may be on the disk for all that is known");
+        assert_eq!(put("while").await, 2);
+        store.state().presence.arrive(u64::MAX);
+        assert_eq!(put("after").await, 2);
+    }
+
+    /// Commits `put` in a thread while this one has the memory tier's lock; then the queue must be free, and the object
+    /// found.
+    fn commits_without_the_tier(admission: AdmissionOptions) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = runtime.block_on(async {
+            let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+            Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+            let options = OpenOptions { memory_bytes: 16 << 20, admission, ..OpenOptions::default() };
+            Store::open(device, options).await.unwrap()
+        });
+        let key = KeyRef::new(b"key", b"");
+        let (state, intake) = (store.state(), &store.puts().intake);
+        let (_, hash) = state.span.hash(key);
+        let (queue_is_free, is_free) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let held = state.memory.hold();
+            let put = scope.spawn(|| runtime.block_on(store.put(key, "m".into(), "body".into())));
+            scope.spawn(move || {
+                while state.memory.peek(hash).is_none() {
+                    std::thread::yield_now();
+                }
+                intake.queue.ordered(|_| ());
+                queue_is_free.send(()).unwrap();
+            });
+            let free = is_free.recv_timeout(std::time::Duration::from_secs(20));
+            drop(held);
+            put.join().unwrap().unwrap();
+            assert!(free.is_ok(), "the queue waits for the memory tier");
+        });
+        runtime.block_on(store.close()).unwrap();
+    }
+
+    #[test]
+    fn no_commit_holds_the_queue_while_it_waits_for_the_memory_tier() {
+        commits_without_the_tier(AdmissionOptions::default());
+        commits_without_the_tier(AdmissionOptions { rule: AdmitRule::SecondRequest, ..AdmissionOptions::default() });
+    }
+}

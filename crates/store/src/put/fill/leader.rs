@@ -1,0 +1,424 @@
+//! The leader's side of a fill: who fetches a key.
+//!
+//! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: what is
+//! not finished is not stored.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::Notify;
+
+use super::FillReader;
+use super::table::{FillState, FillUnderWay, Head, Phase, WINDOW_BYTES_MAX};
+use crate::counters::{Counters, Sequence};
+use crate::error::{Error, ErrorKind};
+use crate::format::RECORD_HEADER_BYTES;
+use crate::get::object::Object;
+use crate::intake::admission::Decision;
+use crate::intake::queue::Reserved;
+use crate::memory::entry::{EntryKind, EntryParts};
+use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
+use crate::names::tag::Tags;
+use crate::put::commit::Puts;
+
+/// How long a fill waits for room in the store before it goes on without being stored.
+const ROOM_WAIT: Duration = Duration::from_millis(500);
+
+struct Target {
+    key: Key,
+    hash: KeyHash,
+    metadata: Bytes,
+    body_bytes: Option<u64>,
+}
+
+/// The right and the duty to fetch a key. Dropped unfinished, it fails: nothing is stored.
+pub struct Fill {
+    puts: Arc<Puts>,
+    pub(super) fill: Arc<FillUnderWay>,
+    primary: Bytes,
+    primary_hash: PrimaryHash,
+    target: Option<Target>,
+    tags: Tags,
+    fragments: u32,
+    decision: Decision,
+    /// Room for the object, where it is one record whose length is known.
+    reserved: Option<Reserved>,
+    /// It was waited for such room in vain.
+    has_no_room: bool,
+    ended: bool,
+}
+
+impl Fill {
+    pub(super) fn new(puts: &Arc<Puts>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
+        let fill = FillUnderWay {
+            hash,
+            generation: puts.fills.begin(primary_hash, || puts.state.draw()),
+            superseded: AtomicBool::new(false),
+            state: Mutex::new(FillState::default()),
+            changed: Notify::new(),
+        };
+        Fill {
+            puts: Arc::clone(puts),
+            fill: Arc::new(fill),
+            primary: Bytes::copy_from_slice(key.primary),
+            primary_hash,
+            target: None,
+            tags: Tags::default(),
+            fragments: 0,
+            decision: Decision::Admitted,
+            reserved: None,
+            has_no_room: false,
+            ended: false,
+        }
+    }
+
+    /// The generation under which it runs: a purge with a higher one voids it.
+    pub fn generation(&self) -> u64 {
+        self.fill.generation
+    }
+
+    /// A reader for the leader's own client.
+    pub fn reader(&self) -> FillReader {
+        FillReader::attach(&self.puts.lookup, &self.fill)
+    }
+
+    /// Says which tags the object gets, besides those that were said before: before [`start`](Self::start), or before
+    /// [`refresh`](Self::refresh), which keeps those of the stale object too.
+    ///
+    /// *Errors*: `Invalid` where one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are
+    /// more than [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store
+    /// the object.
+    pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
+        self.tags = self.tags.with(&self.puts.span.tags(tags)?)?;
+        Ok(())
+    }
+
+    /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
+    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. Where the length is
+    /// not known yet, room for the longest body of one record is taken if much is free, and nothing waits. Before
+    /// `start`; a caller that leaves it out may learn at the end only that the disk is too slow for what is put.
+    /// *Cancel safety*: can be called again.
+    pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
+        let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
+        let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
+        let weight = (RECORD_HEADER_BYTES + described) as u64 + body_bytes.unwrap_or(whole_bytes_max);
+        match body_bytes {
+            None => self.reserved = self.puts.intake.queue.reserve_if_idle(weight),
+            Some(bytes) if bytes <= whole_bytes_max => {
+                self.reserved = self.puts.intake.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+                self.has_no_room = self.reserved.is_none();
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The longest body that is stored, in bytes: a quarter of the span that its key is on.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.puts.span.layout.object_bytes_max()
+    }
+
+    /// Says that the response is storable, under this variant, and shows its head to all followers.
+    ///
+    /// Returns false where the store cannot take it (budgets, size, a key or metadata out of bounds): followers are
+    /// then told to go on their own, and so must the caller.
+    pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
+        let key = KeyRef::new(&self.primary, variant);
+        let layout = &self.puts.span.layout;
+        let fits = key.is_bounded()
+            && metadata.len() <= crate::format::METADATA_BYTES_MAX
+            && body_bytes.is_none_or(|bytes| bytes <= layout.object_bytes_max())
+            && (key.primary.len() + variant.len() + self.tags.record_bytes() + metadata.len()) as u64
+                + layout.whole_bytes_max
+                + 256
+                <= layout.record_bytes_max();
+        let over_budget = self.puts.fills.bytes() >= self.puts.fills.bytes_max;
+        if !fits || over_budget || self.puts.state.stopped().is_some() {
+            if over_budget {
+                Counters::add(&self.puts.span.counters.puts_refused, 1);
+            }
+            self.end(Phase::Declined);
+            return false;
+        }
+        let (_, hash) = self.puts.span.hash(key);
+        self.decision = self.puts.intake.decide(hash, body_bytes);
+        if !self.decision.is_admitted() {
+            (self.reserved, self.has_no_room) = (None, false);
+        }
+        let mut state = self.fill.lock();
+        state.is_admitted = self.is_admitted();
+        state.is_promised = self.is_admitted() && (body_bytes.is_some() || self.reserved.is_some());
+        state.not_stored =
+            self.has_no_room || (!state.is_admitted && body_bytes.is_some_and(|bytes| bytes > layout.whole_bytes_max));
+        state.head = Some(Head { variant: Bytes::copy_from_slice(variant), metadata: metadata.clone(), body_bytes });
+        state.stored_hash = Some(hash);
+        state.tags = self.tags.clone();
+        state.phase = Phase::Streaming;
+        drop(state);
+        self.target = Some(Target { key: key.to_owned(), hash, metadata, body_bytes });
+        self.fill.changed.notify_waiters();
+        true
+    }
+
+    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and, where
+    /// there was room, for memory where it is one record; nobody need do anything else. Of a body of unknown length
+    /// this may change as it comes in.
+    pub fn is_admitted(&self) -> bool {
+        self.decision.is_admitted() && !self.has_no_room
+    }
+
+    /// Whether it may be said that what was started will be on the disk: it is admitted, and of one whose length is not
+    /// known there is room. A body of several records is promised too, and given up where the disk is too slow for it.
+    pub fn is_promised(&self) -> bool {
+        self.fill.lock().is_promised
+    }
+
+    /// Passes on the next chunk of the body.
+    ///
+    /// Waits while the disk or, where the fill is not stored, the slowest follower is too far behind.
+    /// *Errors*: more bytes than were announced; or nobody reads and nothing is stored any more.
+    pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
+        let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
+        let chunk_bytes = chunk.len() as u64;
+        let (due, not_stored) = {
+            let mut state = self.fill.lock();
+            if body_bytes.is_some_and(|bytes| state.received + chunk.len() as u64 > bytes) {
+                return Err(Error::invalid(format!(
+                    "the body is longer than the {} bytes announced",
+                    body_bytes.unwrap_or(0)
+                )));
+            }
+            state.received += chunk.len() as u64;
+            state.chunks.push_back(chunk);
+            let is_unbounded = body_bytes.is_none() && self.decision == Decision::Admitted;
+            if is_unbounded && self.puts.intake.admission.is_too_long(state.received) {
+                (self.decision, state.is_admitted) = (Decision::Size, false);
+            }
+            let layout = &self.puts.span.layout;
+            state.not_stored |= state.received > layout.object_bytes_max()
+                || (!state.is_admitted && state.received > layout.whole_bytes_max);
+            (state.received - state.stored >= self.puts.span.layout.fragment_bytes, state.not_stored)
+        };
+        self.puts.fills_grow(chunk_bytes);
+        self.fill.changed.notify_waiters();
+        if due && !not_stored {
+            self.store_fragments(false).await;
+        }
+        self.make_window().await
+    }
+
+    /// Ends the body and stores the object; returns the sequence of its put.
+    ///
+    /// *Errors*: fewer bytes than announced (nothing is stored, followers see an error); or the store did not take it
+    /// (followers see a good end all the same).
+    pub async fn finish(mut self) -> Result<Sequence, Error> {
+        let Some(target) = &self.target else {
+            return Err(Error::invalid("a fill was finished that was never started"));
+        };
+        let received = self.fill.lock().received;
+        if target.body_bytes.is_some_and(|bytes| bytes != received) {
+            let expected = target.body_bytes.unwrap_or(0);
+            return Err(Error::invalid(format!("the body has {received} bytes, {expected} were announced")));
+        }
+        let whole = received <= self.puts.span.layout.whole_bytes_max && self.fragments == 0;
+        if !whole && !self.fill.lock().not_stored {
+            self.store_fragments(true).await;
+        }
+        if whole && self.decision == Decision::Admitted && !self.puts.intake.admission.has_size(received) {
+            self.decision = Decision::Size;
+        }
+        if !whole && !self.decision.is_admitted() {
+            return self.let_go_by(received);
+        }
+        let not_stored = self.fill.lock().not_stored;
+        let stored = if not_stored {
+            Err(Error::new(ErrorKind::Busy, "the store could not keep up with this body; it is not stored"))
+        } else {
+            let kind = if whole {
+                EntryKind::Whole
+            } else {
+                EntryKind::Head { generation: self.fill.generation, count: self.fragments }
+            };
+            let body = if whole { self.gather(0, received) } else { Bytes::new() };
+            if whole && self.reserved.is_none() && self.decision.is_admitted() {
+                let weight = self.weight(body.len() as u64);
+                self.reserved = self.puts.intake.queue.wait_to_reserve(weight, ROOM_WAIT).await;
+            }
+            self.commit(kind, body, received)
+        };
+        self.end(Phase::Done);
+        stored
+    }
+
+    /// Confirms a stale object with new metadata (after a 304); its body stays as it is, and its tags with those of
+    /// [`tag`](Self::tag).
+    pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
+        let entry = &stale.entry;
+        if entry.primary_hash != self.primary_hash {
+            return Err(Error::invalid("the object to be confirmed is not of this key and span"));
+        }
+        let parts = EntryParts {
+            key: entry.key.clone(),
+            primary_hash: entry.primary_hash,
+            hash: entry.hash,
+            kind: entry.kind,
+            metadata,
+            body: entry.body.clone(),
+            object_bytes: entry.object_bytes,
+            generation: self.fill.generation,
+            tags: entry.tags.with(&self.tags)?,
+        };
+        // A head without its fragments' place on the disk is nothing.
+        let decision = match parts.kind {
+            EntryKind::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
+            _ => Decision::Replaces,
+        };
+        let entry = self.puts.commit(parts, decision, None)?;
+        let object = Object::new(entry, &self.puts.lookup);
+        self.end(Phase::Object(object.clone()));
+        Ok(object)
+    }
+
+    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` where something of its key came to the
+    /// disk meanwhile, which stays.
+    pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
+        let decision = self.decision;
+        let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {
+            let (hash, generation) = (parts.hash, parts.generation);
+            let sequence = self.puts.let_go_by(parts).map_err(|refused| self.puts.refusal(refused))?;
+            self.puts.accepted(hash, generation, decision, body_bytes);
+            Ok(Sequence(sequence))
+        });
+        self.end(Phase::Done);
+        gone
+    }
+
+    /// Says that the response is not storable: followers go on their own.
+    pub fn decline(mut self) {
+        self.end(Phase::Declined);
+    }
+
+    fn end(&mut self, phase: Phase) {
+        self.ended = true;
+        // The entry is in memory by now, so that a caller that no longer finds the fill finds the object.
+        self.puts.fills.remove(&self.fill);
+        self.fill.enter(phase);
+    }
+
+    /// Copies `start..end` of the body out of the chunks.
+    fn gather(&self, start: u64, end: u64) -> Bytes {
+        let state = self.fill.lock();
+        let mut body = BytesMut::with_capacity((end - start) as usize);
+        let mut position = state.base;
+        for chunk in &state.chunks {
+            let (from, to) = (start.max(position), end.min(position + chunk.len() as u64));
+            if from < to {
+                body.extend_from_slice(&chunk[(from - position) as usize..(to - position) as usize]);
+            }
+            position += chunk.len() as u64;
+        }
+        body.freeze()
+    }
+
+    fn parts(&self, kind: EntryKind, body: Bytes, object_bytes: u64) -> Result<EntryParts, Error> {
+        let Some(target) = &self.target else { return Err(Error::invalid("a fill was never started")) };
+        let generation = self.fill.generation;
+        let primary_hash = self.primary_hash;
+        let (hash, key, metadata, tags) = match kind {
+            EntryKind::Fragment { number, .. } => {
+                let hash = hash_fragment(target.hash, generation, number);
+                (hash, KeyRef::new(b"", b"").to_owned(), Bytes::new(), Tags::default())
+            }
+            _ => (target.hash, target.key.clone(), target.metadata.clone(), self.tags.clone()),
+        };
+        Ok(EntryParts { key, primary_hash, hash, kind, metadata, body, object_bytes, generation, tags })
+    }
+
+    /// What an object of one record takes in the queue, in bytes.
+    fn weight(&self, body_bytes: u64) -> u64 {
+        let target = self.target.as_ref().map_or(0, |target| target.key.len() + target.metadata.len());
+        let described = target + self.tags.record_bytes();
+        (RECORD_HEADER_BYTES + described) as u64 + body_bytes
+    }
+
+    fn commit(&mut self, kind: EntryKind, body: Bytes, object_bytes: u64) -> Result<Sequence, Error> {
+        let parts = self.parts(kind, body, object_bytes)?;
+        let reserved = self.reserved.take();
+        self.puts.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
+    }
+
+    /// Stores what has come in as fragments; the last, short one only at the end.
+    async fn store_fragments(&mut self, at_end: bool) {
+        // It is no record that this was meant for.
+        self.reserved = None;
+        let fragment_bytes = self.puts.span.layout.fragment_bytes;
+        loop {
+            let (stored, received) = {
+                let state = self.fill.lock();
+                (state.stored, state.received)
+            };
+            let length = (received - stored).min(fragment_bytes);
+            if length == 0 || (length < fragment_bytes && !at_end) {
+                return;
+            }
+            let body = self.gather(stored, stored + length);
+            let kind = EntryKind::Fragment { generation: self.fill.generation, number: self.fragments };
+            let mut result = self.commit(kind, body.clone(), length);
+            if matches!(&result, Err(error) if error.kind == ErrorKind::Busy) {
+                let _ = tokio::time::timeout(ROOM_WAIT, self.puts.intake.queue.room.notified()).await;
+                result = self.commit(kind, body, length);
+            }
+            let mut state = self.fill.lock();
+            if result.is_err() {
+                state.not_stored = true;
+                return;
+            }
+            self.fragments += 1;
+            state.stored += length;
+        }
+    }
+
+    /// Drops chunks that nobody needs, and waits where too many remain.
+    async fn make_window(&mut self) -> Result<(), Error> {
+        loop {
+            let changed = self.fill.changed.notified();
+            let fill = Arc::clone(&self.fill);
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = fill.lock();
+                let limit = if state.not_stored {
+                    state.followers.values().copied().min().unwrap_or(state.received)
+                } else {
+                    state.stored
+                };
+                while state.chunks.front().is_some_and(|chunk| state.base + chunk.len() as u64 <= limit) {
+                    let Some(chunk) = state.chunks.pop_front() else { break };
+                    state.base += chunk.len() as u64;
+                    self.puts.fills_shrink(chunk.len() as u64);
+                }
+                if !state.not_stored || state.received - state.base <= WINDOW_BYTES_MAX {
+                    if state.not_stored && state.followers.is_empty() {
+                        return Err(Error::new(ErrorKind::Busy, "nobody reads this body and the store cannot take it"));
+                    }
+                    return Ok(());
+                }
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(Phase::Failed);
+        }
+        self.puts.fills.end(self.fill.generation);
+        // Followers hold the chunks they still need through the state; the budget counts what runs, not what drains.
+        let state = self.fill.lock();
+        let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        self.puts.fills_shrink(held);
+    }
+}

@@ -1,0 +1,188 @@
+//! The fills under way, and the state of each.
+//!
+//! Owns: which fills run, what a fill holds, and what its leader and its followers share. Leaves to others: both sides
+//! of it (`leader`, `reader`).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::get::object::Object;
+use crate::names::key::{KeyHash, PrimaryHash};
+use crate::names::tag::Tags;
+use crate::purge::rules::Verdict;
+use crate::state::State;
+
+/// How far a fill runs ahead of its slowest follower when it is not stored, in bytes.
+pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
+
+/// The fills under way.
+pub struct FillTable {
+    fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
+    /// All fills under way, also those that nobody can join any more.
+    running: Mutex<Running>,
+    /// Bytes that all fills hold.
+    bytes: AtomicU64,
+    pub bytes_max: u64,
+}
+
+/// Fills under way.
+#[derive(Default)]
+struct Running {
+    /// By generation.
+    primaries: BTreeMap<u64, PrimaryHash>,
+    /// How many there are of each primary key.
+    counts: HashMap<PrimaryHash, u64>,
+}
+
+impl FillTable {
+    pub fn new(bytes_max: u64) -> FillTable {
+        FillTable { fills: Mutex::default(), running: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
+    }
+
+    /// The generation of the oldest fill under way.
+    pub fn generation_min(&self) -> u64 {
+        self.running().primaries.first_key_value().map_or(u64::MAX, |(generation, _)| *generation)
+    }
+
+    /// Whether a fill of a primary key is under way.
+    pub fn is_running(&self, primary: PrimaryHash) -> bool {
+        self.running().counts.contains_key(&primary)
+    }
+
+    /// Draws the generation of a fill that begins: under the lock, so that no purge that it falls under is retired
+    /// before it is known to run.
+    pub fn begin(&self, primary: PrimaryHash, draw: impl FnOnce() -> u64) -> u64 {
+        let mut running = self.running();
+        let generation = draw();
+        running.primaries.insert(generation, primary);
+        *running.counts.entry(primary).or_default() += 1;
+        generation
+    }
+
+    pub fn end(&self, generation: u64) {
+        let mut running = self.running();
+        let Some(primary) = running.primaries.remove(&generation) else { return };
+        if let Some(count) = running.counts.get_mut(&primary) {
+            *count -= 1;
+            if *count == 0 {
+                running.counts.remove(&primary);
+            }
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Bytes that fills hold.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts so many bytes more; tells how many there are.
+    pub fn add(&self, bytes: u64) -> u64 {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    /// Counts so many bytes less; tells how many are left.
+    pub fn sub(&self, bytes: u64) -> u64 {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes
+    }
+
+    /// Whether a newer version of the key was committed after this generation's fill began.
+    pub fn is_superseded(&self, hash: KeyHash, generation: u64) -> bool {
+        self.lock()
+            .get(&hash)
+            .is_some_and(|fill| fill.generation == generation && fill.superseded.load(Ordering::Acquire))
+    }
+
+    /// Notes that a version of `generation` was committed: an older fill of the key must not replace it.
+    pub fn supersede_older(&self, hash: KeyHash, generation: u64) {
+        if let Some(fill) = self.lock().get(&hash).filter(|fill| fill.generation < generation) {
+            fill.superseded.store(true, Ordering::Release);
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, HashMap<KeyHash, Arc<FillUnderWay>>> {
+        self.fills.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn remove(&self, fill: &Arc<FillUnderWay>) {
+        let mut fills = self.lock();
+        if fills.get(&fill.hash).is_some_and(|current| Arc::ptr_eq(current, fill)) {
+            fills.remove(&fill.hash);
+        }
+    }
+}
+
+pub struct FillUnderWay {
+    pub hash: KeyHash,
+    pub generation: u64,
+    pub superseded: AtomicBool,
+    pub state: Mutex<FillState>,
+    pub changed: Notify,
+}
+
+#[derive(Default)]
+pub struct FillState {
+    pub phase: Phase,
+    pub head: Option<Head>,
+    pub chunks: VecDeque<Bytes>,
+    /// Where the first chunk begins in the body.
+    pub base: u64,
+    pub received: u64,
+    /// Bytes from the start that the store has as fragments.
+    pub stored: u64,
+    /// The hash under which fragments stand.
+    pub stored_hash: Option<KeyHash>,
+    pub not_stored: bool,
+    /// Whether it is to be written to the disk.
+    pub is_admitted: bool,
+    /// Whether readers may say so.
+    pub is_promised: bool,
+    /// Those of the head.
+    pub tags: Tags,
+    pub followers: HashMap<u64, u64>,
+    pub follower_next: u64,
+}
+
+#[derive(Clone)]
+pub struct Head {
+    pub variant: Bytes,
+    pub metadata: Bytes,
+    pub body_bytes: Option<u64>,
+}
+
+#[derive(Default, Clone)]
+pub enum Phase {
+    #[default]
+    Waiting,
+    Streaming,
+    Done,
+    Object(Object),
+    Declined,
+    Failed,
+}
+
+impl FillUnderWay {
+    pub fn lock(&self) -> MutexGuard<'_, FillState> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether a purge that came since may be meant for what is being fetched. What has no head yet may get any tag.
+    pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
+        let state = self.lock();
+        let tags = state.tags.hashes();
+        of.purges.verdict(primary_hash, self.generation, primary, tags) != Verdict::Live
+            || (state.head.is_none() && of.purges.may_be_purged_by_tag(self.generation))
+    }
+
+    pub fn enter(&self, phase: Phase) {
+        self.lock().phase = phase;
+        self.changed.notify_waiters();
+    }
+}

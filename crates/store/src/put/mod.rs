@@ -1,0 +1,5 @@
+//! The way into the store: commits of puts, fills and purges, in one order.
+
+pub mod commit;
+pub mod fill;
+pub mod purge;

@@ -1,0 +1,22 @@
+//! Random numbers for identities and seeds.
+//!
+//! Owns: where they come from: a seed, so that a simulation can be repeated, or else the operating system.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Random numbers from a seed, or else from the operating system.
+pub(crate) fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
+    let mut drawn = 0_u64;
+    move || {
+        drawn += 1;
+        seed.map_or_else(random_u64, |seed| xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), seed))
+    }
+}
+
+/// Random bits from the operating system, by way of the standard library's hasher keys.
+pub(crate) fn random_u64() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u64(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64));
+    hasher.finish()
+}

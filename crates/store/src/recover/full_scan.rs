@@ -1,0 +1,48 @@
+//! Recovering without a checkpoint: every segment is scanned.
+//!
+//! Owns: which segments hold what, and their order.
+//!
+//! *Circle*: `roll_forward` begins here, and this is a step of it: both are one algorithm in two files.
+
+use super::replay_log::care;
+use super::roll_forward::RollForward;
+use crate::disk::segment::{Ahead, Spare};
+use crate::format::{INDEX_SHARDS, LogPosition};
+
+impl RollForward<'_> {
+    /// Finds out which segments hold what, and replays all of them.
+    pub async fn replay_all_segments(&mut self) {
+        let mut epochs = Vec::new();
+        for segment in 0..self.layout.segment_count {
+            // Any epoch of this segment names its place.
+            let nominal = if segment == 0 { self.layout.segment_count } else { segment };
+            epochs.extend(self.epoch_found(nominal).await);
+        }
+        let Some(mut newest) = epochs.iter().copied().max() else { return };
+        // Where a crash took the first append of a segment, that begins as it did a cycle before, and is found in its
+        // middle.
+        while self.epoch_found(newest + 1).await == Some(newest + 1) {
+            newest += 1;
+            epochs.push(newest);
+        }
+        epochs.sort_unstable();
+        let is_missing = |epoch: &u64| epochs.binary_search(epoch).is_err();
+        let missing: Vec<u64> = (self.layout.tail(newest)..newest).filter(is_missing).collect();
+        for epoch in missing {
+            let found = self.epoch_found(epoch).await.filter(|&found| found == epoch);
+            epochs.extend(found);
+        }
+        epochs.sort_unstable();
+        let mut spare = Spare::default();
+        for epoch in epochs.into_iter().filter(|&epoch| epoch >= self.layout.tail(newest)) {
+            self.position = LogPosition { epoch, offset: 0 };
+            let care = care(epoch, newest);
+            let last_sequence = self.scanned.last_sequence;
+            let ahead = Ahead::read(self.device, self.layout, epoch, 0, last_sequence, care, spare).await;
+            spare = self.segment(ahead, self.layout.is_next(epoch, newest)).await.unwrap_or_default();
+            // Shard by shard, and not all at the end, as they would take much memory together.
+            (0..INDEX_SHARDS).for_each(|shard| self.replay.apply(shard, &self.index));
+        }
+        self.load_all().await;
+    }
+}

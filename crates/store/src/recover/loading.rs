@@ -1,0 +1,223 @@
+//! The index after a restart: shard by shard out of the checkpoint, those first that somebody waits for.
+//!
+//! Owns: bringing them. A shard is there when its slots were read and checked and what the log has for it was replayed;
+//! from then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how
+//! far the log goes, which is settled before anything is served (`roll_forward`), who waits (`presence`), and the
+//! shards themselves.
+//!
+//! # Invariants
+//! 1. The writer brings the shards before it writes anything. So what the disk holds is what recovery found, and where
+//!    a chunk turns out to be damaged the shards that are missing are made again: from the other checkpoint, or from
+//!    all segments.
+//! 2. Whatever happens, waiting ends: where the writer is gone, what is missing stays empty.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::{OptionFuture, join};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use nectary_block::SharedDevice;
+use tokio::sync::mpsc;
+
+use crate::background;
+use crate::checkpoint::{CheckpointHeader, read_shard};
+use crate::format::INDEX_SHARDS;
+use crate::format::layout::Layout;
+use crate::index::{Index, Kept, Slots};
+use crate::recover::replay::Replay;
+
+/// Shards that are read at the same time: one is worked on while the next is read.
+const SHARDS_AT_ONCE: usize = 2;
+
+fn bit(shard: usize) -> u64 {
+    1 << shard
+}
+
+/// The slots of a shard, or none where they are damaged.
+type ReadShard = (usize, Option<Slots>);
+
+/// A checkpoint whose shards are not all in the index yet.
+pub struct Loading {
+    header: CheckpointHeader,
+    kept: Kept,
+    /// Shards whose slots are in the index, one bit each.
+    loaded: u64,
+    wanted: Arc<AtomicU64>,
+    /// Where shards are read on another thread: what comes from there.
+    arriving: Option<mpsc::UnboundedReceiver<ReadShard>>,
+}
+
+impl Loading {
+    /// Nothing of a checkpoint that fits the index is loaded yet.
+    pub fn of(header: CheckpointHeader, kept: Kept) -> Loading {
+        Loading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None }
+    }
+
+    /// The checkpoint's number.
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+
+    /// The shards that somebody waits for, one bit each.
+    pub fn wanted(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.wanted)
+    }
+
+    /// Begins to read the index on another thread.
+    pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };
+        let (device, layout) = (device.clone(), *layout);
+        let is_spawned = background::spawn(move || async move { shards.read(&device, &layout, sender).await });
+        self.arriving = is_spawned.then_some(receiver);
+    }
+
+    /// Loads the slots of one shard, without what was replayed; false where they, or others that came first, are
+    /// damaged.
+    pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
+        self.wanted.fetch_or(bit(shard), Ordering::AcqRel);
+        while self.loaded & bit(shard) == 0 {
+            let (shard, slots) = match &mut self.arriving {
+                Some(arriving) => match arriving.recv().await {
+                    Some(arrived) => arrived,
+                    None => return false,
+                },
+                None => {
+                    let room = Slots::rooms(&[self.header.slots_bytes(shard)]).pop().expect("one for each size");
+                    (shard, read_shard(device, layout, &self.header, shard, room, &mut None).await)
+                }
+            };
+            if !self.put(index, shard, slots) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Loads what is not loaded; tells `arrived` of each shard. Returns those that are not there, one bit each.
+    async fn load_all(
+        &mut self,
+        device: &SharedDevice,
+        layout: &Layout,
+        index: &Index,
+        mut arrived: impl FnMut(usize) -> bool,
+    ) -> u64 {
+        let (mut arriving, here) = match self.arriving.take() {
+            Some(arriving) => (arriving, None),
+            None => {
+                let (sender, arriving) = mpsc::unbounded_channel();
+                let shards = Shards { header: self.header, left: !self.loaded, wanted: Arc::clone(&self.wanted) };
+                (arriving, Some(shards.read(device, layout, sender)))
+            }
+        };
+        let load = async move {
+            let mut missing = u64::MAX;
+            for shard in (0..INDEX_SHARDS).filter(|&shard| self.loaded & bit(shard) != 0) {
+                missing &= !bit(shard);
+                if !arrived(shard) {
+                    return missing;
+                }
+            }
+            let mut waiting: Vec<ReadShard> = Vec::new();
+            while missing != 0 {
+                while let Ok(read) = arriving.try_recv() {
+                    waiting.push(read);
+                }
+                let wanted = self.wanted.load(Ordering::Acquire);
+                let first = waiting.iter().position(|(shard, _)| wanted & bit(*shard) != 0).unwrap_or(0);
+                let next = match waiting.is_empty() {
+                    true => arriving.recv().await,
+                    false => Some(waiting.swap_remove(first)),
+                };
+                let Some((shard, slots)) = next else { break };
+                if !self.put(index, shard, slots) {
+                    break;
+                }
+                missing &= !bit(shard);
+                if !arrived(shard) {
+                    break;
+                }
+            }
+            missing
+        };
+        join(OptionFuture::from(here), load).await.1
+    }
+
+    fn put(&mut self, index: &Index, shard: usize, slots: Option<Slots>) -> bool {
+        let homes = self.header.homes(shard);
+        let is_right = slots.is_some_and(|slots| index.load(shard, homes, slots, &self.kept));
+        self.loaded |= if is_right { bit(shard) } else { 0 };
+        is_right
+    }
+}
+
+/// Shards of a checkpoint to be read.
+struct Shards {
+    header: CheckpointHeader,
+    /// One bit each.
+    left: u64,
+    /// Those that are read first, one bit each.
+    wanted: Arc<AtomicU64>,
+}
+
+impl Shards {
+    /// Reads and checks them, until all are read or nobody takes them any more.
+    async fn read(mut self, device: &SharedDevice, layout: &Layout, sender: mpsc::UnboundedSender<ReadShard>) {
+        let is_left = |shard: usize| self.left & bit(shard) != 0;
+        let size = |shard| if is_left(shard) { self.header.slots_bytes(shard) } else { 0 };
+        let mut rooms = Slots::rooms(&(0..INDEX_SHARDS).map(size).collect::<Vec<_>>());
+        let mut spares = Vec::new();
+        let mut reads = FuturesUnordered::new();
+        loop {
+            while reads.len() < SHARDS_AT_ONCE && self.left != 0 {
+                let wanted = self.left & self.wanted.load(Ordering::Acquire);
+                let shard = if wanted != 0 { wanted } else { self.left }.trailing_zeros() as usize;
+                self.left &= !bit(shard);
+                let (header, room, mut spare) = (self.header, rooms[shard].take(), spares.pop());
+                reads.push(async move {
+                    let slots = read_shard(device, layout, &header, shard, room, &mut spare).await;
+                    (shard, slots, spare)
+                });
+            }
+            let Some((shard, slots, spare)) = reads.next().await else { return };
+            spares.extend(spare);
+            if sender.send((shard, slots)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What is left to do to an index: shards to be loaded, and records to be replayed.
+pub struct Rest {
+    /// Where some shards are not loaded: what they are loaded from.
+    pub loading: Option<Loading>,
+    pub replay: Replay,
+    /// Up to here no record may be missing.
+    pub recovered_sequence: u64,
+}
+
+impl Rest {
+    /// Does all of it, those shards first that are waited for; `arrived` is told of each and says whether to go on.
+    /// Returns the shards that are not there as one is damaged, or nobody wants to go on; one bit each.
+    pub async fn bring(
+        &mut self,
+        device: &SharedDevice,
+        layout: &Layout,
+        index: &Index,
+        mut arrived: impl FnMut(usize) -> bool,
+    ) -> u64 {
+        let Rest { loading, replay, recovered_sequence } = self;
+        let mut settled = |shard: usize| {
+            replay.settle(shard, index);
+            replay.forget_replaced(shard, index, *recovered_sequence);
+            arrived(shard)
+        };
+        match loading {
+            Some(loading) => loading.load_all(device, layout, index, settled).await,
+            None => (0..INDEX_SHARDS).filter(|&shard| !settled(shard)).fold(0, |left, shard| left | bit(shard)),
+        }
+    }
+}
+
+const _: () = assert!(INDEX_SHARDS == u64::BITS as usize);

@@ -1,0 +1,163 @@
+//! Opening a span: from what is on the device to an index, a purge table and a place to write on.
+//!
+//! Owns: the order of recovery as `docs/formats/store.md` gives it. It reads what was written since the newest whole
+//! checkpoint, or every segment where there is none. It never fails because of damage behind the superblock: damage
+//! costs the objects that it touches.
+
+mod full_scan;
+pub mod loading;
+mod opening;
+pub mod replay;
+mod replay_log;
+mod report;
+mod roll_forward;
+mod state_slot;
+mod superblock;
+
+use std::time::Instant;
+
+use nectary_block::SharedDevice;
+
+use crate::checkpoint::CheckpointHeader;
+use crate::error::Error;
+use crate::format::layout::Layout;
+use crate::format::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord, open_count_of};
+use crate::index::Index;
+use crate::planted::{Bug, planted};
+use crate::purge::log as purge_log;
+use crate::purge::log::{PurgeLog, PurgeOrder};
+use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
+use loading::Rest;
+pub use opening::{IndexLoading, Opening};
+use replay::Replay;
+pub use report::Recovery;
+use roll_forward::RollForward;
+pub use state_slot::{Membership, StateSlot, read_state, write_state};
+pub use superblock::read_superblock;
+use superblock::repair_superblock;
+
+/// What recovery came to.
+pub struct Recovered {
+    pub index: Index,
+    /// What the index lacks yet.
+    pub rest: Rest,
+    pub purges: PurgeTable,
+    pub purge_log: PurgeLog,
+    pub position: LogPosition,
+    pub checkpoint_number: u64,
+    pub clock: u64,
+    pub open_count: u64,
+    pub membership: Membership,
+    /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
+    pub recovered_sequence: u64,
+    /// Whether a crash cut the log before the end of what was found.
+    pub is_cut: bool,
+    /// The checkpoint that was used.
+    pub checkpoint: Option<CheckpointHeader>,
+    pub recovery: Recovery,
+}
+
+/// What is known of the purges of a span of several before it is opened.
+#[derive(Default)]
+pub struct SpanPurges {
+    /// What its log has, where that was read already.
+    pub found: Option<purge_log::Recovered>,
+    /// How far the span will have come with the purges of its store.
+    pub order: PurgeOrder,
+    /// Records of purges that it missed, as other spans have them: they purge what it holds now.
+    pub missed: Vec<PurgeRecord>,
+}
+
+/// Recovers a span.
+pub async fn recover(
+    device: &SharedDevice,
+    layout: &Layout,
+    index_bytes_max: u64,
+    opening: Opening,
+    span_purges: SpanPurges,
+) -> Result<Recovered, Error> {
+    let begun = Instant::now();
+    let previous = read_state(device, layout).await;
+    let purge = match span_purges.found {
+        Some(found) => found,
+        None => PurgeLog::recover(device, layout).await?,
+    };
+    let purges = PurgeTable::new(layout.hash_seed);
+    if !planted(Bug::PurgeRecordIgnored) {
+        let ignored = |record: &&PurgeRecord| {
+            (planted(Bug::PurgeAllIgnored) && record.rule == RULE_ALL)
+                || (planted(Bug::PurgePrefixIgnored) && record.rule == RULE_PREFIX)
+                || (planted(Bug::PurgeTagIgnored) && record.rule == RULE_TAG)
+        };
+        purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
+    }
+    let (forward, used, checkpoint_number) =
+        RollForward::newest(device, layout, &purges, index_bytes_max, u64::MAX, opening).await;
+    let recovered_sequence = forward.recovered_sequence();
+    let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
+
+    // Sequences of everything found bound the open count from below where both state slots are damaged.
+    let found_count = open_count_of(scanned.last_sequence);
+    let open_count = previous.open_count.max(found_count) + 1;
+    repair_superblock(device, layout).await?;
+    let membership = previous.membership;
+    write_state(device, layout, &StateSlot { open_count, is_clean: false, membership }).await?;
+    device.flush(Default::default()).await?;
+    let clock = open_count << OPEN_COUNT_SHIFT;
+
+    let known_end = scanned.purge_end.max(used.map_or(LogEnd::default(), |header: CheckpointHeader| header.purge_end));
+    let mut purge_log = purge.log;
+    let is_short = known_end > purge_log.end() && !planted(Bug::ShortPurgeLogBelieved);
+    let purges_lost = purge.lost || is_short;
+    if purges_lost && !planted(Bug::PurgeRecordIgnored) {
+        purges.add(&all_record(clock, position.epoch + 1));
+    }
+    let is_behind = span_purges.order.number > purge_log.order().number;
+    for record in &span_purges.missed {
+        let position = position.epoch + 1;
+        purges.add(&PurgeRecord { generation: clock.into(), position: position.into(), ..*record });
+    }
+    purge_log.advance(span_purges.order);
+    if purges_lost || purge.one_copy || is_behind {
+        purge_log.compact(&purges).await?;
+    }
+    let recovery = Recovery {
+        open_count,
+        clean: previous.is_clean && previous.open_count > 0,
+        checkpoint: used.is_some(),
+        appends: scanned.appends,
+        append_bytes: scanned.append_bytes,
+        records,
+        salvaged: scanned.salvaged,
+        purges_lost,
+        duration_us: begun.elapsed().as_micros() as u64,
+    };
+    Ok(Recovered {
+        index,
+        rest: Rest { loading, replay, recovered_sequence },
+        purges,
+        purge_log,
+        position,
+        checkpoint_number,
+        clock,
+        open_count,
+        membership,
+        recovered_sequence,
+        is_cut: recovered_sequence < scanned.last_sequence,
+        checkpoint: used,
+        recovery,
+    })
+}
+
+/// Makes the index again while checkpoint `number` turns out to be damaged, from an older one or from all segments.
+pub async fn rebuild(
+    device: &SharedDevice,
+    layout: &Layout,
+    purges: &PurgeTable,
+    index_bytes_max: u64,
+    number: u64,
+    opening: Opening,
+) -> (Index, Replay) {
+    let (forward, ..) = RollForward::newest(device, layout, purges, index_bytes_max, number, opening.whole()).await;
+    (forward.index, forward.replay)
+}

@@ -1,0 +1,209 @@
+//! What the log says happened to the index since a checkpoint, sorted by the shards that it happened to.
+//!
+//! Owns: the order of things within a shard: records in the order of the log, then what damage took. Leaves to others:
+//! which records the log has (`recovery`), and when a shard is there to be changed (`loading`).
+//!
+//! *Cost*: 32 bytes a record until its shard is settled, then as much for each key; shard by shard, so that what is
+//! changed stays in the processor's cache, and in the order of the shard. No table of hashes is made for that: filling
+//! new memory costs more than sorting what is there.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
+
+use crate::format::{INDEX_SHARDS, Location};
+use crate::index::{Index, shard_of};
+use crate::names::key::{Hashed, KeyHash};
+
+/// Records that room is made for in advance, at most.
+const RESERVED_MAX: u64 = 1 << 22;
+
+/// Suspects kept at most; those beyond are forgotten, which costs a wasted read each at worst.
+pub const SUSPECTS_MAX: usize = 100_000;
+
+/// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
+#[derive(Debug, Clone, Copy)]
+pub struct Suspect {
+    pub hash: KeyHash,
+    pub newer: Location,
+    pub older: Location,
+}
+
+type ByKey<T> = HashMap<KeyHash, T, BuildHasherDefault<Hashed>>;
+
+/// A record that becomes an entry.
+#[derive(Debug, Clone, Copy)]
+struct Logged {
+    hash: KeyHash,
+    sequence: u64,
+    /// Its place, packed.
+    place: u64,
+}
+
+/// What is to be done to one shard.
+#[derive(Default)]
+struct ShardReplay {
+    records: Vec<Logged>,
+    fragments: HashSet<KeyHash, BuildHasherDefault<Hashed>>,
+    /// The newest record of each key that was applied: its place, packed, and its sequence.
+    applied: ByKey<(u64, u64)>,
+    /// The same of those that were applied last, sorted by [`order`].
+    settled: Vec<Logged>,
+    /// Versions that are not whole, with their sequences.
+    lost: Vec<(KeyHash, u64)>,
+}
+
+/// What is to be done to the index.
+pub struct Replay {
+    shards: Vec<ShardReplay>,
+    /// Older places of keys, as far as they were found; at most [`SUSPECTS_MAX`].
+    pub suspects: Vec<Suspect>,
+}
+
+impl Replay {
+    pub fn new() -> Replay {
+        Replay { shards: (0..INDEX_SHARDS).map(|_| ShardReplay::default()).collect(), suspects: Vec::new() }
+    }
+
+    /// Makes room for so many records in all, as the memory of a list that grows is filled again and again.
+    pub fn reserve(&mut self, records: u64) {
+        let each = (records.min(RESERVED_MAX) / INDEX_SHARDS as u64) as usize;
+        for ShardReplay { records, .. } in &mut self.shards {
+            // Not every shard has its share exactly.
+            records.reserve((each + each / 8).saturating_sub(records.len()));
+        }
+    }
+
+    /// Adds a record, newer than all before it.
+    pub fn add(&mut self, hash: KeyHash, location: Location, sequence: u64, is_fragment: bool) {
+        let shard = &mut self.shards[shard_of(hash)];
+        shard.records.push(Logged { hash, sequence, place: location.pack() });
+        if is_fragment {
+            shard.fragments.insert(hash);
+        }
+    }
+
+    /// Adds a version that is not whole.
+    pub fn add_lost(&mut self, hash: KeyHash, sequence: u64) {
+        self.shards[shard_of(hash)].lost.push((hash, sequence));
+    }
+
+    /// Forgets versions that are not whole and came after a sequence: a crash took them, and what they replaced was
+    /// believed since.
+    pub fn forget_lost_after(&mut self, sequence: u64) {
+        self.shards.iter_mut().for_each(|shard| shard.lost.retain(|&(_, lost)| lost <= sequence));
+    }
+
+    /// Whether a fragment was added.
+    pub fn has_fragment(&self, hash: KeyHash) -> bool {
+        self.shards[shard_of(hash)].fragments.contains(&hash)
+    }
+
+    /// Makes the entries of what was added since the last time to a shard of the index; more may be added later.
+    pub fn apply(&mut self, shard: usize, index: &Index) {
+        self.settle(shard, index);
+        self.shards[shard].keep_settled();
+    }
+
+    /// Makes the entries of what was added since the last time to a shard of the index; it is all that is added.
+    pub fn settle(&mut self, shard: usize, index: &Index) {
+        let Replay { shards, suspects } = self;
+        let replay = &mut shards[shard];
+        if replay.records.is_empty() {
+            return;
+        }
+        replay.keep_settled();
+        let mut newest = std::mem::take(&mut replay.records);
+        newest.sort_by_key(|record| order(record.hash));
+        newest.dedup_by(|later, kept| {
+            let same = later.hash == kept.hash;
+            if same {
+                *kept = *later;
+            }
+            same
+        });
+        let before = newest.iter().filter_map(|record| Some((record.hash, replay.applied.remove(&record.hash)?)));
+        for (hash, (older, _)) in before {
+            index.remove(hash, Location::unpack(older));
+        }
+        let mut at = 0;
+        let entries = newest.iter().map(|record| (record.hash, Location::unpack(record.place)));
+        index.insert_all(shard, entries, |hash, older| {
+            if suspects.len() >= SUSPECTS_MAX {
+                return;
+            }
+            while newest[at].hash != hash {
+                at += 1;
+            }
+            suspects.push(Suspect { hash, newer: Location::unpack(newest[at].place), older });
+        });
+        replay.settled = newest;
+    }
+
+    /// Forgets versions that were replaced by one that damage, and no crash, has taken: nothing older may be believed.
+    pub fn forget_replaced(&mut self, shard: usize, index: &Index, recovered_sequence: u64) {
+        let replay = &mut self.shards[shard];
+        for (hash, sequence) in std::mem::take(&mut replay.lost) {
+            let newer = replay.sequence_of(hash).is_some_and(|at| at > sequence);
+            if sequence <= recovered_sequence && !newer {
+                index.candidates(hash).into_iter().for_each(|older| {
+                    index.remove(hash, older);
+                });
+            }
+        }
+    }
+
+    /// The places of what was replayed, newest first, at most `most`.
+    pub fn newest(&self, most: usize) -> Vec<Location> {
+        let mut newest: Vec<(u64, u64)> = Vec::new();
+        for ShardReplay { settled, applied, .. } in &self.shards {
+            newest.extend(settled.iter().map(|record| (record.sequence, record.place)));
+            newest.extend(applied.values().map(|&(place, sequence)| (sequence, place)));
+        }
+        newest.sort_unstable_by_key(|&(sequence, _)| std::cmp::Reverse(sequence));
+        newest.truncate(most);
+        newest.into_iter().map(|(_, place)| Location::unpack(place)).collect()
+    }
+}
+
+impl ShardReplay {
+    /// Puts what was settled where it is found if more is added after all.
+    fn keep_settled(&mut self) {
+        let settled = std::mem::take(&mut self.settled);
+        self.applied.extend(settled.into_iter().map(|record| (record.hash, (record.place, record.sequence))));
+    }
+
+    /// The sequence of the newest record of a key.
+    fn sequence_of(&self, hash: KeyHash) -> Option<u64> {
+        let settled = self.settled.binary_search_by_key(&order(hash), |record| order(record.hash));
+        settled
+            .map(|at| self.settled[at].sequence)
+            .ok()
+            .or_else(|| self.applied.get(&hash).map(|&(_, sequence)| sequence))
+    }
+}
+
+/// The order in which entries stand in a shard of the index.
+fn order(hash: KeyHash) -> u128 {
+    hash.0.rotate_left(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_places_are_kept_up_to_a_bound() {
+        let index = Index::new(4, 64 << 20);
+        let mut replay = Replay::new();
+        let hash = |number: u64| KeyHash(u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let count = SUSPECTS_MAX as u64 + 1000;
+        for number in 0..count {
+            index.insert(hash(number), Location::new(2 * number, 100));
+            replay.add(hash(number), Location::new(2 * number + 1, 100), number + 1, false);
+        }
+        (0..INDEX_SHARDS).for_each(|shard| replay.settle(shard, &index));
+        assert_eq!((replay.suspects.len(), index.len()), (SUSPECTS_MAX, 2 * count));
+        let suspect = replay.suspects[0];
+        assert_eq!((suspect.newer.granule, index.candidates(suspect.hash).len()), (suspect.older.granule + 1, 2));
+    }
+}

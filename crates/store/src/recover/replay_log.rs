@@ -1,0 +1,146 @@
+//! Replaying the log that follows a checkpoint.
+//!
+//! Owns: how far the log goes on behind a checkpoint, and reading it ahead of who replays it.
+//!
+//! *Circle*: `roll_forward` begins here, and this is a step of it: both are one algorithm in two files.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures_util::future::{OptionFuture, join};
+use futures_util::stream::{self, StreamExt};
+use nectary_block::SharedDevice;
+use tokio::sync::mpsc;
+
+use super::loading::Loading;
+use super::opening::Opening;
+use super::roll_forward::RollForward;
+use crate::background;
+use crate::checkpoint::CheckpointHeader;
+use crate::disk::segment::{Ahead, Care, Scanned, Spare};
+use crate::format::layout::Layout;
+use crate::format::{COUNTER_MAX, GRANULE_BYTES, LogPosition};
+use crate::index::Kept;
+use crate::planted::{Bug, planted};
+
+/// Segments that are read at the same time.
+const SEGMENTS_AT_ONCE: usize = 4;
+/// So many segments or more, beside the first, are read on a thread of their own.
+const APART_SEGMENTS_MIN: u64 = 4;
+/// At most the last two segments are unflushed.
+pub fn care(epoch: u64, newest: u64) -> Care {
+    if epoch + 1 >= newest { Care::Verify } else { Care::Search }
+}
+
+/// What of the log is to be replayed.
+struct Log {
+    /// The first epoch, and the last.
+    oldest: u64,
+    end: u64,
+    /// Where it begins, unless the oldest is younger.
+    position: LogPosition,
+    /// The last sequence before it.
+    floor: u64,
+    /// Memory of segments that were replayed.
+    spares: Mutex<Vec<Spare>>,
+}
+
+impl Log {
+    /// Reads a segment before it is known what those before it hold.
+    async fn segment(&self, device: &SharedDevice, layout: &Layout, epoch: u64) -> Ahead {
+        let offset = if epoch == self.position.epoch { self.position.offset } else { 0 };
+        let spare = self.spares().pop().unwrap_or_default();
+        Ahead::read(device, layout, epoch, offset, self.floor, care(epoch, self.end), spare).await
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Vec<Spare>> {
+        self.spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Reads all of it in order, until nobody takes it any more.
+    async fn read(&self, device: &SharedDevice, layout: &Layout, sender: mpsc::Sender<Ahead>) {
+        let segments = stream::iter(self.oldest..=self.end);
+        let mut segments = segments.map(|epoch| self.segment(device, layout, epoch)).buffered(SEGMENTS_AT_ONCE);
+        while let Some(ahead) = segments.next().await {
+            if sender.send(ahead).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl RollForward<'_> {
+    /// Finds what is to be replayed after a checkpoint; false where that cannot be, or the checkpoint is seen to be
+    /// damaged.
+    pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
+        if !header.fits(&self.index) {
+            return false;
+        }
+        if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
+            return false;
+        }
+        // How far has the log gone on? Entries in segments opened since are of a former cycle. Where a cycle or more
+        // was written since, the log cannot be followed from here: everything is scanned.
+        let first = header.position.epoch;
+        let mut end = first;
+        loop {
+            match self.epoch_found(end + 1).await {
+                Some(found) if found == end + 1 => end += 1,
+                Some(found) if found > end + 1 => return false,
+                _ => break,
+            }
+        }
+        if self.epoch_found(first).await.is_some_and(|found| found > first) {
+            return false;
+        }
+        let layout = self.layout;
+        let same_cycle = |segment| layout.epoch_of(segment, end) == layout.epoch_of(segment, first);
+        let kept: Vec<bool> =
+            (0..layout.segment_count).map(|segment| planted(Bug::FormerFrameAccepted) || same_cycle(segment)).collect();
+        let loading = Loading::of(*header, Kept::of(kept, layout.segment_bytes / GRANULE_BYTES));
+        let loading = self.loading.insert(loading);
+        if header.index_bytes() >= opening.apart_bytes_min {
+            loading.read_ahead(self.device, layout);
+        }
+        self.from_checkpoint = true;
+        self.scanned.last_sequence = header.last_sequence;
+        self.scanned.flushed_sequence = header.last_sequence;
+        // Where more than a cycle was written since, the oldest of it is gone.
+        let oldest = layout.tail(end).max(first);
+        self.position = header.position;
+        let (position, floor) = (header.position, header.last_sequence);
+        let log = Arc::new(Log { oldest, end, position, floor, spares: Mutex::default() });
+        let (sender, mut segments) = mpsc::channel(SEGMENTS_AT_ONCE);
+        let device = self.device;
+        let is_apart = opening.has_threads && end - oldest >= APART_SEGMENTS_MIN && {
+            let (log, device, layout, sender) = (Arc::clone(&log), device.clone(), *layout, sender.clone());
+            background::spawn(move || async move { log.read(&device, &layout, sender).await })
+        };
+        let here = match is_apart {
+            true => {
+                drop(sender);
+                None
+            }
+            false => Some(log.read(device, layout, sender)),
+        };
+        let log = &log;
+        let take = async move {
+            for epoch in oldest..=end {
+                // Where the other thread is gone, it is read here.
+                let ahead = match segments.recv().await {
+                    Some(ahead) => ahead,
+                    None => log.segment(device, layout, epoch).await,
+                };
+                let Some(spare) = self.segment(ahead, layout.is_next(epoch, end)).await else { return false };
+                log.spares().push(spare);
+                // The first may be read from its middle on.
+                if epoch == oldest + 1 {
+                    let bytes_max = (end - oldest + 1) * layout.segment_bytes;
+                    let Scanned { append_bytes, .. } = self.scanned;
+                    self.replay.reserve((self.records * bytes_max).checked_div(append_bytes).unwrap_or(0));
+                }
+            }
+            true
+        };
+        join(OptionFuture::from(here), take).await.1
+    }
+}

@@ -1,0 +1,26 @@
+//! How a store came up, as it reports it.
+
+use serde::{Deserialize, Serialize};
+
+/// How the store came up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Opens of this store so far, this one included.
+    pub open_count: u64,
+    /// Whether it had been stopped cleanly.
+    pub clean: bool,
+    /// Whether an index checkpoint was used; if not, every segment was scanned.
+    pub checkpoint: bool,
+    /// Appends replayed.
+    pub appends: u64,
+    /// Their bytes.
+    pub append_bytes: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Records found one by one where an append's header was damaged.
+    pub salvaged: u64,
+    /// Whether purge records were missing, so that everything older counts as purged.
+    pub purges_lost: bool,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+}

@@ -1,0 +1,188 @@
+//! Rolling forward: from a checkpoint, or from nothing, to an index that knows all that was written.
+//!
+//! Owns: what follows from each record of the log. The log is read by `replay_log` from a checkpoint on, and by
+//! `full_scan` where there is none.
+
+use nectary_block::SharedDevice;
+
+use super::loading::{Loading, Rest};
+use super::opening::Opening;
+use super::replay::Replay;
+use crate::checkpoint::{self, CheckpointHeader};
+use crate::disk::segment::{Ahead, LoggedRecord, Scanned, SegmentReader, Spare};
+use crate::format::layout::Layout;
+use crate::format::{LogPosition, open_count_of};
+use crate::index::{Index, shard_of};
+use crate::names::key::hash_fragment;
+use crate::planted::{Bug, planted};
+use crate::purge::rules::PurgeTable;
+
+fn new_index(layout: &Layout, bytes_max: u64) -> Index {
+    Index::new(layout.index_home_bits, bytes_max.min(layout.index_bytes_max()))
+}
+
+/// The state of a roll forward.
+pub struct RollForward<'a> {
+    pub device: &'a SharedDevice,
+    pub layout: &'a Layout,
+    pub purges: &'a PurgeTable,
+    pub index: Index,
+    pub replay: Replay,
+    /// What the index is loaded from, until all of it is.
+    pub loading: Option<Loading>,
+    pub from_checkpoint: bool,
+    pub position: LogPosition,
+    pub scanned: Scanned,
+    pub records: u64,
+}
+
+impl<'a> RollForward<'a> {
+    fn of(device: &'a SharedDevice, layout: &'a Layout, purges: &'a PurgeTable, index_bytes_max: u64) -> Self {
+        RollForward {
+            device,
+            layout,
+            purges,
+            index: new_index(layout, index_bytes_max),
+            replay: Replay::new(),
+            loading: None,
+            from_checkpoint: false,
+            position: LogPosition { epoch: 1, offset: 0 },
+            scanned: Scanned::default(),
+            records: 0,
+        }
+    }
+
+    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; gives the
+    /// checkpoint and the highest number of any. A small index is loaded, a larger one is left to be loaded.
+    pub async fn newest(
+        device: &'a SharedDevice,
+        layout: &'a Layout,
+        purges: &'a PurgeTable,
+        index_bytes_max: u64,
+        number_end: u64,
+        opening: Opening,
+    ) -> (Self, Option<CheckpointHeader>, u64) {
+        let headers = checkpoint::read_headers(device, layout).await;
+        let number = headers.iter().map(|header| header.number).max().unwrap_or(0);
+        for header in headers.into_iter().filter(|header| header.number < number_end) {
+            let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
+            let is_whole = forward.replay_checkpoint(&header, opening).await;
+            if is_whole && (header.index_bytes() > opening.whole_bytes_max || forward.load_all().await) {
+                return (forward, Some(header), number);
+            }
+        }
+        let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
+        forward.replay_all_segments().await;
+        (forward, None, number)
+    }
+
+    /// A hole in what is known to have been flushed is damage; any other is where a crash cut the log.
+    pub fn recovered_sequence(&self) -> u64 {
+        let flushed = self.scanned.flushed_sequence;
+        let crash_hole = self.scanned.holes.iter().copied().filter(|&before| before >= flushed).min();
+        crash_hole.unwrap_or(self.scanned.last_sequence)
+    }
+
+    /// Loads what is not loaded and replays all of it; false where it is damaged.
+    pub async fn load_all(&mut self) -> bool {
+        let recovered_sequence = self.recovered_sequence();
+        let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, Replay::new()));
+        let mut rest = Rest { loading, replay, recovered_sequence };
+        let missing = rest.bring(self.device, self.layout, &self.index, |_| true).await;
+        self.replay = rest.replay;
+        missing == 0
+    }
+
+    /// The newest epoch of which anything is in the segment of this one.
+    pub async fn epoch_found(&self, epoch: u64) -> Option<u64> {
+        SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
+    }
+
+    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. Gives back the
+    /// memory that it took; `None` where it takes more of the checkpoint to know, and that is damaged.
+    pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
+        let last_sequence = self.scanned.last_sequence;
+        let mut ahead = if ahead.holds_after(last_sequence) {
+            ahead
+        } else {
+            let Ahead { epoch, offset, care, .. } = ahead;
+            let spare = ahead.into_spare();
+            Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
+        };
+        let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
+        // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have
+        // replaced what is found beside it, so none of it is believed.
+        if is_next && scanned.damaged {
+            found.clear();
+        }
+        scanned.opens.retain(|first| open_count_of(first.first_sequence) > open_count_of(last_sequence));
+        let mut opens = scanned.opens.iter().peekable();
+        for record in found.iter() {
+            while let Some(first) = opens.next_if(|first| first.first_sequence <= record.sequence) {
+                self.replay.forget_lost_after(first.recovered_sequence);
+            }
+            // A version that a crash left in part must not take the place of one that is whole.
+            let complete = match record.fragments {
+                None => true,
+                Some((generation, count)) => self.has_fragments(record, generation, count).await?,
+            };
+            self.record(record, complete);
+        }
+        // The first append after an open may be without records.
+        opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
+        self.scanned.appends += scanned.appends;
+        self.scanned.append_bytes += scanned.append_bytes;
+        self.scanned.salvaged += scanned.salvaged;
+        self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
+        self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
+        self.scanned.holes.append(&mut scanned.holes);
+        // What a crash cut off was settled by the open that came after it: what that recovered stands. A hole right
+        // before what is found first of that open is its own: it writes where the log ends.
+        for first in &scanned.opens {
+            let settled = first.recovered_sequence..first.before.max(last_sequence);
+            self.scanned.holes.retain(|before| !settled.contains(before));
+        }
+        // A segment whose appends are all of an earlier open adds nothing, and the log does not go on there.
+        if scanned.appends + scanned.salvaged > 0 || *epoch == self.position.epoch {
+            self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
+            self.position = LogPosition { epoch: *epoch, offset: scanned.end };
+        }
+        Some(ahead.into_spare())
+    }
+
+    fn record(&mut self, record: &LoggedRecord, complete: bool) {
+        self.records += 1;
+        if self.from_checkpoint && planted(Bug::CheckpointPositionIgnored) {
+            return;
+        }
+        // What a purge by tag or by prefix killed is found out when it is read. It takes the place of what it replaced.
+        if self.purges.is_purged_by_key(record.primary_hash, record.generation, b"") {
+            return;
+        }
+        if record.damaged || !complete {
+            self.replay.add_lost(record.hash, record.sequence);
+        } else {
+            self.replay.add(record.hash, record.location, record.sequence, record.fragment);
+        }
+    }
+
+    /// Whether all fragments of a head seem to be there; `None` where the checkpoint that should tell is damaged.
+    async fn has_fragments(&mut self, head: &LoggedRecord, generation: u64, count: u32) -> Option<bool> {
+        for number in 0..count {
+            let hash = hash_fragment(head.hash, generation, number);
+            // Most were written shortly before their head.
+            if self.replay.has_fragment(hash) {
+                continue;
+            }
+            if let Some(loading) = &mut self.loading
+                && !loading.load_one(self.device, self.layout, &self.index, shard_of(hash)).await
+            {
+                return None;
+            }
+            if self.index.candidates(hash).is_empty() {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+}

@@ -1,0 +1,91 @@
+//! The state slots of a span: how often it was opened, whether it was closed cleanly, and which spans are there.
+//!
+//! Owns: reading and writing them. Two slots are written in turn, so that a torn write leaves the newest.
+
+use nectary_block::{Buffer, SharedDevice, read, write};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+use crate::format::layout::{Layout, STATE_OFFSET};
+use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
+
+/// Which spans of a store were there when that last changed, as one of them remembers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Membership {
+    /// Counts the changes; 0 in a store of one span, and where nothing is known.
+    pub number: u64,
+    /// Random identity of the change, as two spans that do not see each other count alike.
+    pub id: u64,
+    /// The identity of the last change before it that was committed.
+    pub before: u64,
+    /// The number of that one; 0 where an earlier program wrote it.
+    pub before_number: u64,
+    /// The span's clock at the last change by which a span came back.
+    pub since: u64,
+    /// The spans that are there since, one bit each.
+    pub present: u64,
+}
+
+/// What a state slot says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StateSlot {
+    /// Opens of the span so far, and changes of the membership.
+    pub open_count: u64,
+    /// Whether it was closed cleanly after the last open.
+    pub is_clean: bool,
+    /// Which spans are there.
+    pub membership: Membership,
+}
+
+/// The newer state slot.
+pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
+    let mut newest = StateSlot::default();
+    for slot in 0..2 {
+        let address = STATE_OFFSET + slot * BLOCK_BYTES;
+        let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
+        let Ok(header) = format::open_unplaced(&bytes, Magic::State) else { continue };
+        let open_count = header.epoch.get();
+        let place = Place { identity: layout.identity, epoch: open_count, address };
+        if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
+            && body.open_count.get() == open_count
+            && open_count > newest.open_count
+            && open_count < COUNTER_MAX >> OPEN_COUNT_SHIFT
+            && body.membership.get() < COUNTER_MAX
+            && body.membership_before_number.get() <= body.membership.get()
+        {
+            let membership = Membership {
+                number: body.membership.get(),
+                id: body.membership_id.get(),
+                before: body.membership_before.get(),
+                before_number: body.membership_before_number.get(),
+                since: body.since.get(),
+                present: body.present.get(),
+            };
+            newest = StateSlot { open_count, is_clean: body.clean.get() == 1, membership };
+        }
+    }
+    newest
+}
+
+/// Writes a state slot, without a flush.
+pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSlot) -> Result<(), Error> {
+    let StateSlot { open_count, is_clean, membership } = *state;
+    let address = STATE_OFFSET + open_count % 2 * BLOCK_BYTES;
+    let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
+    let body = StateBody {
+        open_count: open_count.into(),
+        clean: u32::from(is_clean).into(),
+        reserved: 0.into(),
+        membership: membership.number.into(),
+        membership_id: membership.id.into(),
+        membership_before: membership.before.into(),
+        membership_before_number: membership.before_number.into(),
+        since: membership.since.into(),
+        present: membership.present.into(),
+    };
+    buffer[HEADER_BYTES..HEADER_BYTES + size_of::<StateBody>()].copy_from_slice(body.as_bytes());
+    let place = Place { identity: layout.identity, epoch: open_count, address };
+    format::seal(&mut buffer, Magic::State, place, BLOCK_BYTES as usize);
+    write(&**device, address, buffer).await?;
+    Ok(())
+}

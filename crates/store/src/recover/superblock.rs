@@ -1,0 +1,48 @@
+//! The superblock: read from whichever of its copies is whole, and the other one repaired.
+
+use nectary_block::{SharedDevice, read, write};
+
+use crate::error::{Error, ErrorKind};
+use crate::format::BLOCK_BYTES;
+use crate::format::layout::Layout;
+
+/// Reads the superblock from whichever copy is whole.
+pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
+    let size = device.geometry().size_bytes;
+    let mut failure: Option<Error> = None;
+    for address in [0, BLOCK_BYTES] {
+        if address + BLOCK_BYTES > size {
+            failure.get_or_insert(Error::new(
+                ErrorKind::Corrupt,
+                format!("{size} bytes are too few for a store; was the device cut?"),
+            ));
+            continue;
+        }
+        let found = match read(&**device, address, BLOCK_BYTES as usize).await {
+            Ok(bytes) => Layout::decode(&bytes, address),
+            Err(error) => Err(error.into()),
+        };
+        match found {
+            Ok(layout) => return Ok(layout),
+            Err(error) => {
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    let error = failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, "no superblock"));
+    Err(error.at(&device.spec()))
+}
+
+/// Writes a copy of the superblock again where it is damaged, without a flush.
+pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
+    for address in [0, BLOCK_BYTES] {
+        let whole = match read(&**device, address, BLOCK_BYTES as usize).await {
+            Ok(bytes) => Layout::decode(&bytes, address).is_ok_and(|copy| copy == *layout),
+            Err(_) => false,
+        };
+        if !whole {
+            write(&**device, address, layout.encode(address)).await?;
+        }
+    }
+    Ok(())
+}

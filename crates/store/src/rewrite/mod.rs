@@ -1,0 +1,120 @@
+//! Rewriting: an object that is on disk is queued to be written once more, at another place.
+//!
+//! Owns: the one step by which that happens and what the three who do share. `regroup` lays together what
+//! is wanted together, `keep` rewrites what is in memory before its segment is reclaimed, `reinsert` does the same for
+//! what has to be read for it. Leaves to others: writing it, and what the index gets (`publish`).
+//!
+//! # Invariants
+//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and
+//!    the old generation goes with the record, so a purge that comes later kills it like any other.
+//! 2. Nothing replaced comes back: under the same lock, the old place must be the only one that the index has for the
+//!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
+//! 3. The old place is not overwritten yet when its record is queued: so a place never stands for what came there
+//!    since.
+//! 4. Puts go first: while more waits to be written than half of what the queue takes, nothing is rewritten.
+
+pub mod keep;
+pub mod regroup;
+pub mod reinsert;
+pub mod views;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::disk::span::Span;
+use crate::format::Location;
+use crate::intake::Intake;
+use crate::intake::queue::{Refused, Unwritten};
+use crate::locality::hints::{HintId, Hints};
+use crate::memory::entry::{Entry, EntryParts};
+use crate::planted::{Bug, planted};
+use crate::purge::rules::Verdict;
+use crate::rewrite::views::Views;
+use crate::state::State;
+
+/// What rewrites objects of a span.
+pub(crate) struct Rewriting {
+    pub span: Arc<Span>,
+    pub state: Arc<State>,
+    pub intake: Arc<Intake>,
+    pub hints: Hints,
+    pub views: Views,
+    /// How much of what is put may be rewritten from memory, in percent.
+    pub percent: u32,
+    /// The share of a segment that may be re-inserted, in percent.
+    pub reinsert_percent: u32,
+    /// The newest epoch that was harvested for re-insertion, or 0.
+    pub harvested: AtomicU64,
+}
+
+/// Why an object is not rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It has been purged or replaced, or waits already where not everything is admitted.
+    Outdated,
+    /// Its place has been overwritten.
+    Overtaken,
+    /// Puts come first.
+    Full,
+    /// The store takes no more writes.
+    Closed,
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Full => Refusal::Full,
+            Refused::Closed => Refusal::Closed,
+        }
+    }
+}
+
+impl Rewriting {
+    /// Queues an entry that lies at `from`, in that epoch of its segment, to be rewritten and laid down with `tie`,
+    /// unless it has been purged, replaced or overwritten. Returns its new sequence.
+    pub fn rewrite(&self, entry: &Arc<Entry>, from: Location, epoch: u64, tie: Option<HintId>) -> Result<u64, Refusal> {
+        let State { index, memory, .. } = &*self.state;
+        let Intake { queue, admission, .. } = &*self.intake;
+        let mut sequence = 0;
+        queue.push_if_idle::<Refusal>(|| {
+            if self.span.is_overtaken(epoch) {
+                return Err(Refusal::Overtaken);
+            }
+            let verdict = self.state.verdict(entry);
+            let purged = verdict != Verdict::Live;
+            let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
+                || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);
+            if ignored {
+                // The bug: it is written as if it had been put now.
+                let parts = EntryParts {
+                    key: entry.key.clone(),
+                    primary_hash: entry.primary_hash,
+                    hash: entry.hash,
+                    kind: entry.kind,
+                    metadata: entry.metadata.clone(),
+                    body: entry.body.clone(),
+                    object_bytes: entry.object_bytes,
+                    generation: self.state.draw(),
+                    tags: entry.tags.clone(),
+                };
+                let entry = Arc::new(Entry::new(parts, self.state.draw()));
+                let previous = memory.put_unwritten(&entry);
+                sequence = entry.sequence;
+                return Ok(Unwritten::of(entry, previous));
+            }
+            let alone = index.candidates(entry.hash).iter().all(|other| other.granule == from.granule)
+                && index.contains(entry.hash, from);
+            let replaced = !alone || memory.has_other_version(entry);
+            if purged || (replaced && !planted(Bug::ReinsertionIgnoresReplacement)) {
+                return Err(Refusal::Outdated);
+            }
+            if !admission.is_open() && !admission.doubt.move_begins(entry.hash) {
+                return Err(Refusal::Outdated);
+            }
+            let entry = Arc::clone(entry);
+            sequence = self.state.draw();
+            Ok(Unwritten { sequence, entry, previous: None, moved_from: Some(from), tie })
+        })?;
+        Ok(sequence)
+    }
+}

@@ -1,0 +1,364 @@
+//! Re-insertion: what has proved itself is rewritten before its segment is overwritten.
+//!
+//! # What happens
+//! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does:
+//! their tables are read, and of the whole objects in them that were requested since they were written (`referenced`)
+//! the smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents,
+//! the next while the one before is looked at, and all are queued like puts, in the order in which they lie, under
+//! their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest
+//! segment is read while the one before is consumed. Where the ring overtakes it all the same, it leaves out what is
+//! gone: it is dropped as if there were no re-insertion, and nothing ever waits for it.
+//!
+//! # Invariants
+//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and
+//!    the old generation goes with the record, so a purge that comes later kills it like any other.
+//! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for
+//!    the hash, and memory must not hold another version. A put that comes later has a higher sequence.
+//! 3. What was read is of the epoch that is harvested, as every record says of itself, and that epoch is not
+//!    overwritten yet when a record of it is queued: so a place never stands for what came there since.
+//! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
+//! 5. What is queued here of a segment is at most the share of it, in bytes; what is read at once is at most
+//!    [`buffer_bytes_max`].
+//!
+//! Fragmented objects are not re-inserted: they would need all of their fragments, which lie in other segments.
+//!
+//! *Cost*: the tables of each segment are read once more, and at most the whole of the segment besides. Bytes written
+//! grow by at most 1 / (1 - share).
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::stream::{self, StreamExt};
+use nectary_block::Buffer;
+
+use crate::counters::Counters;
+use crate::disk::segment::{Care, SegmentReader};
+use crate::format::layout::Layout;
+use crate::format::{GRANULE_BYTES, Location};
+use crate::memory::entry::{Entry, EntryKind};
+use crate::names::key::KeyHash;
+use crate::planted::{Bug, planted};
+use crate::rewrite::{Refusal, Rewriting};
+use crate::state::record::whole_in;
+
+/// The largest share of a segment that may be re-inserted, in percent: beyond, the ring would carry itself around.
+pub const REINSERT_PERCENT_MAX: u32 = 50;
+/// How many segments the harvest is ahead of the ring, where there are enough of them.
+const AHEAD_MAX: u64 = 2;
+/// One in so many segments is harvested ahead at most.
+const AHEAD_SHARE: u64 = 4;
+/// The most that is read at once, in bytes.
+const EXTENT_BYTES_MAX: u64 = 1 << 20;
+/// What lies between two objects is read with them up to so many bytes: that costs less than another read.
+const GAP_BYTES_MAX: u64 = 64 << 10;
+/// Extents that are read at a time; one more is held while it is looked at.
+const READS_AT_ONCE: usize = 2;
+
+/// The memory that the harvest needs to read, in bytes.
+pub fn buffer_bytes_max(layout: &Layout) -> u64 {
+    (READS_AT_ONCE as u64 + 1) * extent_bytes_max(layout)
+}
+
+fn extent_bytes_max(layout: &Layout) -> u64 {
+    EXTENT_BYTES_MAX.min(layout.segment_bytes / 8)
+}
+
+/// Re-inserts what has proved itself in the segments that are overwritten next, until there is none that is due.
+pub async fn harvest(rewriting: Arc<Rewriting>) {
+    while let Some(old) = due(&rewriting) {
+        harvest_segment(&rewriting, old).await;
+        rewriting.harvested.store(old, Ordering::Release);
+        if rewriting.state.stopped().is_some() {
+            return;
+        }
+    }
+}
+
+/// The oldest epoch that is due and has not been harvested.
+fn due(rewriting: &Rewriting) -> Option<u64> {
+    let layout = &rewriting.span.layout;
+    let head = rewriting.span.head();
+    let ahead = (layout.segment_count / AHEAD_SHARE).clamp(1, AHEAD_MAX);
+    let newest = (head + ahead).checked_sub(layout.segment_count)?;
+    let oldest = layout.tail(head).max(rewriting.harvested.load(Ordering::Acquire) + 1);
+    (oldest <= newest).then_some(oldest)
+}
+
+async fn harvest_segment(rewriting: &Rewriting, old: u64) {
+    let mut found: Vec<Proved> = Vec::new();
+    let mut reader = SegmentReader::new(&rewriting.span.device, &rewriting.span.layout, old);
+    reader
+        .scan(0, 0, Care::Search, |record| {
+            let proved = record.whole && rewriting.state.referenced.has(record.location);
+            if proved && is_current(rewriting, record.hash, record.location) {
+                found.push(Proved { hash: record.hash, from: record.location, bytes: record.bytes, resident: None });
+            }
+        })
+        .await;
+    drop(reader);
+    let mut chosen = chosen(found, rewriting.reinsert_bytes_max());
+    for object in &mut chosen {
+        object.resident = rewriting.state.memory.get_at(object.hash, object.from);
+    }
+    let mut left = chosen.len() as u64;
+    let mut extents = stream::iter(extents(chosen, extent_bytes_max(&rewriting.span.layout)))
+        .map(|extent| read_extent(rewriting, extent))
+        .buffered(READS_AT_ONCE);
+    while let Some((extent, start, buffer)) = extents.next().await {
+        for object in extent.objects {
+            let entry = match (object.resident, &buffer) {
+                (Some(entry), _) => Some(entry),
+                (None, Some(buffer)) => whole_in(&rewriting.span, buffer, start, old, object.hash, object.from),
+                (None, None) => None,
+            };
+            if let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Whole)
+                && !reinsert_when_idle(rewriting, &entry, object.from, old).await
+            {
+                Counters::add(&rewriting.span.counters.reinsertions_refused, left);
+                return;
+            }
+            left -= 1;
+        }
+    }
+}
+
+/// An object that was requested since it was written.
+#[derive(Debug, Clone)]
+struct Proved {
+    hash: KeyHash,
+    from: Location,
+    /// The length of its record, in bytes.
+    bytes: u64,
+    resident: Option<Arc<Entry>>,
+}
+
+/// Objects that follow each other on disk, and what is read for those that are not in memory.
+#[derive(Debug)]
+struct Extent {
+    objects: Vec<Proved>,
+    /// Bytes from the start of the segments; empty where all are in memory.
+    range: Range<u64>,
+}
+
+/// Whether the index still leads there; purges are compared later, with the entry.
+fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool {
+    let ignored = planted(Bug::ReinsertionIgnoresPurge) || planted(Bug::ReinsertionIgnoresTagPurge);
+    let purged = ignored && rewriting.state.index.candidates(hash).is_empty();
+    rewriting.state.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
+}
+
+/// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they
+/// lie.
+fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
+    found.sort_unstable_by_key(|object| (object.bytes, object.from.granule));
+    let mut bytes = 0;
+    found.retain(|object| {
+        bytes += object.bytes.next_multiple_of(GRANULE_BYTES);
+        bytes <= bytes_max
+    });
+    found.sort_unstable_by_key(|object| object.from.granule);
+    found
+}
+
+/// What is read at once, of objects in the order in which they lie.
+fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for object in chosen {
+        let start = object.from.granule * GRANULE_BYTES;
+        let own = if object.resident.is_some() { start..start } else { start..start + object.bytes };
+        match extents.last_mut() {
+            Some(last) if own.is_empty() => last.objects.push(object),
+            Some(last) if last.range.is_empty() => {
+                last.range = own;
+                last.objects.push(object);
+            }
+            Some(last) if own.start <= last.range.end + GAP_BYTES_MAX && own.end - last.range.start <= bytes_max => {
+                last.range.end = own.end;
+                last.objects.push(object);
+            }
+            _ => extents.push(Extent { objects: vec![object], range: own }),
+        }
+    }
+    extents
+}
+
+/// Reads an extent; tells the address of the first byte that was read.
+async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Option<Buffer>) {
+    if extent.range.is_empty() {
+        return (extent, 0, None);
+    }
+    let block = u64::from(rewriting.span.device.geometry().block_bytes);
+    let start = (rewriting.span.layout.segments_offset + extent.range.start) / block * block;
+    let end = (rewriting.span.layout.segments_offset + extent.range.end).next_multiple_of(block);
+    Counters::add(&rewriting.span.counters.device_reads, 1);
+    Counters::add(&rewriting.span.counters.device_read_bytes, end - start);
+    match nectary_block::read(&*rewriting.span.device, start, (end - start) as usize).await {
+        Ok(buffer) => (extent, start, Some(buffer)),
+        Err(error) => {
+            Counters::add(&rewriting.span.counters.device_read_errors, 1);
+            rewriting.span.note(error.to_string());
+            (extent, start, None)
+        }
+    }
+}
+
+/// Queues an entry as soon as puts leave room; false where the ring came first or the store takes no more writes.
+async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, epoch: u64) -> bool {
+    loop {
+        let room = rewriting.intake.queue.room.notified();
+        tokio::pin!(room);
+        // From here on no room that is made is missed.
+        room.as_mut().enable();
+        match rewriting.reinsert(entry, from, epoch) {
+            Ok(()) | Err(Refusal::Outdated) => return true,
+            Err(Refusal::Overtaken | Refusal::Closed) => return false,
+            Err(Refusal::Full) => room.await,
+        }
+    }
+}
+
+impl Rewriting {
+    /// The most that is re-inserted of a segment, in bytes.
+    fn reinsert_bytes_max(&self) -> u64 {
+        self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
+    }
+
+    /// Queues an entry that lies at `from` to be rewritten, unless it has been purged, replaced or overwritten.
+    fn reinsert(&self, entry: &Arc<Entry>, from: Location, epoch: u64) -> Result<(), Refusal> {
+        self.rewrite(entry, from, epoch, None)?;
+        Counters::add(&self.span.counters.reinserted, 1);
+        Counters::add(&self.span.counters.reinserted_bytes, entry.body.len() as u64);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::key::KeyRef;
+    use crate::purge::rules::key_record;
+    use crate::{AdmissionOptions, CreateOptions, OpenOptions, Store};
+    use nectary_block::{MemoryDevice, SharedDevice};
+
+    /// A store with one object on disk, the object, and where it lies.
+    async fn one_object() -> (Store, Arc<Entry>, Location) {
+        one_object_admitted_by(AdmissionOptions::default()).await
+    }
+
+    async fn one_object_admitted_by(admission: AdmissionOptions) -> (Store, Arc<Entry>, Location) {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+        // What is not synced stays where it waits.
+        let write_delay = std::time::Duration::from_secs(3600);
+        let options = OpenOptions {
+            memory_bytes: 16 << 20,
+            write_delay,
+            reinsert_percent: 0,
+            admission,
+            ..OpenOptions::default()
+        };
+        let store = Store::open(device, options).await.unwrap();
+        let key = KeyRef::new(b"key", b"");
+        if !admission.is_open() {
+            store.put(key, "metadata".into(), vec![1; 3000].into()).await.unwrap();
+        }
+        store.put(key, "metadata".into(), vec![7; 3000].into()).await.unwrap();
+        store.sync().await.unwrap();
+        let entry = store.lookup().find_resident(key).live().expect("it was just put");
+        let from = entry.location().expect("it was written");
+        (store, entry, from)
+    }
+
+    #[tokio::test]
+    async fn what_was_overwritten_purged_or_replaced_is_refused() {
+        let (store, entry, from) = one_object().await;
+        let rewriting = store.rewriting();
+        let (span, state) = (&rewriting.span, &rewriting.state);
+        let head = span.head();
+        assert_eq!(rewriting.reinsert(&entry, from, head), Ok(()));
+        span.set_head(head + span.layout.segment_count);
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Overtaken));
+        span.set_head(head);
+        let elsewhere = Location { granule: from.granule + 64, ..from };
+        state.index.insert(entry.hash, elsewhere);
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        state.index.remove(entry.hash, elsewhere);
+        state.purges.add(&key_record(entry.primary_hash, entry.generation, head));
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
+        rewriting.intake.stop("a test");
+        assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Closed));
+    }
+
+    #[tokio::test]
+    async fn what_waits_to_be_written_anew_is_not_queued_again_where_not_everything_is_admitted() {
+        let rule = crate::AdmitRule::SecondRequest;
+        for (admission, again) in [
+            (AdmissionOptions { rule, ..AdmissionOptions::default() }, Err(Refusal::Outdated)),
+            (AdmissionOptions::default(), Ok(())),
+        ] {
+            let (store, entry, from) = one_object_admitted_by(admission).await;
+            let rewriting = store.rewriting();
+            let head = rewriting.span.head();
+            assert_eq!(rewriting.reinsert(&entry, from, head), Ok(()));
+            assert_eq!(rewriting.reinsert(&entry, from, head), again);
+            store.sync().await.unwrap();
+            let to = rewriting.state.index.candidates(entry.hash);
+            assert!(to.len() == 1 && to[0].granule != from.granule, "{to:?}");
+            assert_eq!(rewriting.reinsert(&entry, to[0], head), Ok(()), "it waits no more");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_is_taken_from_an_extent_as_it_was_written_or_not_at_all() {
+        let (store, entry, from) = one_object().await;
+        let rewriting = store.rewriting();
+        let start = from.granule * GRANULE_BYTES;
+        let proved = Proved { hash: entry.hash, from, bytes: 3200, resident: None };
+        let extent = Extent { objects: vec![proved], range: start..start + 3200 };
+        let (_, at, buffer) = read_extent(rewriting, extent).await;
+        let mut buffer = buffer.expect("the device reads");
+        let epoch = rewriting.span.head();
+        let found = whole_in(&rewriting.span, &buffer, at, epoch, entry.hash, from).expect("it is there");
+        assert_eq!((&found.body, &found.metadata, found.generation), (&entry.body, &entry.metadata, entry.generation));
+        assert!(found.key == entry.key && found.primary_hash == entry.primary_hash && found.location() == Some(from));
+        let later = epoch + rewriting.span.layout.segment_count;
+        assert!(whole_in(&rewriting.span, &buffer, at, later, entry.hash, from).is_none(), "of another cycle");
+        assert!(whole_in(&rewriting.span, &buffer, at, epoch, KeyHash(1), from).is_none(), "of another key");
+        let end = (rewriting.span.layout.segments_offset + start - at) as usize + 3000;
+        buffer[end] ^= 1;
+        assert!(whole_in(&rewriting.span, &buffer, at, epoch, entry.hash, from).is_none(), "not what was written");
+    }
+
+    fn place(granule: u64, bytes: u64) -> Proved {
+        Proved { hash: KeyHash(granule.into()), from: Location::new(granule, bytes), bytes, resident: None }
+    }
+
+    #[test]
+    fn the_smallest_are_chosen_up_to_the_share_and_read_in_order() {
+        let found = vec![place(1, 4096), place(100, 1000), place(200, 8192), place(300, 1024)];
+        let granules = |bytes_max| -> Vec<u64> {
+            chosen(found.clone(), bytes_max).into_iter().map(|object| object.from.granule).collect()
+        };
+        assert_eq!(granules(0), Vec::<u64>::new());
+        assert_eq!(granules(2047), [100]);
+        assert_eq!(granules(6144), [1, 100, 300]);
+        assert_eq!(granules(1 << 20), [1, 100, 200, 300]);
+    }
+
+    #[test]
+    fn near_objects_are_read_at_once_and_far_ones_apart() {
+        let gap_granules = GAP_BYTES_MAX / GRANULE_BYTES;
+        let near = 16 + gap_granules;
+        let objects = vec![place(0, 1024), place(near, 1024), place(near + gap_granules + 17, 64), place(1 << 20, 64)];
+        let shape = |objects: Vec<Proved>, bytes_max| -> Vec<(usize, Range<u64>)> {
+            extents(objects, bytes_max).into_iter().map(|extent| (extent.objects.len(), extent.range)).collect()
+        };
+        let end = near * GRANULE_BYTES + 1024;
+        let third = (near + gap_granules + 17) * GRANULE_BYTES;
+        let far = (1 << 20) * GRANULE_BYTES;
+        assert_eq!(shape(objects.clone(), 1 << 20), [(2, 0..end), (1, third..third + 64), (1, far..far + 64)]);
+        assert_eq!(shape(objects[..2].to_vec(), end), [(2, 0..end)]);
+        assert_eq!(shape(objects[..2].to_vec(), end - 1), [(1, 0..1024), (1, end - 1024..end)]);
+    }
+}

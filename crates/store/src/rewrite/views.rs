@@ -1,0 +1,86 @@
+//! The views of pages that are under way.
+//!
+//! Owns: which they are, at most so many, and what is known of each. Leaves to others: what follows from it
+//! (`regroup`).
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::sync::{Mutex, MutexGuard};
+
+use crate::locality::hints::HintId;
+use crate::names::key::{Hashed, KeyHash};
+
+/// A view for so many bytes of the memory budget.
+const BYTES_PER_VIEW: u64 = 128 << 10;
+/// The fewest and the most views under way that are known; beyond, the oldest are forgotten.
+const VIEWS: (u64, u64) = (64, 1024);
+/// The view of a page that was put or read from disk lately.
+pub struct View {
+    pub page: HintId,
+    pub hash: KeyHash,
+    /// What its group brought, or what was put for it since.
+    pub members: Vec<KeyHash>,
+    /// The sequence under which the page was queued to be written in this view, once it was.
+    pub sequence: Option<u64>,
+    /// The page was put, not read.
+    pub was_put: bool,
+    /// It was rewritten.
+    pub was_gathered: bool,
+    /// Which of all views it is.
+    number: u64,
+}
+
+impl View {
+    pub fn put(page: HintId, hash: KeyHash, sequence: u64) -> View {
+        let members = Vec::new();
+        View { page, hash, members, sequence: Some(sequence), was_put: true, was_gathered: false, number: 0 }
+    }
+
+    pub fn read(page: HintId, hash: KeyHash, members: Vec<KeyHash>) -> View {
+        View { page, hash, members, sequence: None, was_put: false, was_gathered: false, number: 0 }
+    }
+}
+
+/// The views under way, each under its page.
+#[derive(Default)]
+pub struct Known {
+    pub views: HashMap<HintId, View, BuildHasherDefault<Hashed>>,
+    /// The order in which they began, also of those that have begun again since.
+    order: VecDeque<(HintId, u64)>,
+    begun: u64,
+}
+
+/// The views under way.
+pub struct Views {
+    known: Mutex<Known>,
+    count_max: usize,
+    /// Whether hints are followed.
+    pub regroups: bool,
+}
+
+impl Views {
+    /// Knows of no view.
+    pub fn new(memory_bytes: u64, regroups: bool) -> Views {
+        let count_max = (memory_bytes / BYTES_PER_VIEW).clamp(VIEWS.0, VIEWS.1) as usize;
+        Views { known: Mutex::default(), count_max, regroups }
+    }
+
+    pub fn begin(&self, mut view: View) {
+        let mut known = self.lock();
+        known.begun += 1;
+        view.number = known.begun;
+        known.order.push_back((view.page, view.number));
+        known.views.insert(view.page, view);
+        // Twice as many, as some have begun again.
+        while known.views.len() > self.count_max || known.order.len() > 2 * self.count_max {
+            let Some((page, number)) = known.order.pop_front() else { return };
+            if known.views.get(&page).is_some_and(|view| view.number == number) {
+                known.views.remove(&page);
+            }
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,207 @@
+//! What is known of the objects of an open span: which are in memory, where the others are on disk, which are purged.
+//!
+//! Owns: these tables side by side, the clock that orders them, and how far puts have come. Leaves to others: how they
+//! change together. The rules that make that correct:
+//! 1. An entry is in the memory map from its commit until it is in the index; so it is found at every moment between.
+//! 2. Replacement in the map, admission and insertion of what was read happen under the memory tier's lock; a version
+//!    is removed from the index before its successor may leave memory. So nothing old is put back into memory.
+//! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made,
+//!    and at every hit.
+//! 4. The newest version of a key decides: where a purge by tag killed it, what it replaced is not found in its place.
+//!    So it stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
+
+pub mod record;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nectary_block::Context;
+
+use crate::counters::Counters;
+use crate::disk::span::Span;
+use crate::error::Error;
+use crate::format::Location;
+use crate::index::held_names::Names;
+use crate::index::referenced::ReferencedBits;
+use crate::index::{Index, Presence};
+use crate::memory::entry::Entry;
+use crate::memory::tier::MemoryTier;
+use crate::names::key::KeyHash;
+use crate::planted::{Bug, planted};
+use crate::purge::rules::{PurgeTable, Verdict};
+
+/// What is known of the objects of an open span.
+pub(crate) struct State {
+    pub span: Arc<Span>,
+    pub index: Index,
+    /// Which shards of the index are there.
+    pub presence: Presence,
+    pub memory: MemoryTier,
+    pub purges: PurgeTable,
+    /// Which names the ring may hold.
+    pub names: Arc<Names>,
+    /// Which places were requested since they were written.
+    pub referenced: ReferencedBits,
+    /// How far puts, flushes and purges have come.
+    pub progress: Progress,
+    stopped: OnceLock<String>,
+}
+
+/// How far puts, flushes and purges have come.
+pub(crate) struct Progress {
+    /// The last generation or sequence that was drawn.
+    clock: AtomicU64,
+    /// All sequences up to here are written.
+    pub written: AtomicU64,
+    /// All sequences up to here are flushed.
+    pub flushed: AtomicU64,
+    /// The clock when a span of the store last came back.
+    pub since: AtomicU64,
+    /// The number of the last purge of the store that is durable here; 0 in a store of one span.
+    pub purge_number: AtomicU64,
+}
+
+impl Progress {
+    /// Where recovery has left a span.
+    pub fn new(clock: u64, recovered_sequence: u64, since: u64, purge_number: u64) -> Progress {
+        Progress {
+            clock: AtomicU64::new(clock),
+            written: AtomicU64::new(recovered_sequence),
+            flushed: AtomicU64::new(recovered_sequence),
+            since: AtomicU64::new(since),
+            purge_number: AtomicU64::new(purge_number),
+        }
+    }
+}
+
+/// The tables that a state is made of.
+pub(crate) struct Tables {
+    pub index: Index,
+    pub presence: Presence,
+    pub memory: MemoryTier,
+    pub purges: PurgeTable,
+    pub names: Arc<Names>,
+    pub referenced: ReferencedBits,
+}
+
+impl State {
+    /// The state of a span that takes writes.
+    pub fn new(span: &Arc<Span>, tables: Tables, progress: Progress) -> State {
+        let Tables { index, presence, memory, purges, names, referenced } = tables;
+        let span = Arc::clone(span);
+        State { span, index, presence, memory, purges, names, referenced, progress, stopped: OnceLock::new() }
+    }
+
+    /// Draws the next generation or sequence.
+    pub fn draw(&self) -> u64 {
+        self.progress.clock.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// What purges have made of an entry.
+    pub fn verdict(&self, entry: &Entry) -> Verdict {
+        let primary = entry.key.as_ref().primary;
+        self.purges.verdict(entry.primary_hash, entry.generation, primary, entry.tags.hashes())
+    }
+
+    /// Whether an entry has been purged.
+    pub fn is_purged(&self, entry: &Entry) -> bool {
+        self.verdict(entry) != Verdict::Live
+    }
+
+    /// Whether the index leads to a location, which is of that epoch, and to nothing younger for its hash.
+    ///
+    /// Where it leads to something younger that need not be the same key's, but it may be.
+    pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
+        let head = self.span.head();
+        let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
+        age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
+    }
+
+    /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its
+    /// hash: it hides that, as the purge may be one by tag, or not durable yet.
+    pub fn forget_purged(&self, hash: KeyHash, location: Location) {
+        if self.index.leads_only_to(hash, location) {
+            self.index.remove(hash, location);
+        }
+    }
+
+    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index
+    /// leads to something younger, or not there any more: the place may have been found long ago.
+    pub fn forget_from(&self, hash: KeyHash, location: Location) {
+        let head = self.span.head();
+        let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
+        if !self.index.leads_last_to(hash, location, age) {
+            return;
+        }
+        let mut candidates = self.index.candidates(hash);
+        candidates.sort_by_key(|location| age(*location));
+        for location in candidates {
+            self.index.remove(hash, location);
+        }
+    }
+
+    /// Flushes the device; what was written before is then flushed.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let written = self.progress.written.load(Ordering::Acquire);
+        Counters::add(&self.span.counters.flushes, 1);
+        if !planted(Bug::FlushDropped) {
+            self.span.device.flush(Context::default()).await?;
+        }
+        self.progress.flushed.fetch_max(written, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Why the store takes no more writes.
+    pub fn stopped(&self) -> Option<&str> {
+        self.stopped.get().map(String::as_str)
+    }
+
+    /// Notes why the store takes no more writes; the first reason stays.
+    pub fn set_stopped(&self, reason: String) {
+        let _ = self.stopped.set(reason);
+    }
+
+    pub fn stopped_error(&self) -> Error {
+        Error::stopped(format!(
+            "{}: the store takes no more writes: {}",
+            self.span.device.spec(),
+            self.stopped().unwrap_or("it is closed")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nectary_block::{MemoryDevice, SharedDevice};
+
+    use crate::{CreateOptions, KeyRef, OpenOptions, Store};
+
+    #[tokio::test]
+    async fn who_reads_a_replaced_object_in_part_takes_nothing_newer_out_of_the_index() {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+        let store =
+            Store::open(device, OpenOptions { memory_bytes: 16 << 20, ..OpenOptions::default() }).await.unwrap();
+        let (key, state) = (KeyRef::new(b"key", b""), store.state());
+        let (_, hash) = state.span.hash(key);
+        let mut places = Vec::new();
+        for body in ["older", "newer"] {
+            store.put(key, "m".into(), body.into()).await.unwrap();
+            store.sync().await.unwrap();
+            places.extend(state.index.candidates(hash));
+        }
+        let [older, newer] = places[..] else { panic!("one place each: {places:?}") };
+        // As the index is while an older version has not been compared yet.
+        state.index.insert(hash, older);
+        state.forget_from(hash, older);
+        assert!(state.index.contains(hash, newer), "what is newer stays");
+        state.forget_from(hash, newer);
+        assert!(state.index.candidates(hash).is_empty(), "what is older goes with it");
+        state.index.insert(hash, newer);
+        state.forget_from(hash, older);
+        assert!(state.index.contains(hash, newer), "the index does not lead there any more");
+        store.close().await.unwrap();
+    }
+}

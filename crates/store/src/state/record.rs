@@ -1,0 +1,197 @@
+//! Reading a record: what stands at a place on disk, and whether it is what was looked for.
+//!
+//! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in
+//! the epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether what was
+//! found may be handed out (`lookup`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nectary_block::Buffer;
+
+use crate::disk::span::{Extent, Span};
+use crate::error::Error;
+use crate::format::{Location, Place, Record, RecordKind};
+use crate::memory::entry::{Entry, EntryKind, EntryParts};
+use crate::names::key::{KeyHash, KeyRef};
+use crate::names::tag::Tags;
+use crate::purge::rules::Verdict;
+use crate::state::State;
+
+/// A body that uses less than this share of the buffer it was read into is copied out of it, in percent …
+const BUFFER_USE_PERCENT_MIN: usize = 85;
+/// … and so is one of so few bytes: the buffer then serves the next read, and memory holds what the body takes.
+const COPIED_BYTES_MAX: usize = 32 << 10;
+
+/// What a place on disk held.
+pub(crate) enum Found {
+    /// The record that was looked for.
+    Entry(Arc<Entry>),
+    /// An intact record of another key.
+    Other,
+    /// The segment has been overwritten since.
+    Reclaimed,
+    /// Nothing that can be believed.
+    Damaged,
+    /// The device failed the read.
+    Failed(Error),
+}
+
+/// Reads what stands at a location and decides whether it is the record of `hash`.
+pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
+    let Some(extent) = state.span.extent(location) else { return Found::Damaged };
+    match state.span.read_extent(extent).await {
+        Ok(buffer) => decode(state, hash, key, location, extent, buffer).0,
+        Err(error) => Found::Failed(error),
+    }
+}
+
+/// Decides whether what was read is the record of `hash`; gives the buffer back where the entry has copies of its
+/// bytes.
+pub(crate) fn decode(
+    state: &State,
+    hash: KeyHash,
+    key: Option<KeyRef<'_>>,
+    location: Location,
+    extent: Extent,
+    buffer: Buffer,
+) -> (Found, Option<Buffer>) {
+    let span = &state.span;
+    let Extent { start, epoch, .. } = extent;
+    let address = span.address_of(location);
+    let reclaimed = || span.epoch_at(location, span.head()) != epoch || !state.index.contains(hash, location);
+    let bad = || if reclaimed() { Found::Reclaimed } else { Found::Damaged };
+    let bytes = &buffer[(address - start) as usize..];
+    let place = Place { identity: span.layout.identity, epoch, address };
+    let Ok(record) = Record::decode(bytes, place) else { return (bad(), None) };
+    if record.fields.key_hash.get() != hash.0 {
+        return (Found::Other, None);
+    }
+    let found_key = KeyRef::new(record.primary(bytes), record.variant(bytes));
+    if key.is_some_and(|key| key != found_key) {
+        return (Found::Other, None);
+    }
+    if !record.body_is_whole(bytes) {
+        return (bad(), None);
+    }
+    let fields = record.fields;
+    let generation = fields.fragment_generation.get();
+    let kind = match record.kind {
+        RecordKind::Whole => EntryKind::Whole,
+        RecordKind::Head => EntryKind::Head { generation, count: fields.fragment.get() },
+        RecordKind::Fragment => EntryKind::Fragment { generation, number: fields.fragment.get() },
+    };
+    let owned_key = found_key.to_owned();
+    let (primary_hash, _) = span.hash(found_key);
+    let tags = tags_of(span, &record, bytes);
+    let skip = (address - start) as usize;
+    let used = record.bytes() - record.metadata_range().start;
+    let (metadata_range, body_range) = (record.metadata_range(), record.body_start..record.bytes());
+    let (metadata, body, buffer) = if used <= COPIED_BYTES_MAX || used * 100 < buffer.len() * BUFFER_USE_PERCENT_MIN {
+        let copy = |range: Range<usize>| Bytes::copy_from_slice(&bytes[range]);
+        (copy(metadata_range), copy(body_range), Some(buffer))
+    } else {
+        let all = buffer.into_bytes();
+        let slice = |range: Range<usize>| all.slice(range.start + skip..range.end + skip);
+        (slice(metadata_range), slice(body_range), None)
+    };
+    let parts = EntryParts {
+        key: owned_key,
+        primary_hash,
+        hash,
+        kind,
+        metadata,
+        body,
+        object_bytes: fields.object_bytes.get(),
+        generation: fields.generation.get(),
+        tags,
+    };
+    let mut entry = Entry::new(parts, fields.sequence.get());
+    entry.cluster = fields.cluster.get();
+    entry.set_location(location);
+    (Found::Entry(Arc::new(entry)), buffer)
+}
+
+/// The entry of a whole object at a location that nobody requested, a copy of the bytes read; `None` where it is
+/// damaged, or purged and `purged_too` is not set.
+pub(crate) fn unasked(
+    state: &State,
+    bytes: &[u8],
+    record: &Record,
+    location: Location,
+    purged_too: bool,
+) -> Option<Entry> {
+    let fields = &record.fields;
+    let hash = KeyHash(fields.key_hash.get());
+    let key = KeyRef::new(record.primary(bytes), record.variant(bytes));
+    let (primary_hash, key_hash) = state.span.hash(key);
+    let tags = tags_of(&state.span, record, bytes);
+    let verdict = state.purges.verdict(primary_hash, fields.generation.get(), key.primary, tags.hashes());
+    let purged = verdict != Verdict::Live;
+    if key_hash != hash || (purged && !purged_too) || !record.body_is_whole(bytes) {
+        return None;
+    }
+    let generation = match purged {
+        // The bug: it is taken as if it had been put now.
+        true => state.draw(),
+        false => fields.generation.get(),
+    };
+    Some(copied(bytes, record, primary_hash, location, generation, tags))
+}
+
+/// The record of a whole object with this hash at `from`, as an entry, where `buffer`, which was read at address
+/// `start`, has it as it was written. Purges are not compared.
+pub(crate) fn whole_in(
+    span: &Span,
+    buffer: &[u8],
+    start: u64,
+    epoch: u64,
+    hash: KeyHash,
+    from: Location,
+) -> Option<Arc<Entry>> {
+    let address = span.address_of(from);
+    let bytes = buffer.get(address.checked_sub(start)? as usize..)?;
+    let place = Place { identity: span.layout.identity, epoch, address };
+    let record = Record::decode(bytes, place).ok()?;
+    if record.kind != RecordKind::Whole || record.fields.key_hash.get() != hash.0 || !record.body_is_whole(bytes) {
+        return None;
+    }
+    let (primary_hash, _) = span.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
+    let (generation, tags) = (record.fields.generation.get(), tags_of(span, &record, bytes));
+    Some(Arc::new(copied(bytes, &record, primary_hash, from, generation, tags)))
+}
+
+/// The entry of a whole object: a copy, so that it does not keep in memory what was read with it.
+fn copied(
+    bytes: &[u8],
+    record: &Record,
+    primary_hash: crate::names::key::PrimaryHash,
+    location: Location,
+    generation: u64,
+    tags: Tags,
+) -> Entry {
+    let copy = |range: Range<usize>| Bytes::copy_from_slice(&bytes[range]);
+    let fields = &record.fields;
+    let parts = EntryParts {
+        key: KeyRef::new(record.primary(bytes), record.variant(bytes)).to_owned(),
+        primary_hash,
+        hash: KeyHash(fields.key_hash.get()),
+        kind: EntryKind::Whole,
+        metadata: copy(record.metadata_range()),
+        body: copy(record.body_start..record.bytes()),
+        object_bytes: fields.object_bytes.get(),
+        generation,
+        tags,
+    };
+    let mut entry = Entry::new(parts, fields.sequence.get());
+    entry.cluster = fields.cluster.get();
+    entry.set_location(location);
+    entry
+}
+
+/// The tags of a record.
+fn tags_of(span: &Span, record: &Record, bytes: &[u8]) -> Tags {
+    // No more than the bound, as every record that was decoded.
+    Tags::new(record.tags(bytes).collect(), &span.tag_ledger).unwrap_or_default()
+}

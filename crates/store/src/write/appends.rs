@@ -1,0 +1,141 @@
+//! Appends: from what waits to what is written.
+//!
+//! Owns: when an append is due, how large it is, and how many are in flight. One is as large as its buffers allow: each
+//! end of an append cuts the groups that are under way, and smaller ones, more of them in flight, were slower too where
+//! puts come as fast as they can.
+
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use futures_util::poll;
+use nectary_block::{Context, WriteFlags};
+
+use super::{Writer, Written};
+use crate::counters::Counters;
+use crate::error::Error;
+use crate::format::{BLOCK_BYTES, LogPosition};
+use crate::intake::queue::Unwritten;
+use crate::planted::{Bug, planted};
+use crate::write::pack::{self, PackedAppend};
+
+/// Appends in flight at a time.
+const IN_FLIGHT_MAX: usize = 2;
+
+impl Writer {
+    /// Whether another append may begin.
+    pub(super) fn may_append(&self) -> bool {
+        self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append && self.state.stopped().is_none()
+    }
+
+    /// Starts appends while they are due and fewer than the maximum are in flight.
+    pub(super) async fn write_due(&mut self) -> Result<(), Error> {
+        while self.may_append() {
+            let (bytes, oldest) = self.intake.queue.backlog();
+            let Some(oldest) = oldest else { return Ok(()) };
+            let written = self.state.progress.written.load(Ordering::Acquire);
+            let wanted = self.syncs_waiting.iter().any(|(sequence, _)| *sequence > written);
+            let due = bytes >= self.intake.queue.wake_bytes() || oldest.elapsed() >= self.write_delay || wanted;
+            if !due || !self.append().await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs one append from the queue and starts writing it; false where nothing waits, or it has to wait for those in
+    /// flight.
+    pub(super) async fn append(&mut self) -> Result<bool, Error> {
+        // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one
+        // takes. A record that is longer than appends usually are goes alone.
+        let left = self.buffers.left();
+        let room = self.span.layout.segment_bytes - self.position.offset;
+        let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());
+        let bounds = if self.in_flight.is_empty() {
+            [usual.min(room), usual, most.min(room), most]
+        } else {
+            [usual.min(left).min(room), usual.min(left), 0, 0]
+        };
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        for bound in bounds {
+            if items.is_empty() {
+                (items, bytes) = pack::take(&self.intake.queue, bound);
+            }
+        }
+        // What was purged while it waited is written all the same: until the purge is durable, it is what hides the
+        // version that it replaced.
+        let Some(last_sequence) = items.last().map(|item| item.sequence) else {
+            self.waits_for_append = !self.in_flight.is_empty();
+            return Ok(false);
+        };
+        if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
+            items.iter().for_each(|item| self.intake.give_up(item));
+            return Err(error);
+        }
+        self.start(items, last_sequence).await;
+        Ok(true)
+    }
+
+    /// Packs `items` into an append and starts writing it; without any it says that `sequence` was written.
+    pub(super) async fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
+        let layout = &self.span.layout;
+        let LogPosition { epoch, offset } = self.position;
+        let flushed_sequence = self.state.progress.flushed.load(Ordering::Acquire);
+        let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
+        let (counters, groups_known) = (&self.span.counters, &self.lookup.groups);
+        let cluster_bytes = self.lookup.clusters.cluster_bytes();
+        let packing = pack::Packing { hints: &self.rewriting.hints, cluster_bytes };
+        let names = &self.state.names;
+        items.iter().for_each(|item| names.note_at(item.entry.primary_hash, epoch));
+        let buffer = self.buffers.take(pack::append_bytes(&items));
+        let buffer_bytes = buffer.capacity() as u64;
+        let packed = pack::pack(layout, epoch, offset, items, sequence, known, &packing, buffer);
+        let PackedAppend { buffer, items, last_sequence, tied, groups } = packed;
+        groups_known.add(layout.segment_of(epoch), epoch, offset == 0, &groups);
+        Counters::add(&counters.objects_tied, tied);
+        let tags_bytes = items.iter().map(|(item, _)| item.entry.tags.record_bytes() as u64).sum();
+        Counters::add(&counters.tags_written_bytes, tags_bytes);
+        self.appended_sequence = last_sequence;
+        self.appended_records += items.len() as u64;
+        if planted(Bug::WrittenTooEarly) {
+            self.state.progress.written.fetch_max(last_sequence, Ordering::AcqRel);
+        }
+        let bytes = buffer.len() as u64;
+        let address = layout.segment_start(epoch) + offset;
+        let mut write = self.span.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
+        let begun = poll!(&mut write);
+        let written = async move {
+            let result = match begun {
+                Poll::Ready(result) => result,
+                Poll::Pending => write.await,
+            };
+            Written { result, items, last_sequence, buffer_bytes }
+        };
+        self.in_flight.push_back(Box::pin(written));
+        self.position.offset += bytes;
+        self.appended_bytes += bytes;
+        self.appended_count += 1;
+        Counters::add(&self.span.counters.appends, 1);
+        Counters::add(&self.span.counters.append_bytes, bytes);
+        // The ring is told of requests when tasks have nothing to do: the device would wait until the next append is
+        // packed.
+        tokio::task::yield_now().await;
+    }
+
+    /// Takes the result of the oldest append in flight.
+    pub(super) async fn complete(&mut self, written: Written) {
+        self.waits_for_append = false;
+        match written.result {
+            Ok(mut buffers) => {
+                self.buffers.give_back(written.buffer_bytes, buffers.pop());
+                self.publish(written.items);
+                self.state.progress.written.fetch_max(written.last_sequence, Ordering::AcqRel);
+                self.divide_memory();
+            }
+            Err(error) => {
+                self.buffers.give_back(written.buffer_bytes, None);
+                written.items.iter().for_each(|(item, _)| self.intake.give_up(item));
+                self.fail(&error.into());
+            }
+        }
+    }
+}

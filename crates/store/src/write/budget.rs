@@ -1,0 +1,102 @@
+//! How a memory budget is divided.
+//!
+//! Owns: what each use of memory is reserved, in proportion to the budget. Promises: together they stay inside it.
+//! Leaves to others: staying inside their part.
+//!
+//! | use | reserved |
+//! |---|---|
+//! | index, groups, referenced bits, hints, names, purges | what they take; names at most a 64th, purges an eighth |
+//! | tables of the segment that is overwritten next | a 64th of the budget, where the index is too large to be looked through |
+//! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
+//! | reading to re-insert | where it is on: three extents and two windows of tables, at most a quarter of the budget |
+//! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
+//!
+//! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under
+//! way, and what is cut costs a read each time it is requested. What waits to be written is part of the objects: it is
+//! in memory once, and found there. It may take half of their room. Fills take theirs from the objects while they hold
+//! anything, an eighth of the budget at most.
+
+use crate::format::layout::Layout;
+use crate::rewrite::reinsert;
+
+/// All appends in flight have at most this share of the budget.
+const APPENDS_SHARE: u64 = 8;
+/// Windows through which the tables of segments are read, in bytes, both.
+const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
+/// Bounds on what may be unwritten, in bytes.
+const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
+/// Bounds on what fills may hold, in bytes.
+const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);
+/// The allocator loses this share between objects of all sizes that come and go.
+const LOST_SHARE: u64 = 10;
+
+/// How a memory budget is divided, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// Objects in memory, unwritten ones and fills included.
+    pub tier_bytes: u64,
+    /// Of those, what may be unwritten.
+    pub unwritten_bytes: u64,
+    /// What fills may hold.
+    pub fill_bytes: u64,
+    /// An append of several records; as much wakes the writer.
+    pub append_bytes: u64,
+    /// All appends in flight, but for one that is longer alone.
+    pub append_buffers_bytes: u64,
+}
+
+impl Budget {
+    /// The same with at most so many bytes for objects.
+    pub fn with_objects_bytes_max(self, most: Option<u64>) -> Budget {
+        let tier_bytes = self.tier_bytes.min(most.unwrap_or(u64::MAX));
+        Budget { tier_bytes, unwritten_bytes: self.unwritten_bytes.min(tier_bytes / 2), ..self }
+    }
+
+    /// Divides `memory_bytes`, of which index and other tables take `tables_bytes`.
+    pub fn of(memory_bytes: u64, tables_bytes: u64, layout: &Layout, reinserts: bool) -> Budget {
+        let append_buffers_bytes = (memory_bytes / APPENDS_SHARE).min(2 * layout.append_bytes_max());
+        let append_bytes = append_buffers_bytes.min(layout.append_bytes_max());
+        let longest = layout.fragment_bytes + 64 * 1024;
+        let reading = if reinserts { TABLE_WINDOWS_BYTES + reinsert::buffer_bytes_max(layout) } else { 0 };
+        let fill_bytes = (memory_bytes / 8).clamp(FILL_BYTES.0, FILL_BYTES.1);
+        let reserved = tables_bytes + append_buffers_bytes.max(longest) + reading.min(memory_bytes / 4);
+        let tier_bytes = memory_bytes.saturating_sub(reserved) / LOST_SHARE * (LOST_SHARE - 1);
+        let tier_bytes = tier_bytes.max(memory_bytes / 8);
+        let unwritten_bytes = (memory_bytes / 8).clamp(UNWRITTEN_BYTES.0, UNWRITTEN_BYTES.1).min(tier_bytes / 2);
+        Budget { tier_bytes, unwritten_bytes, fill_bytes, append_bytes, append_buffers_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_memory_leaves_objects_two_thirds_and_much_memory_three_quarters() {
+        let small = Layout::plan(126 << 20, None, 1, 2, 3).unwrap();
+        let index = small.index_bytes_max() / 2;
+        let least = Budget::of(8 << 20, index, &small, false);
+        assert!(least.tier_bytes >= (8 << 20) * 2 / 3, "{least:?}");
+        let large = Layout::plan(4 << 30, None, 1, 2, 3).unwrap();
+        let much = Budget::of(256 << 20, 8 << 20, &large, false);
+        assert!(much.tier_bytes >= (256 << 20) * 3 / 4, "{much:?}");
+    }
+
+    #[test]
+    fn the_parts_stay_inside_the_whole_at_every_size() {
+        for span in [1 << 20, 126 << 20, 4 << 30, 1 << 40] {
+            let layout = Layout::plan(span, None, 1, 2, 3).unwrap();
+            for shift in 23..40 {
+                for reinserts in [false, true] {
+                    let memory = 1u64 << shift;
+                    let budget = Budget::of(memory, memory / 4, &layout, reinserts);
+                    let buffers = budget.append_buffers_bytes.max(layout.fragment_bytes);
+                    let sum = budget.tier_bytes + memory / 4 + buffers;
+                    assert!(sum <= memory, "{span} {memory} {budget:?}");
+                    assert!(budget.unwritten_bytes <= budget.tier_bytes / 2);
+                    assert!(budget.append_bytes <= layout.append_bytes_max());
+                }
+            }
+        }
+    }
+}

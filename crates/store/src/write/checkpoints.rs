@@ -1,0 +1,140 @@
+//! When an index checkpoint is written, and its hot list rewritten.
+//!
+//! Owns: that, and who waits for it. Leaves to others: what is in them (`checkpoint`).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::stream::StreamExt;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Writer, task};
+use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
+use crate::error::Error;
+
+/// The index is checkpointed when this many times its size was appended.
+const CHECKPOINT_INDEX_FACTOR: u64 = 32;
+/// … but at least and at most after this many bytes, and at most after this many appends.
+const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
+const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
+const CHECKPOINT_APPENDS_MAX: u64 = 4096;
+/// … and after so many records, which a restart has to replay, where that writes no more than this share of what was
+/// appended.
+const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
+const CHECKPOINT_SHARE_MIN: u64 = 4;
+
+/// The hot list is rewritten this long after it was written last, …
+pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
+/// … where this share of the memory tier was taken in since.
+const HOT_SHARE: u64 = 16;
+
+impl Writer {
+    /// Starts a checkpoint where enough was appended since the last, or one was requested.
+    pub(super) async fn checkpoint_if_due(&mut self) {
+        if self.state.stopped().is_some() {
+            for reply in self.checkpoints_asked.drain(..) {
+                let _ = reply.send(Err(self.state.stopped_error()));
+            }
+            return;
+        }
+        let index_bytes = self.state.index.bytes();
+        let bytes_due = (index_bytes * CHECKPOINT_INDEX_FACTOR).clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX);
+        let due = self.appended_bytes >= bytes_due
+            || self.appended_count >= CHECKPOINT_APPENDS_MAX
+            || (self.appended_records >= CHECKPOINT_RECORDS_MAX
+                && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
+            || self.is_cut
+            || !self.checkpoints_asked.is_empty();
+        if !due || self.checkpoint.is_some() {
+            return;
+        }
+        while let Some(written) = self.in_flight.next().await {
+            self.complete(written).await;
+        }
+        // It may be on its way into the area that is written next.
+        self.end_hot().await;
+        let checkpoints = self.checkpoints.clone();
+        let (position, purge_end) = (self.position, self.purge_end);
+        let last_sequence = self.state.progress.written.load(Ordering::Acquire);
+        self.checkpoint_number += 1;
+        let number = self.checkpoint_number;
+        self.appended_bytes = 0;
+        self.appended_count = 0;
+        self.appended_records = 0;
+        self.checkpoint_waiting = std::mem::take(&mut self.checkpoints_asked);
+        self.checkpoint =
+            Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
+    }
+
+    /// Waits until a checkpoint has what was found of a log that a crash had cut: what it lacks is looked for in the
+    /// last two segments alone, so before there is another, later recoveries must not need to.
+    pub(super) async fn settle_cut(&mut self) {
+        while self.is_cut && self.state.stopped().is_none() {
+            self.checkpoint_if_due().await;
+            if let Some(task) = self.checkpoint.as_mut() {
+                let ended = task.await;
+                self.checkpoint_ended(ended);
+            }
+        }
+    }
+
+    /// Starts to write the hot list again where memory has changed since.
+    pub(super) fn rewrite_hot_if_due(&mut self) {
+        if self.hot_at.elapsed() < HOT_INTERVAL {
+            return;
+        }
+        self.hot_at = Instant::now();
+        let inserted_bytes = self.state.memory.inserted_bytes();
+        let is_changed = inserted_bytes - self.hot_inserted_bytes >= self.state.memory.capacity() / HOT_SHARE;
+        let is_busy = self.checkpoint.is_some() || self.hot.as_ref().is_some_and(|task| !task.is_finished());
+        let is_warm = self.warming.as_ref().is_none_or(AbortOnDropHandle::is_finished);
+        let Some(header) = self.newest_checkpoint.filter(|_| is_changed && !is_busy && is_warm) else { return };
+        if self.state.stopped().is_some() {
+            return;
+        }
+        self.hot_inserted_bytes = inserted_bytes;
+        let checkpoints = self.checkpoints.clone();
+        self.hot = Some(task(async move {
+            if let Err(error) = rewrite_hot(&checkpoints, &header).await {
+                let span = &checkpoints.state.span;
+                span.note(format!("{}: the hot list is not written: {error}", span.device.spec()));
+            }
+        }));
+    }
+
+    pub(super) async fn end_hot(&mut self) {
+        if let Some(task) = self.hot.take() {
+            let _ = task.await;
+        }
+    }
+
+    pub(super) fn checkpoint_ended(&mut self, ended: Result<Result<Option<CheckpointHeader>, Error>, JoinError>) {
+        self.checkpoint = None;
+        self.is_cut = false;
+        let result = match ended {
+            Ok(Ok(written)) => {
+                match written {
+                    Some(header) => {
+                        self.newest_checkpoint = Some(header);
+                        self.hot_at = Instant::now();
+                        self.hot_inserted_bytes = self.state.memory.inserted_bytes();
+                    }
+                    None => self
+                        .span
+                        .note("the index does not fit its checkpoint area; a restart will scan the store".into()),
+                }
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(Error::stopped(format!("the checkpoint task failed: {error}"))),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        for reply in self.checkpoint_waiting.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+    }
+}

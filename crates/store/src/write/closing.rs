@@ -1,0 +1,89 @@
+//! What the writer says of its span in a state slot: which spans are there, and that it was closed.
+//!
+//! Owns: the order in which a span is closed. Leaves to others: the slots (`recover`).
+
+use std::sync::atomic::Ordering;
+
+use futures_util::stream::StreamExt;
+
+use super::{MembershipChange, Writer};
+use crate::checkpoint::write_checkpoint;
+use crate::error::Error;
+use crate::planted::{Bug, planted};
+use crate::recover::{Membership, StateSlot, write_state};
+
+impl Writer {
+    /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that
+    /// one.
+    pub(super) async fn change_membership(&mut self, change: MembershipChange) {
+        // By what this span knows itself: the change by which another came back may have ended before it came here.
+        let has_missed = change.membership.number > self.membership.number + 1;
+        let is_return =
+            change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
+        let since = if is_return { self.state.draw() } else { self.membership.since };
+        let membership = Membership { since, ..change.membership };
+        let state = StateSlot { open_count: self.open_count + 1, is_clean: false, membership };
+        let result = match self.state.stopped() {
+            Some(_) => Err(self.state.stopped_error()),
+            None => match write_state(&self.span.device, &self.span.layout, &state).await {
+                Ok(()) => self.state.flush().await,
+                Err(error) => Err(error),
+            },
+        };
+        match &result {
+            Ok(()) => {
+                (self.open_count, self.membership) = (state.open_count, membership);
+                self.state.progress.since.store(since, Ordering::Release);
+            }
+            Err(error) => self.fail(error),
+        }
+        let _ = change.reply.send(result);
+    }
+
+    /// Writes everything that waits, a checkpoint and the clean mark.
+    pub(super) async fn close(&mut self) -> Result<(), Error> {
+        // What is accepted before is written.
+        self.intake.queue.refuse_more();
+        self.end_harvest().await;
+        self.names.shutdown().await;
+        if let Some(task) = self.warming.take() {
+            // What it has not done goes into the hot list.
+            self.checkpoints.warm_list.known().await;
+            task.abort();
+            let _ = task.await;
+        }
+        while self.state.stopped().is_none() {
+            if let Err(error) = self.serve_purges().await {
+                self.fail(&error);
+            }
+            if self.intake.queue.backlog().1.is_some() && self.may_append() {
+                if let Err(error) = self.append().await {
+                    self.fail(&error);
+                }
+            } else if let Some(written) = self.in_flight.next().await {
+                self.complete(written).await;
+            } else if let Some(ended) = self.purging.join_next().await {
+                self.purges_written(ended);
+            } else {
+                break;
+            }
+        }
+        self.end_purging().await;
+        self.end_flushing().await;
+        if let Some(task) = self.checkpoint.take() {
+            let _ = task.await;
+        }
+        self.end_hot().await;
+        if self.state.stopped().is_some() {
+            return Err(self.state.stopped_error());
+        }
+        let last_sequence = self.state.progress.written.load(Ordering::Acquire);
+        let number = self.checkpoint_number + 1;
+        write_checkpoint(&self.checkpoints, number, self.position, last_sequence, self.purge_end).await?;
+        let state = StateSlot { open_count: self.open_count, is_clean: true, membership: self.membership };
+        write_state(&self.span.device, &self.span.layout, &state).await?;
+        self.state.flush().await?;
+        self.intake.stop("it was closed");
+        Ok(())
+    }
+}

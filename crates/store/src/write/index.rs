@@ -1,0 +1,69 @@
+//! Bringing the index after a restart, before anything is written.
+//!
+//! Owns: what becomes of a checkpoint that turns out to be damaged while it is served from. Leaves to others: loading
+//! (`loading`) and making an index again (`recovery`).
+
+use std::sync::Arc;
+
+use super::Writer;
+use crate::format::INDEX_SHARDS;
+use crate::recover::loading::Rest;
+use crate::recover::rebuild;
+use crate::state::State;
+
+/// Of what was replayed, so much is told to be taken into memory at most.
+const NEWEST_MAX: usize = 1 << 18;
+
+/// Ends all waiting for the index, whatever happens to who brings it.
+struct EndWaiting(Arc<State>);
+
+impl Drop for EndWaiting {
+    fn drop(&mut self) {
+        self.0.presence.arrive(u64::MAX);
+    }
+}
+
+impl Writer {
+    /// Brings what the index lacks, and finds out from it what is to be warmed up and what to be compared.
+    pub(super) async fn bring_index(&mut self) {
+        let Some(mut rest) = self.rest.take() else { return };
+        let state = Arc::clone(&self.state);
+        let _end_waiting = EndWaiting(Arc::clone(&state));
+        let commands = &self.commands;
+        let arrived = |shard: usize| {
+            state.presence.arrive(1 << shard);
+            // Where nobody holds the store any more, nobody waits.
+            !commands.is_closed()
+        };
+        let missing = rest.bring(&state.span.device, &state.span.layout, &state.index, arrived).await;
+        if commands.is_closed() {
+            return;
+        }
+        if missing != 0 {
+            self.bring_again(&rest, missing).await;
+        }
+        let Rest { replay, .. } = rest;
+        if let Some(warm) = self.warm.as_mut().filter(|warm| warm.is_wanted) {
+            warm.newest = replay.newest(NEWEST_MAX);
+        }
+        self.suspects.extend(replay.suspects);
+    }
+
+    /// Makes shards again that a damaged checkpoint does not give.
+    async fn bring_again(&mut self, rest: &Rest, missing: u64) {
+        let (span, state) = (&self.span, &self.state);
+        // What is made again may lack what the checkpoint had, and what it gives up itself is not counted.
+        self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
+        let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
+        span.note(format!(
+            "{}: index checkpoint {number} is damaged; what it lacks is found in an older one or in the segments",
+            span.device.spec()
+        ));
+        let bytes_max = self.memory_bytes / 2;
+        let (index, replay) = rebuild(&span.device, &span.layout, &state.purges, bytes_max, number, self.opening).await;
+        for shard in (0..INDEX_SHARDS).filter(|shard| missing & 1 << shard != 0) {
+            state.index.adopt(shard, &index);
+        }
+        self.suspects.extend(replay.suspects);
+    }
+}

@@ -1,0 +1,390 @@
+//! The writer: the one place from which a span's segments are written.
+//!
+//! Owns: when waiting entries are written, in which segment, what is reclaimed for it, when the index is checkpointed,
+//! and everything else that runs in the background. It lives on its own thread, with its own runtime and ring, so
+//! nothing here delays a hit. It stops when the store is closed or dropped.
+//!
+//! *Circle*: its parts are methods of one [`Writer`], whose fields they share, in a file for each of its duties.
+//!
+//! Appends in flight are completed in order, so "written" is a prefix of all sequences. A segment is flushed when it is
+//! closed, so at most two are unflushed.
+
+mod appends;
+pub mod budget;
+mod buffers;
+mod checkpoints;
+mod closing;
+mod index;
+mod names;
+mod pack;
+mod publish;
+mod purges;
+mod segments;
+mod syncs;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use nectary_block::Buffer;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::checkpoint::warm::{Warm, warm_up};
+use crate::checkpoint::{CheckpointHeader, Checkpoints};
+use crate::disk::span::Span;
+use crate::error::Error;
+use crate::format::{Location, LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord};
+use crate::get::lookup::Lookup;
+use crate::intake::Intake;
+use crate::intake::queue::Unwritten;
+use crate::purge::log::{PurgeLog, PurgeOrder};
+use crate::put::commit::Puts;
+use crate::recover::loading::Rest;
+use crate::recover::replay::Suspect;
+use crate::recover::{Membership, Opening, Recovery};
+use crate::rewrite::Rewriting;
+use crate::state::State;
+use crate::write::budget::Budget;
+use buffers::AppendBuffers;
+use checkpoints::HOT_INTERVAL;
+use purges::PurgesWritten;
+use segments::Tables;
+use syncs::Flushed;
+
+/// The memory tier makes room for the extents of groups in steps of so many bytes.
+const GROUPS_BYTES_STEP: u64 = 16 << 10;
+/// … and for purges in steps of so many.
+const PURGES_BYTES_STEP: u64 = 64 << 10;
+
+/// What the writer can be requested.
+pub(crate) enum Command {
+    /// Write what waits now, flush, and say when.
+    Sync(oneshot::Sender<Result<(), Error>>),
+    /// Make a purge durable, and how far its store has come with it.
+    Purge((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>),
+    /// Say when there is room for another purge.
+    PurgeRoom(oneshot::Sender<Result<(), Error>>),
+    /// Write an index checkpoint.
+    Checkpoint(oneshot::Sender<Result<(), Error>>),
+    /// Remember durably which spans are there, under a number.
+    Membership(MembershipChange),
+    /// Write everything, checkpoint, and end.
+    Close(oneshot::Sender<Result<(), Error>>),
+}
+
+/// A new membership to be remembered.
+pub(crate) struct MembershipChange {
+    /// Its `since` is found when it is written.
+    pub membership: Membership,
+    pub reply: oneshot::Sender<Result<(), Error>>,
+}
+
+/// What the writer starts with.
+pub(crate) struct Start {
+    pub position: LogPosition,
+    pub checkpoint_number: u64,
+    pub open_count: u64,
+    pub membership: Membership,
+    /// Whether a crash cut the log before the end of what was found.
+    pub is_cut: bool,
+    /// How the index is read.
+    pub opening: Opening,
+    pub memory_bytes: u64,
+    pub objects_bytes_max: Option<u64>,
+    /// An append of several records has at most so many bytes …
+    pub append_bytes: u64,
+    /// … and the buffers of all in flight, where there are several.
+    pub buffers_bytes: u64,
+    pub purge_log: PurgeLog,
+    /// What the index lacks yet.
+    pub rest: Rest,
+    /// What is taken into memory again.
+    pub warm: Warm,
+    /// What recovery replayed.
+    pub replayed: Recovery,
+    pub write_delay: Duration,
+    pub flush_interval: Option<Duration>,
+}
+
+/// Who waits for an answer.
+type Reply = oneshot::Sender<Result<(), Error>>;
+/// A purge, how far its store has come with it, and who waits for it.
+type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
+
+type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
+
+struct Written {
+    result: Result<Vec<Buffer>, nectary_block::Error>,
+    items: Vec<(Unwritten, Location)>,
+    last_sequence: u64,
+    /// The size of its buffer.
+    buffer_bytes: u64,
+}
+
+/// Begins what runs beside the writer, and ends with it at the latest.
+fn task<F: Future<Output: Send> + Send + 'static>(future: F) -> AbortOnDropHandle<F::Output> {
+    AbortOnDropHandle::new(tokio::spawn(future))
+}
+
+/// The writer of a span.
+pub(crate) struct Writer {
+    span: Arc<Span>,
+    state: Arc<State>,
+    intake: Arc<Intake>,
+    rewriting: Arc<Rewriting>,
+    lookup: Arc<Lookup>,
+    puts: Arc<Puts>,
+    checkpoints: Checkpoints,
+    commands: mpsc::Receiver<Command>,
+    position: LogPosition,
+    in_flight: InFlight,
+    buffers: AppendBuffers,
+    suspects: Vec<Suspect>,
+    /// `None` while some purges are being written.
+    purge_log: Option<PurgeLog>,
+    /// How far it is durable.
+    purge_end: LogEnd,
+    /// At most one task, which has the log.
+    purging: JoinSet<PurgesWritten>,
+    purges_waiting: Vec<WaitingPurge>,
+    /// Empty lists for those that are written next.
+    purge_lists: (Vec<PurgeRecord>, Vec<Reply>),
+    /// Who waits for room among purges, and since when.
+    room_waiting: Vec<(Instant, Reply)>,
+    /// When room is looked for again.
+    room_at: Option<Instant>,
+    syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
+    /// Those that the next flush answers; empty while one is under way.
+    syncs_due: Vec<Reply>,
+    /// At most one flush, and the syncs that it answers.
+    flushing: JoinSet<Flushed>,
+    /// What stands in the segment that is overwritten next.
+    tables: Option<AbortOnDropHandle<Tables>>,
+    /// Re-insertion from it.
+    harvest: Option<AbortOnDropHandle<()>>,
+    /// What brings back into memory what was there before the store was opened.
+    warming: Option<AbortOnDropHandle<()>>,
+    warm: Option<Warm>,
+    /// At most one task, which learns what the ring holds.
+    names: JoinSet<()>,
+    rest: Option<Rest>,
+    checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,
+    /// The newest checkpoint, and what writes its hot list again.
+    newest_checkpoint: Option<CheckpointHeader>,
+    hot: Option<AbortOnDropHandle<()>>,
+    hot_at: Instant,
+    /// How much the memory tier had taken in then, in bytes.
+    hot_inserted_bytes: u64,
+    checkpoint_number: u64,
+    /// Who requested a checkpoint since the last was begun, and who waits for that one.
+    checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
+    checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
+    closing: Option<oneshot::Sender<Result<(), Error>>>,
+    appended_bytes: u64,
+    appended_count: u64,
+    appended_records: u64,
+    /// The highest sequence in an append that was started; before the first, one below all since the store was opened.
+    appended_sequence: u64,
+    /// Whether the log was found cut by a crash, and no checkpoint has been written since.
+    is_cut: bool,
+    /// The number of the state slot that was written last, and what it says of the spans.
+    open_count: u64,
+    membership: Membership,
+    membership_changes: Vec<MembershipChange>,
+    opening: Opening,
+    memory_bytes: u64,
+    objects_bytes_max: Option<u64>,
+    append_bytes: u64,
+    /// What waits has to wait for an append in flight.
+    waits_for_append: bool,
+    /// The index's size for which the memory tier's capacity was set.
+    index_bytes: u64,
+    write_delay: Duration,
+    flush_interval: Option<Duration>,
+    flushed_at: Instant,
+}
+
+impl Writer {
+    pub fn new(puts: &Arc<Puts>, checkpoints: Checkpoints, commands: mpsc::Receiver<Command>, start: Start) -> Writer {
+        Writer {
+            span: Arc::clone(&puts.span),
+            state: Arc::clone(&puts.state),
+            intake: Arc::clone(&puts.intake),
+            rewriting: Arc::clone(&puts.rewriting),
+            lookup: Arc::clone(&puts.lookup),
+            puts: Arc::clone(puts),
+            checkpoints,
+            commands,
+            position: start.position,
+            in_flight: FuturesOrdered::new(),
+            buffers: AppendBuffers::new(start.buffers_bytes),
+            suspects: Vec::new(),
+            rest: Some(start.rest),
+            purge_end: start.purge_log.end(),
+            purge_log: Some(start.purge_log),
+            purging: JoinSet::new(),
+            purges_waiting: Vec::new(),
+            purge_lists: Default::default(),
+            room_waiting: Vec::new(),
+            room_at: None,
+            syncs_waiting: Vec::new(),
+            syncs_due: Vec::new(),
+            flushing: JoinSet::new(),
+            tables: None,
+            harvest: None,
+            warming: None,
+            newest_checkpoint: start.warm.checkpoint,
+            hot: None,
+            hot_at: Instant::now(),
+            hot_inserted_bytes: 0,
+            warm: Some(start.warm),
+            names: JoinSet::new(),
+            checkpoint: None,
+            checkpoint_number: start.checkpoint_number,
+            checkpoints_asked: Vec::new(),
+            checkpoint_waiting: Vec::new(),
+            closing: None,
+            // What was replayed counts: the next restart would replay it again.
+            appended_bytes: start.replayed.append_bytes,
+            appended_count: start.replayed.appends,
+            appended_records: start.replayed.records,
+            appended_sequence: start.open_count << OPEN_COUNT_SHIFT,
+            is_cut: start.is_cut,
+            open_count: start.open_count,
+            membership: start.membership,
+            membership_changes: Vec::new(),
+            opening: start.opening,
+            memory_bytes: start.memory_bytes,
+            objects_bytes_max: start.objects_bytes_max,
+            append_bytes: start.append_bytes,
+            waits_for_append: false,
+            index_bytes: 0,
+            write_delay: start.write_delay,
+            flush_interval: start.flush_interval,
+            flushed_at: Instant::now(),
+        }
+    }
+
+    /// Says that there is no runtime to run on.
+    pub fn cannot_run(self, error: &std::io::Error) {
+        self.intake.stop(format!("the writer cannot run: {error}"));
+        self.state.presence.arrive(u64::MAX);
+    }
+
+    /// Runs until the store is closed or nobody holds it any more.
+    pub async fn run(mut self) {
+        // Gets wait for it.
+        self.bring_index().await;
+        let (warm_ended, names_begin) = oneshot::channel();
+        self.warming = self.warm.take().map(|warm| {
+            let warming = warm_up(Arc::clone(&self.state), Arc::clone(&self.checkpoints.warm_list), warm);
+            task(async move {
+                warming.await;
+                let _ = warm_ended.send(());
+            })
+        });
+        self.read_names(names_begin);
+        loop {
+            if let Err(error) = self.write_due().await {
+                self.fail(&error);
+            }
+            if let Err(error) = self.serve_purges().await {
+                self.fail(&error);
+            }
+            if let Err(error) = self.make_purge_room().await {
+                self.fail(&error);
+            }
+            self.serve_syncs();
+            for change in std::mem::take(&mut self.membership_changes) {
+                self.change_membership(change).await;
+            }
+            if let Some(reply) = self.closing.take() {
+                let result = self.close().await;
+                let _ = reply.send(result);
+                return;
+            }
+            self.checkpoint_if_due().await;
+            self.rewrite_hot_if_due();
+            let deadline = self.deadline();
+            let queue = Arc::clone(&self.intake.queue);
+            let warm = self.warming.as_ref().is_none_or(AbortOnDropHandle::is_finished);
+            let idle = self.in_flight.is_empty() && !self.suspects.is_empty() && warm;
+            tokio::select! {
+                biased;
+                Some(written) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(written).await,
+                Some(ended) = self.purging.join_next(), if !self.purging.is_empty() => self.purges_written(ended),
+                Some(ended) = self.flushing.join_next(), if !self.flushing.is_empty() => self.flush_ended(ended),
+                command = self.commands.recv() => match command {
+                    Some(Command::Sync(reply)) => self.syncs_waiting.push((queue.last_sequence(), reply)),
+                    Some(Command::Purge(record, reply)) => {
+                        self.purges_waiting.push((record, reply));
+                        self.gather_purges();
+                    }
+                    Some(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
+                    Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
+                    Some(Command::Membership(change)) => self.membership_changes.push(change),
+                    Some(Command::Close(reply)) => self.closing = Some(reply),
+                    // Nobody holds the store any more: what waits is lost, as in a crash.
+                    None => {
+                        self.intake.stop("it was dropped");
+                        return;
+                    }
+                },
+                Some(ended) = async { match self.checkpoint.as_mut() { Some(task) => Some(task.await), None => None } },
+                    if self.checkpoint.is_some() => self.checkpoint_ended(ended),
+                _ = queue.wake.notified() => {}
+                _ = tokio::time::sleep_until(deadline) => {}
+                _ = std::future::ready(()), if idle => self.compare_suspects().await,
+            }
+            if self.flush_interval.is_some_and(|interval| self.flushed_at.elapsed() >= interval) {
+                self.flush_if_written();
+            }
+        }
+    }
+
+    /// When there will be something to do without being asked.
+    fn deadline(&self) -> Instant {
+        let (_, oldest) = self.intake.queue.backlog();
+        let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
+        let flush = self.flush_interval.filter(|_| self.flushing.is_empty());
+        let flush = flush.map(|interval| self.flushed_at + interval);
+        let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
+        let far = Instant::now() + Duration::from_secs(3600);
+        [write, flush, hot, self.room_at].into_iter().flatten().fold(far, Instant::min)
+    }
+
+    /// Gives the memory tier what the index leaves.
+    fn divide_memory(&mut self) {
+        let index_bytes = self.state.index.bytes()
+            + self.lookup.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP)
+            + self.state.purges.bytes().next_multiple_of(PURGES_BYTES_STEP);
+        if index_bytes != self.index_bytes {
+            self.index_bytes = index_bytes;
+            let fixed = index_bytes
+                + self.state.referenced.bytes()
+                + self.rewriting.hints.bytes()
+                + self.intake.admission.bytes()
+                + self.state.names.bytes();
+            let reinserts = self.rewriting.reinsert_percent > 0;
+            let fixed = fixed + self.tables_bytes_max();
+            let budget = Budget::of(self.memory_bytes, fixed, &self.span.layout, reinserts);
+            self.state.memory.set_capacity(budget.with_objects_bytes_max(self.objects_bytes_max).tier_bytes);
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.intake.stop(error.message.clone());
+        for (_, reply) in self.syncs_waiting.drain(..) {
+            let _ = reply.send(Err(self.state.stopped_error()));
+        }
+        for (_, reply) in self.purges_waiting.drain(..) {
+            let _ = reply.send(Err(self.state.stopped_error()));
+        }
+        for (_, reply) in self.room_waiting.drain(..) {
+            let _ = reply.send(Err(self.state.stopped_error()));
+        }
+    }
+}

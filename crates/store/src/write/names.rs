@@ -1,0 +1,96 @@
+//! Learning after an open which names the ring holds.
+//!
+//! Owns: reading the tables of all segments once, one after the other, in the background. Until that has ended every
+//! purge of a key gets a record.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nectary_block::{Filter, IoFuture, Request, SharedDevice};
+use tokio::sync::oneshot;
+
+use super::Writer;
+use crate::disk::segment::{Care, SegmentReader};
+use crate::disk::span::Span;
+use crate::format::{COUNTER_MAX, LogPosition};
+use crate::index::held_names::{MARGIN_SEGMENTS, Names};
+use crate::planted::{Bug, planted};
+
+/// A device that remembers whether an operation failed.
+struct Watched {
+    device: SharedDevice,
+    has_failed: Arc<AtomicBool>,
+}
+
+impl Filter for Watched {
+    fn inner(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    fn spec(&self) -> String {
+        self.device.spec()
+    }
+
+    fn around<T: Send + 'static>(
+        &self,
+        _: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let (device, has_failed) = (Arc::clone(&self.device), Arc::clone(&self.has_failed));
+        Box::pin(async move {
+            let result = operation(&device).await;
+            has_failed.fetch_or(result.is_err(), Ordering::AcqRel);
+            result
+        })
+    }
+}
+
+impl Writer {
+    /// Begins to read names, once `begin` says something or is dropped.
+    pub(super) fn read_names(&mut self, begin: oneshot::Receiver<()>) {
+        let (span, names, position) = (Arc::clone(&self.span), Arc::clone(&self.state.names), self.position);
+        self.names.spawn(async move {
+            let _ = begin.await;
+            read_names(&span, &names, position).await;
+        });
+    }
+}
+
+/// Notes the names of all that was written before `position` and may be found by a scan.
+async fn read_names(span: &Span, names: &Names, position: LogPosition) {
+    if planted(Bug::NamesNotRead) {
+        return names.are_read(0);
+    }
+    let layout = &span.layout;
+    let tail = layout.tail(position.epoch);
+    let mut damaged_through = 0;
+    for epoch in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.epoch {
+        // Behind damage of a whole segment the log may have gone on before: a scan would begin with that.
+        let found = SegmentReader::new(&span.device, layout, epoch).find_epoch().await;
+        let beyond = found.filter(|&found| found > epoch && epoch >= tail && found <= COUNTER_MAX);
+        damaged_through = damaged_through.max(beyond.unwrap_or(0));
+        let is_whole = read_segment(span, names, epoch, position).await;
+        // What is left of segments that are partly overwritten has gaps.
+        if !is_whole && epoch >= tail {
+            damaged_through = damaged_through.max(epoch);
+        }
+        tokio::task::yield_now().await;
+    }
+    names.are_read(damaged_through);
+}
+
+/// Notes the names in a segment; whether these are all.
+async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosition) -> bool {
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let watched = Watched { device: Arc::clone(&span.device), has_failed: Arc::clone(&has_failed) };
+    let watched: SharedDevice = Arc::new(watched);
+    let is_last = epoch == position.epoch;
+    let end = if is_last { position.offset } else { span.layout.segment_bytes };
+    let mut reader = SegmentReader::new(&watched, &span.layout, epoch).until(end);
+    let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
+    let scanned = reader.scan(0, 0, Care::Search, note).await;
+    // An append that is not believed, with nothing behind it, looks like the end.
+    let rest = reader.frames_from(scanned.end).await;
+    let is_damaged = scanned.damaged || scanned.salvaged > 0 || !scanned.holes.is_empty() || !rest.is_empty();
+    !is_damaged && !has_failed.load(Ordering::Acquire)
+}

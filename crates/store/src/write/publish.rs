@@ -1,0 +1,99 @@
+//! From a written entry to one that is found on disk.
+//!
+//! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
+
+use std::sync::Arc;
+
+use super::Writer;
+use crate::format::Location;
+use crate::intake::queue::Unwritten;
+use crate::memory::entry::{Entry, EntryKind};
+use crate::planted::{Bug, planted};
+use crate::purge::rules::Verdict;
+use crate::recover::replay::{SUSPECTS_MAX, Suspect};
+use crate::state::record::{Found, read_record};
+
+/// Suspects that are compared at once.
+const SUSPECTS_AT_ONCE: usize = 16;
+
+impl Writer {
+    /// Makes written entries findable on disk, and their older versions not.
+    pub(super) fn publish(&mut self, items: Vec<(Unwritten, Location)>) {
+        let (mut admitted, mut purged) = (Vec::with_capacity(items.len()), Vec::new());
+        for (item, location) in items {
+            let Some((entry, verdict)) = self.publish_one(item, location) else { continue };
+            if verdict != Verdict::Live {
+                purged.push(Arc::clone(&entry));
+            }
+            admitted.push(entry);
+        }
+        self.state.memory.admit(&admitted);
+        purged.iter().for_each(|entry| self.state.memory.remove_same(entry));
+    }
+
+    /// Returns what memory gives to its policy, and what purges say of it.
+    fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
+        let state = &self.state;
+        let entry = &item.entry;
+        if let Some(from) = item.moved_from {
+            self.publish_moved(entry, from, location);
+            if !self.intake.admission.is_open() {
+                self.intake.admission.doubt.move_ends(entry.hash);
+            }
+            return None;
+        }
+        // What is purged is found all the same: until the purge is durable, it is what hides what it replaced.
+        let verdict = state.verdict(entry);
+        if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
+            state.memory.drop_unwritten(entry);
+            return None;
+        }
+        let known = item.previous.as_ref().and_then(|previous| previous.location());
+        let older = if matches!(entry.kind, EntryKind::Fragment { .. }) {
+            Vec::new()
+        } else {
+            state.index.candidates(entry.hash)
+        };
+        state.index.insert(entry.hash, location);
+        for older in older {
+            if known.is_some_and(|known| known.granule == older.granule) {
+                state.index.remove(entry.hash, older);
+            } else if older.granule != location.granule && self.suspects.len() < SUSPECTS_MAX {
+                self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
+            }
+        }
+        // A reader that finds the entry's place may take it from memory: from here on the index leads to it, and what a
+        // purge by tag must not uncover is out of it or behind it.
+        entry.set_location(location);
+        if entry.was_asked_for() {
+            state.referenced.set(location);
+        }
+        Some((item.entry, verdict))
+    }
+
+    /// Makes an entry that was rewritten findable at its new place, unless it has been purged or replaced since.
+    fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
+        let state = &self.state;
+        let alone = state.index.candidates(entry.hash).iter().all(|other| other.granule == from.granule);
+        let outdated = state.is_purged(entry) || state.memory.has_other_version(entry);
+        if (outdated || !alone) && !planted(Bug::ReinsertionIgnoresReplacement) {
+            return;
+        }
+        state.index.insert(entry.hash, to);
+        state.index.remove(entry.hash, from);
+        state.memory.relocate(entry.hash, from, to);
+    }
+
+    /// Reads some suspects and removes those that are older versions of the same key.
+    pub(super) async fn compare_suspects(&mut self) {
+        let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
+        for suspect in self.suspects.split_off(from) {
+            if !self.state.index.contains(suspect.hash, suspect.newer) {
+                continue;
+            }
+            if let Found::Entry(_) = read_record(&self.state, suspect.hash, None, suspect.older).await {
+                self.state.index.remove(suspect.hash, suspect.older);
+            }
+        }
+    }
+}

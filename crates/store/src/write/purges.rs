@@ -1,0 +1,198 @@
+//! Making purges durable.
+//!
+//! Owns: which purges share a block of the log and a flush, and room for more. Promises: appends go on while the log is
+//! written; a purge is answered when its block is durable. Leaves to others: the log (`purge_log`) and the rules in
+//! memory (`purges`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::stream::StreamExt;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::{Command, Reply, Writer};
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind};
+use crate::format::{BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, PurgeRecord};
+use crate::planted::{Bug, planted};
+use crate::purge::log::PurgeLog;
+use crate::state::State;
+
+/// A purge waits at most so long for fills that keep others from being forgotten, …
+const FILLS_WAIT: Duration = Duration::from_secs(5);
+/// … and looks for their end in such steps.
+const FILLS_STEP: Duration = Duration::from_millis(50);
+
+/// What became of some purges that share a block; it gives the log back.
+pub(super) struct PurgesWritten {
+    log: PurgeLog,
+    records: Vec<PurgeRecord>,
+    replies: Vec<Reply>,
+    result: Result<(), Error>,
+}
+
+impl Writer {
+    pub(super) fn gather_purges(&mut self) {
+        while self.purges_waiting.len() < PURGE_RECORDS_PER_BLOCK {
+            match self.commands.try_recv() {
+                Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
+                Ok(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
+                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
+                Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
+                Ok(Command::Membership(change)) => self.membership_changes.push(change),
+                // Closing comes after the purges that were gathered.
+                Ok(Command::Close(reply)) => {
+                    self.closing = Some(reply);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Begins to make the gathered purges durable, one block and one flush for all of them, unless others are being
+    /// written.
+    pub(super) async fn serve_purges(&mut self) -> Result<(), Error> {
+        if self.purges_waiting.is_empty() || !self.purging.is_empty() {
+            return Ok(());
+        }
+        if self.state.stopped().is_some() {
+            return Err(self.state.stopped_error());
+        }
+        let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
+        let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
+        // The lists of the purges before: mostly it is one purge, and lists for it would be the larger part of what it
+        // allocates.
+        let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
+        for ((record, order), reply) in self.purges_waiting.drain(..count) {
+            log.advance(order);
+            records.push(record);
+            replies.push(reply);
+        }
+        if planted(Bug::PurgeOfManyUnlogged) && records.len() > 8 {
+            records.pop();
+        }
+        let state = Arc::clone(&self.state);
+        self.purging.spawn(async move {
+            let result = write_purges(&state, &mut log, &records).await;
+            PurgesWritten { log, records, replies, result }
+        });
+        Ok(())
+    }
+
+    /// Takes the log back and answers the purges that were written.
+    pub(super) fn purges_written(&mut self, ended: Result<PurgesWritten, JoinError>) {
+        let PurgesWritten { log, mut records, mut replies, result } = match ended {
+            Ok(written) => written,
+            // Who waits for it learns it from the reply that was dropped.
+            Err(error) => return self.fail(&Error::stopped(format!("the purge log's task failed: {error}"))),
+        };
+        match &result {
+            Ok(()) => {
+                self.intake.admission.doubt.purges_are_durable(replies.len() as u64);
+                self.purge_end = log.end();
+                self.state.progress.purge_number.store(log.order().number, Ordering::Release);
+            }
+            Err(error) => self.fail(error),
+        }
+        self.purge_log = Some(log);
+        for reply in replies.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+        records.clear();
+        self.purge_lists = (records, replies);
+    }
+
+    /// Waits until no purge is being written.
+    pub(super) async fn end_purging(&mut self) {
+        while let Some(ended) = self.purging.join_next().await {
+            self.purges_written(ended);
+        }
+    }
+
+    /// Notes somebody who waits for room among purges.
+    pub(super) fn ask_purge_room(&mut self, reply: Reply) {
+        self.room_waiting.push((Instant::now(), reply));
+        self.room_at = Some(Instant::now());
+    }
+
+    /// Where purges wait, makes room for them: forgets those that are not needed any more, and else reclaims the oldest
+    /// segment. Appends have their turn before the next one.
+    pub(super) async fn make_purge_room(&mut self) -> Result<(), Error> {
+        if self.room_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        let (state, puts) = (Arc::clone(&self.state), Arc::clone(&self.puts));
+        if state.stopped().is_some() {
+            self.room_at = None;
+            return Err(state.stopped_error());
+        }
+        self.retire_purges();
+        let most = puts.purge_rules_max;
+        if (state.purges.len() as u64) < most {
+            self.room_at = None;
+            self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Ok(()))));
+            return Ok(());
+        }
+        // What fills keep is not forgotten however much is reclaimed.
+        let kept = state.purges.count_from(puts.fills.generation_min()) as u64;
+        if kept >= most {
+            self.room_at = Some(Instant::now() + FILLS_STEP);
+            let error = self.too_many_purges(kept);
+            let due = |waiting: &mut (Instant, Reply)| waiting.0.elapsed() >= FILLS_WAIT;
+            for (_, reply) in self.room_waiting.extract_if(.., due) {
+                let _ = reply.send(Err(error.clone()));
+            }
+        } else if self.intake.queue.backlog().1.is_some() {
+            // What waits has to come to lie where rules say that it does: a segment is opened only for what comes
+            // later.
+            if !self.append().await?
+                && let Some(written) = self.in_flight.next().await
+            {
+                self.complete(written).await;
+            }
+        } else {
+            self.open_next_segment().await?;
+            self.read_tables_ahead();
+            self.begin_harvest();
+            self.start(Vec::new(), self.appended_sequence).await;
+            Counters::add(&self.span.counters.purge_segments_reclaimed, 1);
+            self.room_at = Some(Instant::now());
+        }
+        if self.room_waiting.is_empty() {
+            self.room_at = None;
+        }
+        Ok(())
+    }
+
+    fn too_many_purges(&self, kept: u64) -> Error {
+        let (spec, most) = (self.span.device.spec(), self.puts.purge_rules_max);
+        Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{spec}: {most} purges are remembered, which is all there may be, and fills under way keep {kept} of them; nothing is \
+                 purged: try again when these fills have ended, or purge everything"
+            ),
+        )
+    }
+}
+
+/// Writes one block of records and flushes it, in a new cycle where this one is full.
+async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
+    if log.is_full() {
+        log.compact(&state.purges).await?;
+        Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));
+        Counters::add(&state.span.counters.flushes, 1);
+    }
+    // What was written before the flush begins is flushed with it.
+    let written = state.progress.written.load(Ordering::Acquire);
+    let result = log.commit(records).await;
+    Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES);
+    Counters::add(&state.span.counters.flushes, 1);
+    if result.is_ok() {
+        state.progress.flushed.fetch_max(written, Ordering::AcqRel);
+    }
+    result
+}

@@ -1,0 +1,190 @@
+//! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
+//!
+//! Owns: the order of that, and what is read of that segment before. Leaves to others: what is written into the new
+//! segment.
+
+use std::sync::Arc;
+
+use futures_util::stream::StreamExt;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Writer, task};
+use crate::counters::Counters;
+use crate::disk::segment::{Care, SegmentReader};
+use crate::disk::span::Span;
+use crate::error::Error;
+use crate::format::{GRANULE_BYTES, Location, LogPosition};
+use crate::names::key::KeyHash;
+use crate::rewrite::reinsert::harvest;
+use crate::state::State;
+
+/// To look through an index of up to so many bytes, and what of it is in memory, costs less than reading the tables of
+/// a segment.
+const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
+
+/// Tables that are read ahead take at most this share of the memory budget.
+const TABLES_SHARE: u64 = 64;
+
+/// Records that are taken out of index and memory together while they are read.
+const FORGOTTEN_AT_ONCE: usize = 1024;
+
+/// A record: its hash and where it stands.
+type Standing = (KeyHash, Location);
+
+/// What stands in a segment.
+pub(super) struct Tables {
+    epoch: u64,
+    standing: Vec<Standing>,
+    /// Whether that is all.
+    is_whole: bool,
+}
+
+/// Visits what stands in the segment of `epoch`; whether that is all.
+async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
+    let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
+    let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
+    !scanned.damaged
+}
+
+/// Takes records out of index and memory, and out of the list; returns how many the index had.
+fn forget(state: &State, standing: &mut Vec<Standing>) -> u64 {
+    let removed = standing.iter().filter(|(hash, location)| state.index.remove(*hash, *location)).count();
+    state.memory.remove_at(standing);
+    standing.clear();
+    removed as u64
+}
+
+impl Writer {
+    /// Opens the next segment where this one has no room for `bytes`.
+    pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
+        if self.position.offset + bytes > self.span.layout.segment_bytes {
+            self.open_next_segment().await?;
+            self.read_tables_ahead();
+            self.begin_harvest();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn open_next_segment(&mut self) -> Result<(), Error> {
+        self.settle_cut().await;
+        while let Some(written) = self.in_flight.next().await {
+            self.complete(written).await;
+        }
+        if self.state.stopped().is_some() {
+            return Err(self.state.stopped_error());
+        }
+        let next = self.position.epoch + 1;
+        let tables = self.tables_ahead(next).await;
+        // Both wait for the disk, and neither for the other.
+        let (flushed, ()) = tokio::join!(self.state.flush(), reclaim(&self.state, next, tables, self.sweeps()));
+        flushed?;
+        self.flushed_at = Instant::now();
+        self.intake.begin_era(next);
+        self.span.set_head(next);
+        self.span.pace.opened(next);
+        self.position = LogPosition { epoch: next, offset: 0 };
+        self.retire_purges();
+        Ok(())
+    }
+
+    /// Forgets purges that nothing can fall under any more.
+    pub(super) fn retire_purges(&self) {
+        self.intake.drop_purged_in_memory();
+        let tail = self.span.layout.tail(self.position.epoch);
+        self.state.purges.retire(tail, self.puts.fills.generation_min());
+    }
+
+    /// Goes on re-inserting what has proved itself in the segments that are overwritten next.
+    pub(super) fn begin_harvest(&mut self) {
+        // One that runs still looks for what is due before it ends.
+        if self.rewriting.reinsert_percent == 0 {
+            let next = self.position.epoch + 1;
+            if let Some(old) = next.checked_sub(self.span.layout.segment_count).filter(|&old| old > 0) {
+                self.rewriting.keep_resident(old);
+            }
+        } else if self.harvest.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+            self.harvest = Some(task(harvest(Arc::clone(&self.rewriting))));
+        }
+    }
+
+    /// Ends re-insertion where it stands.
+    pub(super) async fn end_harvest(&mut self) {
+        if let Some(task) = self.harvest.take() {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    /// Begins to read what stands in the segment that is overwritten next, so that it is known when that is due.
+    pub(super) fn read_tables_ahead(&mut self) {
+        let old = (self.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
+        let Some(old) = old.filter(|_| !self.sweeps()) else { return };
+        // A list that grows has room for twice what is in it.
+        let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
+        let span = Arc::clone(&self.span);
+        self.tables = Some(task(async move {
+            let (mut standing, mut fits) = (Vec::new(), true);
+            let is_whole = visit_standing(&span, old, |record| {
+                fits &= standing.len() < most;
+                if fits {
+                    standing.push(record);
+                }
+            });
+            let is_whole = is_whole.await && fits;
+            Tables { epoch: old, standing, is_whole }
+        }));
+    }
+
+    /// What was read ahead of the segment that `epoch` will overwrite, where it is all that stands there.
+    async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
+        let tables = self.tables.take()?.await.ok()?;
+        let is_next = tables.epoch + self.span.layout.segment_count == epoch;
+        Some(tables).filter(|tables| is_next && tables.is_whole)
+    }
+
+    /// What tables that are read ahead may take, in bytes.
+    pub(super) fn tables_bytes_max(&self) -> u64 {
+        if self.sweeps() { 0 } else { self.memory_bytes / TABLES_SHARE }
+    }
+
+    /// Whether looking through index and memory costs less than reading tables.
+    fn sweeps(&self) -> bool {
+        self.state.index.bytes() <= SWEEP_INDEX_BYTES_MAX
+    }
+}
+
+/// Forgets what stands in the segment that `epoch` will overwrite; `tables` say what that is, where they were read
+/// ahead; where it `sweeps`, index and memory are looked through.
+async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: bool) {
+    let layout = &state.span.layout;
+    let Some(old) = epoch.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };
+    let segment = layout.segment_of(old);
+    let mut removed = 0;
+    if !sweeps {
+        let mut standing = match tables {
+            Some(tables) => tables.standing,
+            None => {
+                let mut some = Vec::with_capacity(FORGOTTEN_AT_ONCE);
+                let is_whole = visit_standing(&state.span, old, |record| {
+                    some.push(record);
+                    if some.len() == FORGOTTEN_AT_ONCE {
+                        removed += forget(state, &mut some);
+                    }
+                });
+                sweeps = !is_whole.await;
+                some
+            }
+        };
+        removed += forget(state, &mut standing);
+    }
+    if sweeps {
+        let here = |location: Location| location.granule * GRANULE_BYTES / layout.segment_bytes == segment;
+        removed += state.index.sweep(here);
+        state.memory.sweep(|entry| entry.location().is_some_and(here));
+    }
+    let granules = layout.segment_bytes / GRANULE_BYTES;
+    state.referenced.clear(segment * granules..(segment + 1) * granules);
+    Counters::add(&state.span.counters.segments_reclaimed, 1);
+    Counters::add(&state.span.counters.entries_reclaimed, removed);
+}

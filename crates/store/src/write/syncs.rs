@@ -1,0 +1,79 @@
+//! Flushes, and the syncs that they answer.
+//!
+//! Owns: when the device is flushed for its callers or because of its interval. One flush is under way at a time,
+//! beside appends; what was written since it began is not flushed by it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::{Reply, Writer};
+use crate::error::Error;
+
+/// What a flush came to, and the syncs that it answers.
+pub(super) struct Flushed {
+    result: Result<(), Error>,
+    replies: Vec<Reply>,
+}
+
+impl Writer {
+    /// Begins the flush for syncs whose entries are all written, unless another is under way: what was written since
+    /// that began is not flushed by it.
+    pub(super) fn serve_syncs(&mut self) {
+        if self.state.stopped().is_some() {
+            for (_, reply) in self.syncs_waiting.drain(..) {
+                let _ = reply.send(Err(self.state.stopped_error()));
+            }
+            return;
+        }
+        if !self.flushing.is_empty() {
+            return;
+        }
+        let written = self.state.progress.written.load(Ordering::Acquire);
+        let due = self.syncs_waiting.extract_if(.., |(sequence, _)| *sequence <= written);
+        self.syncs_due.extend(due.map(|(_, reply)| reply));
+        if !self.syncs_due.is_empty() {
+            self.begin_flush();
+        }
+    }
+
+    pub(super) fn flush_if_written(&mut self) {
+        if !self.flushing.is_empty() {
+            return;
+        }
+        self.flushed_at = Instant::now();
+        if self.state.progress.written.load(Ordering::Acquire) > self.state.progress.flushed.load(Ordering::Acquire) {
+            self.begin_flush();
+        }
+    }
+
+    /// Flushes beside appends, and answers the syncs that are due when that is done.
+    pub(super) fn begin_flush(&mut self) {
+        self.flushed_at = Instant::now();
+        let (state, replies) = (Arc::clone(&self.state), std::mem::take(&mut self.syncs_due));
+        self.flushing.spawn(async move { Flushed { result: state.flush().await, replies } });
+    }
+
+    pub(super) fn flush_ended(&mut self, ended: Result<Flushed, JoinError>) {
+        let (result, mut replies) = match ended {
+            Ok(flushed) => (flushed.result, flushed.replies),
+            Err(error) => (Err(Error::stopped(format!("the flush's task failed: {error}"))), Vec::new()),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        for reply in replies.drain(..) {
+            let _ = reply.send(result.clone());
+        }
+        // Kept for the next flush, which then allocates no list.
+        self.syncs_due = replies;
+    }
+
+    pub(super) async fn end_flushing(&mut self) {
+        while let Some(ended) = self.flushing.join_next().await {
+            self.flush_ended(ended);
+        }
+    }
+}

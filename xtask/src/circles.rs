@@ -1,0 +1,215 @@
+//! Circles between the files of a crate: files that import each other, directly or by way of others.
+//!
+//! Owns: reading imports, and finding circles in `crates/*/src`. A circle is defended by a line `//! *Circle*: why` in one
+//! of its files. What does not count: a file that uses its own folder's front file (`mod.rs`, or the file of the folder's
+//! name) or the crate's, since these hold what all below them share; imports of tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The modules of a crate by their paths, as `service::hit`; the crate's own is the empty path.
+type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// The line that defends a circle.
+const DEFENCE: &str = "//! *Circle*:";
+/// How deep folders are looked into.
+const DEPTH_MAX: usize = 8;
+
+/// The circles that no comment defends, one line each.
+pub fn problems(root: &Path) -> Vec<String> {
+    let Ok(crates) = fs::read_dir(root.join("crates")) else { return vec!["there is no folder crates".to_owned()] };
+    let mut folders: Vec<_> = crates.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    folders.sort();
+    let mut problems = Vec::new();
+    for folder in folders {
+        let mut sources = BTreeMap::new();
+        collect(&folder.join("src"), "", DEPTH_MAX, &mut sources);
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for circle in undefended(&sources) {
+            problems.push(format!(
+                "crates/{name}/src: {} import each other; open the circle, or defend it with `{DEFENCE} why`",
+                circle.join(", ")
+            ));
+        }
+    }
+    problems
+}
+
+/// The circles of a crate, given the text of each of its modules, that no text of theirs defends.
+fn undefended(sources: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+    let modules: BTreeSet<&str> = sources.keys().map(String::as_str).collect();
+    let imports: Imports =
+        sources.iter().map(|(module, text)| (module.clone(), imports_of(module, text, &modules))).collect();
+    let is_defended =
+        |circle: &[String]| circle.iter().any(|module| sources[module].lines().any(|line| line.starts_with(DEFENCE)));
+    circles(&imports).into_iter().filter(|circle| !is_defended(circle)).collect()
+}
+
+/// Reads the modules below a folder. Files of tests are left out.
+fn collect(folder: &Path, module: &str, depth: usize, sources: &mut BTreeMap<String, String>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if matches!(stem.as_str(), "tests" | "bin" | "main") || stem.ends_with("_tests") {
+            continue;
+        }
+        let inner = if module.is_empty() { stem.clone() } else { format!("{module}::{stem}") };
+        if path.is_dir() && depth > 0 {
+            collect(&path, &inner, depth - 1, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = if matches!(stem.as_str(), "lib" | "mod") { module.to_owned() } else { inner };
+            if let Ok(text) = fs::read_to_string(&path) {
+                sources.insert(name, text);
+            }
+        }
+    }
+}
+
+/// The modules that a module's code names.
+fn imports_of(module: &str, text: &str, modules: &BTreeSet<&str>) -> BTreeSet<String> {
+    let mut code = String::new();
+    // Tests stand at the end of a file.
+    for line in text.lines().take_while(|line| line.trim() != "#[cfg(test)]") {
+        code += line.split("//").next().unwrap_or_default();
+        code.push('\n');
+    }
+    let mut found = BTreeSet::new();
+    for start in ["crate", "super", "self"] {
+        for (at, _) in code.match_indices(&format!("{start}::")) {
+            if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                paths(&code[at..], &mut |path| found.extend(resolve(module, path, modules)));
+            }
+        }
+    }
+    found.retain(|other| other != module && !is_front_of(other, module));
+    found
+}
+
+/// Whether a module is the crate's front, or that of a folder that another one stands in.
+fn is_front_of(front: &str, module: &str) -> bool {
+    front.is_empty() || module.strip_prefix(front).is_some_and(|rest| rest.starts_with("::"))
+}
+
+/// Every path that a text begins with: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn paths(text: &str, found: &mut impl FnMut(&[&str])) {
+    /// Reads one tree behind `before`; gives what is left of the text.
+    fn tree<'a>(mut text: &'a str, before: &mut Vec<&'a str>, found: &mut impl FnMut(&[&str])) -> &'a str {
+        let depth = before.len();
+        loop {
+            text = text.trim_start();
+            if let Some(inner) = text.strip_prefix('{') {
+                text = inner;
+                while !text.is_empty() {
+                    let rest = tree(text, before, found).trim_start();
+                    match rest.strip_prefix(',') {
+                        Some(after) if !after.trim_start().starts_with('}') => text = after,
+                        other => {
+                            let rest = other.unwrap_or(rest).trim_start();
+                            text = rest.strip_prefix('}').unwrap_or("");
+                            break;
+                        }
+                    }
+                }
+                break;
+            }
+            let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+            before.push(&text[..end]);
+            text = &text[end..];
+            match text.strip_prefix("::") {
+                Some(rest) if rest.starts_with(|c: char| c.is_alphabetic() || c == '_' || c == '{') => text = rest,
+                _ => {
+                    found(before);
+                    break;
+                }
+            }
+        }
+        before.truncate(depth);
+        text
+    }
+    tree(text, &mut Vec::new(), found);
+}
+
+/// The module that a path leads to, seen from a module: the longest beginning of it that is one.
+fn resolve(from: &str, path: &[&str], modules: &BTreeSet<&str>) -> Option<String> {
+    let mut at: Vec<&str> = Vec::new();
+    if path.first() != Some(&"crate") {
+        at.extend(from.split("::").filter(|part| !part.is_empty()));
+    }
+    for part in path {
+        match *part {
+            "crate" | "self" => {}
+            "super" => drop(at.pop()),
+            name => {
+                at.push(name);
+                if !modules.contains(at.join("::").as_str()) {
+                    at.pop();
+                    break;
+                }
+            }
+        }
+    }
+    let module = at.join("::");
+    modules.contains(module.as_str()).then_some(module)
+}
+
+/// The sets of modules of which each reaches each, larger than one.
+fn circles(imports: &Imports) -> Vec<Vec<String>> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        imports.keys().map(|module| (module.as_str(), reach(module, imports))).collect();
+    let mut circles: Vec<Vec<String>> = Vec::new();
+    for (module, there) in &reached {
+        if circles.iter().flatten().any(|known| known == module) || !there.contains(module) {
+            continue;
+        }
+        let members = there.iter().filter(|other| reached.get(**other).is_some_and(|back| back.contains(module)));
+        circles.push(members.map(|member| (*member).to_owned()).collect());
+    }
+    circles
+}
+
+/// What a module reaches by one import or more.
+fn reach<'a>(module: &str, imports: &'a Imports) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&str> = imports[module].iter().map(String::as_str).collect();
+    while let Some(module) = next.pop() {
+        if reached.insert(module) {
+            next.extend(imports.get(module).into_iter().flatten().map(String::as_str));
+        }
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(texts: &[(&str, &str)]) -> BTreeMap<String, String> {
+        texts.iter().map(|(module, text)| ((*module).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_circle_is_found_whichever_way_an_import_is_written() {
+        let open = [
+            ("", "mod a; mod b; pub use a::A;"),
+            ("a", "use crate::b::{\n    c::{C, D},\n    E,\n};\n"),
+            ("b", "pub mod c;\nuse self::c::C;\n"),
+            ("b::c", "use super::E; use crate::A;\n// crate::a::A\n#[cfg(test)]\nmod tests { use crate::a::A; }\n"),
+        ];
+        assert_eq!(undefended(&sources(&open)), Vec::<Vec<String>>::new());
+        for back in ["use crate::a::A;", "use super::super::a::A;", "use crate::{x, a::A};", "fn f() { crate::a::f() }"]
+        {
+            let mut closed = open;
+            closed[3].1 = back;
+            assert_eq!(undefended(&sources(&closed)), [["a", "b", "b::c"]], "{back}");
+        }
+    }
+
+    #[test]
+    fn a_circle_that_a_comment_defends_is_none() {
+        let circle = sources(&[("", ""), ("a", "use crate::b::B;"), ("b", "//! B.\nuse crate::a::A;")]);
+        assert_eq!(undefended(&circle), [["a", "b"]]);
+        let circle = sources(&[("", ""), ("a", "use crate::b::B;"), ("b", "//! *Circle*: a is b.\nuse crate::a::A;")]);
+        assert!(undefended(&circle).is_empty());
+    }
+}
