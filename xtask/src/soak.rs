@@ -84,6 +84,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "5000"), ("{images}", "10000", "1000")],
     },
     Campaign {
+        name: "cache-concurrent",
+        program: Program::Binary("cache-concurrent"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
+        environment: &[],
+        extents: &[("{runs}", "20000", "1000"), ("{images}", "10000", "1000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

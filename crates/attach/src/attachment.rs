@@ -151,6 +151,22 @@ impl Attachment {
         self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
     }
 
+    /// The SPEC of the device below as it names itself now: options may have changed since it was attached.
+    pub fn device_spec(&self) -> String {
+        self.device.upgrade().map_or_else(|| self.spec.clone(), |device| device.spec())
+    }
+
+    /// Changes an option of the device below while it is open; see [`BlockDevice::set_option`].
+    ///
+    /// *Errors*: those of the device; [`ErrorKind::Absent`](nectary_block::ErrorKind::Absent) once it is closed.
+    pub async fn set_option(&self, name: &str, value: &str) -> Result<(), nectary_block::Error> {
+        let Some(device) = self.device.upgrade() else {
+            let (kind, operation) = (nectary_block::ErrorKind::Absent, nectary_block::Operation::Open);
+            return Err(nectary_block::Error::new(kind, &self.spec, operation, "it is closed already"));
+        };
+        device.set_option(name, value).await
+    }
+
     /// What the kernel refused this process, in words: without it the device may stand still when memory is short.
     pub fn refused(&self) -> &[String] {
         &self.refused

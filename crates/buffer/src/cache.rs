@@ -132,6 +132,21 @@ impl BufferCache {
         forget_clean(&mut state, id_of(file.0, first)..id_of(file.0, first.max(end)), false);
     }
 
+    /// Forgets what memory has behind a new end of a file that was cut, what is dirty included: where it grows again,
+    /// zeroes are there. To be called after the source was cut, while no write to what is cut is under way.
+    pub fn cut(&self, file: FileId, size_bytes: u64) {
+        let block = self.shared.block_bytes as u64;
+        let (last, part) = (size_bytes / block, (size_bytes % block) as usize);
+        let mut state = self.shared.lock();
+        let (start, end) = (id_of(file.0, last), id_of(file.0, 0) + (1 << BLOCK_BITS));
+        let is_ready = state.entries.get(&start).is_some_and(|entry| entry.frame().is_some());
+        if part > 0 && is_ready {
+            let block_bytes = self.shared.block_bytes;
+            state.change(start, part..block_bytes, block_bytes, || None, |into| into.fill(0));
+        }
+        forget_clean(&mut state, start + u64::from(part > 0)..end, true);
+    }
+
     /// The bytes of a range where all of them are in memory, without waiting; `None` counts nothing, and
     /// [`read`](Self::read) is to be called.
     ///
@@ -292,9 +307,9 @@ impl BufferCache {
         self.shared.lock().recorder = recorder;
     }
 
-    /// Flushes all files.
+    /// Flushes all files, and waits for what is under way though its caller went away.
     ///
-    /// *Errors*: the first that a flush reports; all files are flushed all the same.
+    /// *Errors*: the first that a flush reports; all files are flushed all the same, and nothing is waited for.
     pub async fn close(&self) -> Result<(), Error> {
         let mut files: Vec<u32> = self.shared.lock().files.keys().copied().collect();
         files.sort_unstable();
@@ -302,7 +317,11 @@ impl BufferCache {
         for file in files {
             result = result.and(self.flush(FileId(file), Context::default()).await);
         }
-        result
+        result?;
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        self.shared.tasks.reopen();
+        Ok(())
     }
 
     pub(crate) fn spawn<T: Send + 'static>(

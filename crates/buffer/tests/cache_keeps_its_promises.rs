@@ -241,6 +241,20 @@ async fn source_that_grows_or_ends_inside_a_block_is_cached_to_its_end() {
 }
 
 #[tokio::test]
+async fn what_was_cut_from_a_file_does_not_come_back_when_it_grows() {
+    let gate = Gate::new(1 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteBack));
+    for block in 0..4 {
+        put(&cache, file, block, 3).await.unwrap();
+    }
+    cache.cut(file, 8192 + 100);
+    assert!(cache.read(file, 8192, 100, Context::default()).await.unwrap()[0].iter().all(|&byte| byte == 3));
+    let tail = cache.read(file, 8192 + 100, 3 * 8192 - 100, Context::default()).await.unwrap();
+    assert!(tail.iter().all(|piece| piece.iter().all(|&byte| byte == 0)));
+    assert_eq!(cache.stats().dirty_bytes, 2 * 8192);
+}
+
+#[tokio::test]
 async fn counters_by_stream_add_up_and_their_table_is_bounded() {
     let gate = Gate::new(16 << 20);
     let (cache, file) = cache(&gate, options(Mode::WriteBack));

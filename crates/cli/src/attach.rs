@@ -175,6 +175,20 @@ fn start_control(
             answer.await.map_err(|_| gone())?
         }
     });
+    let of_options = attachment.clone();
+    methods.register("set", "changes an option while it runs: memory or mode of a cache", move |parameters| {
+        let attachment = of_options.clone();
+        async move {
+            let text = |name: &str| parameters[name].as_str().unwrap_or_default().to_owned();
+            let failed = |error: nectary_block::Error| {
+                let remedy =
+                    "memory=SIZE and mode=writethrough, writeback or readonly can be set, where there is a cache";
+                Fault::new(FaultKind::Failed, error.to_string(), remedy)
+            };
+            attachment.set_option(&text("option"), &text("value")).await.map_err(failed)?;
+            Ok(json!({ "spec": attachment.device_spec() }))
+        }
+    });
     let part = format!("attach-{}", name.trim_start_matches("/dev/"));
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }

@@ -1,7 +1,7 @@
 //! From a SPEC on the command line to an open store.
 //!
-//! Owns: the order of steps (open the device, see what is on it, make a store where that is wanted). Leaves to others:
-//! every step.
+//! Owns: the names that a SPEC can use, and the order of steps (open the device, see what is on it, make a store where
+//! that is wanted). Leaves to others: every step.
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
@@ -15,6 +15,14 @@ use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 /// Memory for a command that uses a store once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
+/// Every device that a SPEC can name in this program.
+pub fn registry() -> Registry {
+    let mut registry = Registry::with_builtins();
+    nectary_buffer::register(&mut registry);
+    nectary_nbd::register(&mut registry);
+    registry
+}
+
 /// Opens the device that `spec` names; a file that is absent is made where `create_bytes` says how large.
 pub async fn open_device(
     spec: &str,
@@ -23,13 +31,6 @@ pub async fn open_device(
 ) -> Result<SharedDevice, Failure> {
     let options = block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
     Ok(registry().open(spec, &options).await?)
-}
-
-/// Every device that a SPEC can name.
-pub fn registry() -> Registry {
-    let mut registry = Registry::with_builtins();
-    nectary_nbd::register(&mut registry);
-    registry
 }
 
 /// The engine that `--io` names.

@@ -208,6 +208,34 @@ pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
     Ok(())
 }
 
+/// Copies a tree onto a file system on an attached device, and compares it after the device was attached again as `plain`.
+pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path) -> Result<()> {
+    let mut disk = Disk::new(system, spec)?;
+    let _watchdog = disk.watch(RUN_MAX);
+    let tree = tree.display().to_string();
+    disk.attach()?;
+    disk.tool(system.make())?;
+    disk.mount()?;
+    let copy = disk.place.join("tree").display().to_string();
+    disk.run("cp", &["-a", &tree, &copy])?;
+    disk.run("diff", &["-r", "--no-dereference", &tree, &copy])?;
+    disk.unmount()?;
+    if let Some(problem) = disk.check() {
+        bail!("the file system is not well: {problem}");
+    }
+    disk.detach()?;
+    // What was detached is on the device below, without whatever stood above it.
+    disk.spec = plain.replace("{file}", &disk.scratch.join("disk.img").display().to_string());
+    disk.attach()?;
+    if let Some(problem) = disk.check() {
+        bail!("the file system is not well without what stood above it: {problem}");
+    }
+    disk.mount()?;
+    disk.run("diff", &["-r", "--no-dereference", &tree, &copy])?;
+    disk.unmount()?;
+    disk.detach()
+}
+
 /// What a watchdog has to know of an attached device.
 #[derive(Clone, Debug, Default)]
 struct Watched {

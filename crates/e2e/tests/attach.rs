@@ -1,6 +1,6 @@
 //! Devices in the kernel: file systems on them keep what was synced, whatever happens to the process that serves them.
 
-use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted};
+use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted, run_copied_tree};
 use nectary_e2e::report::{not_run, seed_or_new};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -55,4 +55,22 @@ fn btrfs_is_made_on_an_attached_device_while_another_is_mounted() {
     }
     let _turn = turn();
     run_beside_mounted(FileSystem::Btrfs).expect("mkfs.btrfs does not take one for the other");
+}
+
+#[test]
+fn ext4_on_a_cached_file_keeps_what_was_synced_over_sigkill_under_pressure() {
+    sample(FileSystem::Ext4, "cache({file},memory=8M,policy=lru,mode=writeback)");
+}
+
+#[test]
+fn tree_that_was_copied_to_ext4_on_an_attached_cache_is_on_the_file_below_it() {
+    if let Some(reason) = missing(FileSystem::Ext4) {
+        return not_run(format!("attach a cache: {reason}"));
+    }
+    let _turn = turn();
+    let tree = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("store");
+    for mode in ["writethrough", "writeback"] {
+        let spec = format!("cache({{file}},memory=8M,policy=dear,block=4K,mode={mode})");
+        run_copied_tree(FileSystem::Ext4, &spec, "{file}", &tree).unwrap_or_else(|error| panic!("{mode}: {error:#}"));
+    }
 }

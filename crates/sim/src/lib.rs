@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+pub mod cache;
 pub mod crash;
 pub mod disk;
 pub mod flushed;

@@ -1,0 +1,103 @@
+//! Crash states of cached devices with many clients: what each leaves on the disk is compared with what may be there.
+//!
+//! Owns: the recording of a run, and the account of its states. Leaves to others: which states there are
+//! (`crate::crash`), and what is allowed in them (`history`).
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use nectary_block::{Event, Recorder, Recording};
+
+use super::history::History;
+use super::world::{CELL_BYTES, CELLS, World, lost};
+use super::{CLIENTS, OPERATIONS};
+use crate::crash::{CrashOptions, CrashStates};
+use crate::late::in_virtual_time;
+
+/// What is broken is kept in words so often.
+const BROKEN_MAX: usize = 10;
+
+/// The account of a run.
+#[derive(Debug, Default, Clone)]
+pub struct CrashReport {
+    /// Recorded runs of clients.
+    pub workloads: u64,
+    /// Operations of the device that began while another was under way.
+    pub in_flight: u64,
+    /// States looked at.
+    pub states: u64,
+    /// Of these, those with an image that none before had.
+    pub distinct: u64,
+    /// Flushes and forced writes that had ended well before them.
+    pub promises: u64,
+    /// What may not be there, counted.
+    pub broken_count: u64,
+    /// The first of it in words.
+    pub broken: Vec<String>,
+}
+
+/// Looks at the crash states of workloads from `seed` on, until there were so many distinct images.
+pub fn run(
+    seed: u64,
+    images: u64,
+    states_per_workload: usize,
+    mut progress: impl FnMut(&CrashReport) -> bool,
+) -> CrashReport {
+    let mut report = CrashReport::default();
+    let mut seen = HashSet::new();
+    for seed in seed.. {
+        if report.distinct >= images || !progress(&report) {
+            break;
+        }
+        workload(seed, states_per_workload, &mut seen, &mut report);
+        report.workloads += 1;
+    }
+    report
+}
+
+fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CrashReport) {
+    let (history, recording) = record(seed);
+    report.in_flight += overlapping(&recording);
+    // States of one epoch are much alike: some of each, spread over the whole recording.
+    let options = CrashOptions { max_per_epoch: 12, seed, ..CrashOptions::default() };
+    let all: Vec<_> = CrashStates::new(vec![0; CELLS * CELL_BYTES], &recording, options).collect();
+    for number in 0..states.min(all.len()) {
+        let state = &all[number * all.len() / states.min(all.len())];
+        let then = history.until(state.last_mark().unwrap_or(0));
+        report.states += 1;
+        report.distinct += u64::from(seen.insert(state.hash));
+        report.promises += then.flushes.len() as u64;
+        for broken in lost(&then, &state.image()) {
+            report.broken_count += 1;
+            if report.broken.len() < BROKEN_MAX {
+                report.broken.push(format!("workload {seed}, {}: {broken}", state.description));
+            }
+        }
+    }
+}
+
+fn record(seed: u64) -> (History, Recording) {
+    let recorder = Recorder::new();
+    let world = in_virtual_time(async {
+        let world = World::new(seed, Some(recorder.clone()));
+        join_all((0..CLIENTS.0).map(|client| world.client(client as u32 + 1, OPERATIONS))).await;
+        world
+    });
+    (world.history.take(), recorder.take())
+}
+
+/// How many operations began while another was under way.
+fn overlapping(recording: &Recording) -> u64 {
+    let (mut under_way, mut overlapping) = (0_u64, 0);
+    for event in &recording.events {
+        match event {
+            Event::Mark(_) => {}
+            Event::Completed { .. } => under_way = under_way.saturating_sub(1),
+            _ => {
+                overlapping += u64::from(under_way > 0);
+                under_way += 1;
+            }
+        }
+    }
+    overlapping
+}

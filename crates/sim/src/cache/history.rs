@@ -1,0 +1,295 @@
+//! What clients of a cached device did and saw, cell by cell, and whether one device that does one thing at a time
+//! could have answered so.
+//!
+//! A cell is 4 KiB of the device and holds the number of the write that it comes from, 0 where it is zeroes. Each write
+//! has a number that no other has. Two questions are answered:
+//!
+//! - *Could it be?* There must be an order of the operations of a cell that keeps the order of those that did not
+//!   overlap, and in which every read gives what the last change before it left. A discard leaves zeroes or what was
+//!   there; a change that failed, or whose caller went away, may have happened at any moment since, or not at all.
+//! - *May a crash leave it?* A number may be found unless a change that began after that one had ended is durable: it
+//!   was forced and had ended, or a flush that ended well had begun after it ended.
+
+use std::collections::HashSet;
+
+/// A moment: how many events came before it.
+pub type Time = u64;
+
+/// Never.
+const NEVER: Time = Time::MAX;
+
+/// What an operation does to a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Write(u64),
+    Zero,
+    Discard,
+}
+
+/// A change of some cells.
+#[derive(Debug, Clone)]
+pub struct Changed {
+    pub cells: std::ops::Range<usize>,
+    pub change: Change,
+    pub began: Time,
+    /// `NEVER` where it failed or nobody was told.
+    pub ended: Time,
+    pub is_forced: bool,
+}
+
+/// What a read found in a cell.
+#[derive(Debug, Clone, Copy)]
+pub struct Read {
+    pub cell: usize,
+    pub number: u64,
+    pub began: Time,
+    pub ended: Time,
+}
+
+/// A flush that ended well.
+#[derive(Debug, Clone, Copy)]
+pub struct Flushed {
+    pub began: Time,
+    pub ended: Time,
+}
+
+/// Everything that happened.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub now: Time,
+    pub changes: Vec<Changed>,
+    pub reads: Vec<Read>,
+    pub flushes: Vec<Flushed>,
+}
+
+/// An operation of a cell, as the search for an order sees it.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    began: Time,
+    ended: Time,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Read(u64),
+    Change(Change),
+}
+
+impl History {
+    /// The next moment.
+    pub fn tick(&mut self) -> Time {
+        self.now += 1;
+        self.now
+    }
+
+    /// Notes that a change begins; gives its place.
+    pub fn begin(&mut self, cells: std::ops::Range<usize>, change: Change, is_forced: bool) -> usize {
+        let began = self.tick();
+        self.changes.push(Changed { cells, change, began, ended: NEVER, is_forced });
+        self.changes.len() - 1
+    }
+
+    /// Notes that a change ended well.
+    pub fn end(&mut self, place: usize) {
+        self.changes[place].ended = self.tick();
+    }
+
+    /// What had happened by a moment.
+    pub fn until(&self, moment: Time) -> History {
+        let changes = self.changes.iter().filter(|changed| changed.began <= moment);
+        let ended = |ended| if ended <= moment { ended } else { NEVER };
+        History {
+            now: moment,
+            changes: changes.map(|changed| Changed { ended: ended(changed.ended), ..changed.clone() }).collect(),
+            reads: Vec::new(),
+            flushes: self.flushes.iter().filter(|flushed| flushed.ended <= moment).copied().collect(),
+        }
+    }
+
+    /// The cells whose reads cannot be explained, in words.
+    pub fn unexplained(&self, cells: usize) -> Vec<String> {
+        (0..cells).filter_map(|cell| self.unexplained_cell(cell)).collect()
+    }
+
+    fn steps(&self, cell: usize) -> Vec<Step> {
+        let reads = self.reads.iter().filter(|read| read.cell == cell);
+        let reads = reads.map(|read| Step { began: read.began, ended: read.ended, kind: Kind::Read(read.number) });
+        let changes = self.changes.iter().filter(|changed| changed.cells.contains(&cell));
+        let changes = changes.map(|changed| Step {
+            began: changed.began,
+            ended: changed.ended,
+            kind: Kind::Change(changed.change),
+        });
+        let mut steps: Vec<Step> = reads.chain(changes).collect();
+        steps.sort_by_key(|step| step.began);
+        steps
+    }
+
+    fn unexplained_cell(&self, cell: usize) -> Option<String> {
+        let steps = self.steps(cell);
+        let mut search = Search { steps: &steps, seen: HashSet::new(), furthest: 0 };
+        if search.from(Taken::default(), 0, 0) {
+            return None;
+        }
+        let around = &steps[search.furthest.saturating_sub(6)..steps.len().min(search.furthest + 3)];
+        Some(format!("cell {cell}: no order explains its {} operations; around {around:?}", steps.len()))
+    }
+
+    /// Whether a loss of power now may leave a number in a cell.
+    pub fn may_remain(&self, cell: usize, number: u64) -> bool {
+        let changes = || self.changes.iter().filter(|changed| changed.cells.contains(&cell));
+        let is_durable = |changed: &Changed| {
+            changed.ended != NEVER
+                && changed.change != Change::Discard
+                && (changed.is_forced || self.flushes.iter().any(|flushed| changed.ended < flushed.began))
+        };
+        let outlives = |ended: Time| !changes().any(|later| later.began > ended && is_durable(later));
+        let from_change = changes()
+            .filter(|changed| match changed.change {
+                Change::Write(written) => written == number,
+                Change::Zero | Change::Discard => number == 0,
+            })
+            .any(|changed| outlives(changed.ended));
+        from_change || number == 0 && outlives(0)
+    }
+}
+
+/// Which steps have their place in the order: all before the first that has none, and some behind it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Taken {
+    first: usize,
+    behind: Vec<usize>,
+}
+
+impl Taken {
+    fn has(&self, index: usize) -> bool {
+        index < self.first || self.behind.binary_search(&index).is_ok()
+    }
+
+    fn with(&self, index: usize) -> Taken {
+        let mut taken = self.clone();
+        if let Err(place) = taken.behind.binary_search(&index) {
+            taken.behind.insert(place, index);
+        }
+        while taken.behind.first() == Some(&taken.first) {
+            taken.behind.remove(0);
+            taken.first += 1;
+        }
+        taken
+    }
+}
+
+/// The search for an order (Wing and Gong, with Lowe's memory of what was tried).
+struct Search<'a> {
+    steps: &'a [Step],
+    seen: HashSet<(Taken, u64)>,
+    furthest: usize,
+}
+
+impl Search<'_> {
+    fn from(&mut self, taken: Taken, number: u64, depth: usize) -> bool {
+        self.furthest = self.furthest.max(taken.first);
+        let open = || (taken.first..self.steps.len()).filter(|index| !taken.has(*index));
+        // What nobody was told of need not have happened.
+        if open().all(|index| self.steps[index].ended == NEVER) {
+            return true;
+        }
+        if !self.seen.insert((taken.clone(), number)) || depth > self.steps.len() {
+            return false;
+        }
+        let earliest = open().map(|index| self.steps[index].ended).min().unwrap_or(NEVER);
+        let next: Vec<usize> = open().take_while(|index| self.steps[*index].began < earliest).collect();
+        // A read that fits changes nothing, so it may come first without loss.
+        let is_read = |index: &&usize| matches!(self.steps[**index].kind, Kind::Read(read) if read == number);
+        if let Some(&read) = next.iter().find(is_read) {
+            return self.from(taken.with(read), number, depth + 1);
+        }
+        // What nobody was told of is only tried where a read may need it next.
+        let wanted =
+            |read: u64| next.iter().any(|&at| matches!(self.steps[at].kind, Kind::Read(number) if number == read));
+        let is_needed = |index: &usize| match (self.steps[*index].ended, self.steps[*index].kind) {
+            (NEVER, Kind::Change(Change::Write(written))) => wanted(written),
+            (NEVER, Kind::Change(_)) => wanted(0),
+            _ => true,
+        };
+        let next: Vec<usize> = next.iter().copied().filter(is_needed).collect();
+        next.into_iter().any(|index| match self.steps[index].kind {
+            Kind::Read(_) => false,
+            Kind::Change(Change::Write(written)) => self.from(taken.with(index), written, depth + 1),
+            Kind::Change(Change::Zero) => self.from(taken.with(index), 0, depth + 1),
+            Kind::Change(Change::Discard) => {
+                self.from(taken.with(index), 0, depth + 1) || self.from(taken.with(index), number, depth + 1)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(history: &mut History, number: u64, began: Time, ended: Time) {
+        history.changes.push(Changed { cells: 0..1, change: Change::Write(number), began, ended, is_forced: false });
+    }
+
+    fn read(history: &mut History, number: u64, began: Time, ended: Time) {
+        history.reads.push(Read { cell: 0, number, began, ended });
+    }
+
+    #[test]
+    fn reads_that_overlap_a_write_may_see_it_or_not_but_not_go_back() {
+        for (first, second, is_good) in [(0, 0, true), (0, 1, true), (1, 1, true), (1, 0, false)] {
+            let mut history = History::default();
+            write(&mut history, 1, 1, 10);
+            read(&mut history, first, 2, 3);
+            read(&mut history, second, 4, 5);
+            assert_eq!(history.unexplained(1).is_empty(), is_good, "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn what_was_replaced_is_not_seen_again_and_what_failed_may_be_seen_late() {
+        let mut history = History::default();
+        write(&mut history, 1, 1, 2);
+        write(&mut history, 2, 3, 4);
+        read(&mut history, 1, 5, 6);
+        assert_eq!(history.unexplained(1).len(), 1);
+        history.changes[0].ended = NEVER;
+        assert!(history.unexplained(1).is_empty());
+        history.reads[0].number = 7;
+        assert_eq!(history.unexplained(1).len(), 1, "nobody wrote that");
+    }
+
+    #[test]
+    fn discard_leaves_what_was_there_or_zeroes() {
+        for (number, is_good) in [(2, true), (0, true), (1, false)] {
+            let mut history = History::default();
+            write(&mut history, 1, 1, 2);
+            write(&mut history, 2, 3, 6);
+            history.changes.push(Changed {
+                cells: 0..1,
+                change: Change::Discard,
+                began: 4,
+                ended: 8,
+                is_forced: false,
+            });
+            read(&mut history, number, 9, 10);
+            assert_eq!(history.unexplained(1).is_empty(), is_good, "{number}");
+        }
+    }
+
+    #[test]
+    fn crash_leaves_what_was_flushed_or_what_came_later() {
+        let mut history = History::default();
+        write(&mut history, 1, 1, 2);
+        assert!(history.may_remain(0, 0) && history.may_remain(0, 1) && !history.may_remain(0, 2));
+        history.flushes.push(Flushed { began: 3, ended: 4 });
+        assert!(!history.may_remain(0, 0) && history.may_remain(0, 1));
+        write(&mut history, 2, 5, 6);
+        assert!(history.may_remain(0, 1) && history.may_remain(0, 2));
+        history.changes[1].is_forced = true;
+        assert!(!history.may_remain(0, 1) && history.may_remain(0, 2));
+        assert!(history.until(5).may_remain(0, 1), "it had not ended then");
+    }
+}

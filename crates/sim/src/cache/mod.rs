@@ -1,0 +1,163 @@
+//! Many clients on one cached device at once, and whether what they saw can be explained.
+//!
+//! Owns: a run and the account of many. `world`: the device, its faults and its clients; `history`: what is allowed;
+//! `crash`: crash states of such runs. A run is repeated exactly by its seed.
+
+pub mod crash;
+mod history;
+mod world;
+
+use futures_util::future::join_all;
+use nectary_block::{Context, read};
+use nectary_buffer::planted::{Bug, plant};
+
+use crate::late::in_virtual_time;
+use crate::planted::{Case, Caught};
+use world::{CELL_BYTES, CELLS, World};
+
+/// Operations of a run, at least.
+pub const OPERATIONS: u64 = 160;
+/// Clients of a run.
+pub const CLIENTS: (u64, u64) = (4, 8);
+/// What is broken is kept in words so often.
+const BROKEN_MAX: usize = 10;
+/// So often a flush may say what had failed before, after nothing fails any more.
+const FLUSHES_MAX: u32 = 4;
+
+/// The account of many runs.
+#[derive(Debug, Default, Clone)]
+pub struct Report {
+    /// Runs done.
+    pub runs: u64,
+    /// Operations of clients.
+    pub operations: u64,
+    /// Operations that began while another of the same cell was under way.
+    pub overlapping: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Changes of memory and mode.
+    pub changes: u64,
+    /// Losses of power that were looked at.
+    pub crashes: u64,
+    /// Hits of the policies.
+    pub hits: u64,
+    /// Misses.
+    pub misses: u64,
+    /// References that waited for another's read.
+    pub joined: u64,
+    /// Blocks read ahead and then referenced.
+    pub ahead_used: u64,
+    /// Blocks written back.
+    pub written_back: u64,
+    /// Write-backs that failed.
+    pub write_back_errors: u64,
+    /// What cannot be explained, counted.
+    pub broken_count: u64,
+    /// The first of them in words.
+    pub broken: Vec<String>,
+    /// A hash of all that happened.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Whether so much happened that silence says something.
+    pub fn is_enough(&self) -> bool {
+        let each = [self.failed, self.changes, self.crashes, self.hits, self.misses, self.joined, self.written_back];
+        let has_all = each.iter().all(|&count| count > 0) && self.ahead_used > 0 && self.write_back_errors > 0;
+        has_all && self.operations >= OPERATIONS * self.runs && self.overlapping * 10 >= self.operations
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, report: &mut Report) {
+    let world = in_virtual_time(async {
+        let world = World::new(seed, None);
+        let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
+        join_all((0..clients).map(|client| world.client(client as u32 + 1, OPERATIONS))).await;
+        settle(&world).await;
+        world
+    });
+    let history = world.history.borrow();
+    let mut broken = world.broken.take();
+    broken.extend(history.unexplained(CELLS));
+    let stats = world.device.cache().stats();
+    report.runs += 1;
+    report.operations += world.operations.get();
+    report.overlapping += world.overlapping.get();
+    report.failed += world.failed.get();
+    report.changes += world.changes.get();
+    report.crashes += world.crashes.get();
+    report.hits += stats.hits;
+    report.misses += stats.misses;
+    report.joined += stats.joined;
+    report.ahead_used += stats.ahead_used;
+    report.written_back += stats.written_back;
+    report.write_back_errors += stats.write_back_errors;
+    report.broken_count += broken.len() as u64;
+    report.trace = xxhash_rust::xxh3::xxh3_64_with_seed(format!("{history:?}").as_bytes(), report.trace);
+    for broken in broken {
+        if report.broken.len() < BROKEN_MAX {
+            report.broken.push(format!("seed {seed}: {broken}"));
+        }
+    }
+}
+
+/// Once nothing fails any more: everything is written back, and memory and the disk have the same.
+async fn settle(world: &World) {
+    world.faults.set(0);
+    let mut flushes = 0;
+    // What a client went away from is under way still.
+    while world.device.cache().close().await.is_err() {
+        flushes += 1;
+        if flushes == FLUSHES_MAX {
+            return world.broken.borrow_mut().push("flushes fail though nothing does any more".to_owned());
+        }
+    }
+    for cell in 0..CELLS {
+        world.read(cell..cell + 1, Context::default()).await;
+    }
+    world.flush(Context::default()).await;
+    let image = world.disk.image();
+    // Cell by cell: a small cache has no memory for many at a time.
+    for cell in 0..CELLS {
+        let part = cell * CELL_BYTES..(cell + 1) * CELL_BYTES;
+        let found = read(&world.device, part.start as u64, CELL_BYTES).await;
+        let mut broken = world.broken.borrow_mut();
+        match found {
+            Ok(found) if found[..] == image[part] => {}
+            Ok(_) => broken.push(format!("cell {cell}: memory has other contents than the disk")),
+            Err(error) => broken.push(format!("a read fails though nothing does any more: {error}")),
+        }
+    }
+    let mut broken = world.broken.borrow_mut();
+    let stats = world.device.cache().stats();
+    if stats.dirty_bytes > 0 || stats.unwritten_bytes > 0 || stats.used_bytes > stats.memory_bytes {
+        broken.push(format!("after a flush there is {stats:?}"));
+    }
+}
+
+/// Runs seeds from `seed` on; `progress` is told the account after each and says whether to go on.
+pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool) -> Report {
+    let mut report = Report::default();
+    for seed in seed..seed + runs {
+        run(seed, &mut report);
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// Runs seeds from `seed` on with one bug planted, until one finds it.
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
+}
+
+/// Runs one seed with one bug planted.
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+    plant(Some(bug));
+    let report = run_many(seed, 1, |_| true);
+    plant(None);
+    let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+}

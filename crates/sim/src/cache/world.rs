@@ -1,0 +1,342 @@
+//! A cached device under concurrent clients: its stack, its faults, and what a client does.
+//!
+//! Owns: one cache over a disk whose operations take time, end in any order and fail now and then, and the operations
+//! of a client, each noted when it begins and when it ends. Everything runs on the caller's thread in virtual time, so
+//! a seed repeats a run exactly.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nectary_block::{
+    BlockDevice, Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, Recorder, Request, SharedDevice,
+    Stream, WriteFlags,
+};
+use nectary_buffer::{CacheDevice, Mode, Options};
+
+use super::history::{Change, Flushed, History, Read};
+use crate::disk::{Disk, DiskOptions};
+use crate::late::{Late, Owned, UnderWay};
+use crate::random::Random;
+
+/// Cells of the device.
+pub const CELLS: usize = 40;
+/// A cell, in bytes.
+pub const CELL_BYTES: usize = 4096;
+/// What a write never tears below, in bytes.
+const SECTOR_BYTES: usize = 512;
+/// Cells of one operation, at most.
+const CELLS_MAX: usize = 3;
+/// Frames of a cache, at least and at most.
+const FRAMES: (u64, u64) = (32, 64);
+/// Policies that are tried.
+const POLICIES: [&str; 5] = ["lru", "mru", "s3fifo", "lirs", "dear"];
+
+/// A filter whose operations fail by chance, before they reach the device below or after.
+pub struct Faulty {
+    inner: SharedDevice,
+    faults: Faults,
+}
+
+/// The handle of a [`Faulty`].
+#[derive(Clone)]
+pub struct Faults {
+    random: Arc<Mutex<Random>>,
+    percent: Arc<AtomicU64>,
+}
+
+impl Faults {
+    fn new(seed: u64) -> Faults {
+        Faults { random: Arc::new(Mutex::new(Random::new(seed))), percent: Arc::default() }
+    }
+
+    /// Sets how many operations fail.
+    pub fn set(&self, percent: u64) {
+        self.percent.store(percent, Ordering::SeqCst);
+    }
+
+    fn draw(&self) -> Option<bool> {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        random.chance(self.percent.load(Ordering::SeqCst)).then(|| random.chance(50))
+    }
+}
+
+impl Filter for Faulty {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let error = Error::new(ErrorKind::Io, &self.inner.spec(), request.operation, "it was to fail");
+        let error = error.at(request.offset, request.length);
+        match self.faults.draw() {
+            None => operation(&self.inner),
+            Some(true) => Box::pin(std::future::ready(Err(error))),
+            Some(false) => {
+                let done = operation(&self.inner);
+                Box::pin(async move { done.await.and(Err(error)) })
+            }
+        }
+    }
+}
+
+/// A cached device and everything around it.
+pub struct World {
+    pub random: RefCell<Random>,
+    pub history: RefCell<History>,
+    pub device: CacheDevice,
+    pub disk: Arc<Disk>,
+    pub faults: Faults,
+    recorder: Option<Recorder>,
+    /// How many operations of each cell are under way.
+    busy: RefCell<[u32; CELLS]>,
+    pub operations: Cell<u64>,
+    /// Operations that began while another of the same cell was under way.
+    pub overlapping: Cell<u64>,
+    /// Operations that failed.
+    pub failed: Cell<u64>,
+    /// Changes of memory and mode.
+    pub changes: Cell<u64>,
+    /// Losses of power that were looked at.
+    pub crashes: Cell<u64>,
+    pub broken: RefCell<Vec<String>>,
+    next_number: Cell<u64>,
+}
+
+impl World {
+    /// Makes one by a seed.
+    pub fn new(seed: u64, recorder: Option<Recorder>) -> World {
+        let mut random = Random::new(seed);
+        let disk = Disk::new(
+            (CELLS * CELL_BYTES) as u64,
+            DiskOptions { seed, late_percent: 0, delays: true, ..DiskOptions::default() },
+        );
+        let (under_way, faults) = (UnderWay::default(), Faults::new(seed));
+        let faulty: SharedDevice = Arc::new(Faulty { inner: disk.clone(), faults: faults.clone() });
+        let late: SharedDevice = Arc::new(Late::new(faulty, seed, &under_way));
+        let recorded = recorder.as_ref().map_or(late.clone(), |recorder| recorder.wrap(late));
+        let owned: SharedDevice = Arc::new(Owned::new(recorded, &under_way));
+        let options = Options {
+            frames: Some(FRAMES.0 + random.below(FRAMES.1 - FRAMES.0 + 1)),
+            policy: POLICIES[random.below(POLICIES.len() as u64) as usize].to_owned(),
+            block_bytes: if random.chance(50) { 4096 } else { 8192 },
+            mode: if random.chance(70) { Mode::WriteBack } else { Mode::WriteThrough },
+            dirty_age: Duration::from_millis(5 + random.below(60)),
+            readahead_bytes: if random.chance(50) { 32 << 10 } else { 0 },
+            ..Options::default()
+        };
+        let device = CacheDevice::new(owned, options, false).expect("a cache is made");
+        World {
+            random: RefCell::new(Random::new(seed ^ 0x5eed)),
+            history: RefCell::default(),
+            device,
+            disk,
+            faults,
+            recorder,
+            busy: RefCell::new([0; CELLS]),
+            operations: Cell::new(0),
+            overlapping: Cell::new(0),
+            failed: Cell::new(0),
+            changes: Cell::new(0),
+            crashes: Cell::new(0),
+            broken: RefCell::default(),
+            next_number: Cell::new(0),
+        }
+    }
+
+    pub fn below(&self, bound: u64) -> u64 {
+        self.random.borrow_mut().below(bound)
+    }
+
+    pub fn chance(&self, percent: u64) -> bool {
+        self.random.borrow_mut().chance(percent)
+    }
+
+    async fn pause(&self, most_ms: u64) {
+        let ms = self.below(most_ms + 1);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Does one operation after another, until enough were done.
+    pub async fn client(&self, stream: u32, operations: u64) {
+        let context = Context { stream: Stream(stream), deadline: None };
+        while self.operations.get() < operations {
+            self.pause(5).await;
+            let cells = self.cells();
+            match self.below(100) {
+                0..=41 => self.read(cells, context).await,
+                42..=75 => self.write(cells, context).await,
+                76..=85 => self.flush(context).await,
+                86..=88 => self.zero(cells, Operation::Discard, context).await,
+                89..=92 => self.zero(cells, Operation::WriteZeroes, context).await,
+                93..=94 => self.memory().await,
+                95 => self.mode().await,
+                96..=97 => self.faults.set(if self.chance(60) { 0 } else { 5 + self.below(30) }),
+                _ => self.scan(context).await,
+            }
+        }
+    }
+
+    /// Some cells side by side; few are taken often, so that operations meet.
+    fn cells(&self) -> std::ops::Range<usize> {
+        let first = if self.chance(60) { self.below(8) } else { self.below(CELLS as u64) } as usize;
+        let count = 1 + self.below(CELLS_MAX as u64) as usize;
+        first..(first + count).min(CELLS)
+    }
+
+    fn enter(&self, cells: &std::ops::Range<usize>) {
+        let mut busy = self.busy.borrow_mut();
+        self.operations.set(self.operations.get() + 1);
+        let meets = cells.clone().any(|cell| busy[cell] > 0);
+        self.overlapping.set(self.overlapping.get() + u64::from(meets));
+        cells.clone().for_each(|cell| busy[cell] += 1);
+    }
+
+    fn leave(&self, cells: &std::ops::Range<usize>) {
+        let mut busy = self.busy.borrow_mut();
+        cells.clone().for_each(|cell| busy[cell] = busy[cell].saturating_sub(1));
+        drop(busy);
+        self.mark();
+    }
+
+    fn mark(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.mark(self.history.borrow().now);
+        }
+    }
+
+    pub async fn read(&self, cells: std::ops::Range<usize>, context: Context) {
+        self.enter(&cells);
+        let began = self.history.borrow_mut().tick();
+        let buffers = vec![Buffer::zeroed(cells.len() * CELL_BYTES)];
+        let read = self.device.read_at((cells.start * CELL_BYTES) as u64, buffers, context).await;
+        let mut history = self.history.borrow_mut();
+        let ended = history.tick();
+        match read {
+            Ok(buffers) => {
+                for (cell, bytes) in cells.clone().zip(buffers[0].chunks(CELL_BYTES)) {
+                    match number_in(bytes) {
+                        Some(number) => history.reads.push(Read { cell, number, began, ended }),
+                        None => self.broken.borrow_mut().push(format!("cell {cell}: a read found a mix of two writes")),
+                    }
+                }
+            }
+            Err(_) => self.failed.set(self.failed.get() + 1),
+        }
+        drop(history);
+        self.leave(&cells);
+    }
+
+    /// Reads many cells one after another, as a scan does.
+    async fn scan(&self, context: Context) {
+        let first = self.below(CELLS as u64 / 2) as usize;
+        for cell in first..(first + 12).min(CELLS) {
+            self.read(cell..cell + 1, context).await;
+        }
+    }
+
+    async fn write(&self, cells: std::ops::Range<usize>, context: Context) {
+        self.enter(&cells);
+        self.next_number.set(self.next_number.get() + 1);
+        let (number, fua) = (self.next_number.get(), self.chance(15));
+        let place = self.history.borrow_mut().begin(cells.clone(), Change::Write(number), fua);
+        self.mark();
+        let buffers = vec![Buffer::copy_of(&filled(number, cells.len()))];
+        let offset = (cells.start * CELL_BYTES) as u64;
+        let written = self.device.write_at(offset, buffers, WriteFlags { fua }, context);
+        self.end(place, written).await;
+        self.leave(&cells);
+    }
+
+    async fn zero(&self, cells: std::ops::Range<usize>, operation: Operation, context: Context) {
+        self.enter(&cells);
+        let change = if operation == Operation::Discard { Change::Discard } else { Change::Zero };
+        let place = self.history.borrow_mut().begin(cells.clone(), change, false);
+        self.mark();
+        let (offset, length) = ((cells.start * CELL_BYTES) as u64, (cells.len() * CELL_BYTES) as u64);
+        let zeroed = match operation {
+            Operation::Discard => self.device.discard(offset, length, context),
+            _ => self.device.write_zeroes(offset, length, context),
+        };
+        self.end(place, zeroed).await;
+        self.leave(&cells);
+    }
+
+    /// Waits for a change, or goes away before it ends.
+    async fn end<T>(&self, place: usize, change: IoFuture<T>) {
+        let ended = if self.chance(4) {
+            tokio::time::timeout(Duration::from_millis(self.below(3)), change).await.ok()
+        } else {
+            Some(change.await)
+        };
+        match ended {
+            Some(Ok(_)) => self.history.borrow_mut().end(place),
+            Some(Err(_)) => self.failed.set(self.failed.get() + 1),
+            None => {}
+        }
+    }
+
+    /// Flushes; a loss of power right after it is looked at.
+    pub async fn flush(&self, context: Context) {
+        self.operations.set(self.operations.get() + 1);
+        let began = self.history.borrow_mut().tick();
+        if self.device.flush(context).await.is_err() {
+            return self.failed.set(self.failed.get() + 1);
+        }
+        let ended = self.history.borrow_mut().tick();
+        self.history.borrow_mut().flushes.push(Flushed { began, ended });
+        self.mark();
+        self.crashes.set(self.crashes.get() + 1);
+        let image = self.disk.crash().image();
+        self.broken
+            .borrow_mut()
+            .extend(lost(&self.history.borrow(), &image).map(|lost| format!("after a flush, {lost}")));
+    }
+
+    async fn memory(&self) {
+        self.changes.set(self.changes.get() + 1);
+        let frames = FRAMES.0 + self.below(FRAMES.1 - FRAMES.0 + 1);
+        let _ = self.device.cache().set_frames(frames).await;
+    }
+
+    async fn mode(&self) {
+        self.changes.set(self.changes.get() + 1);
+        let mode = if self.chance(70) { Mode::WriteBack } else { Mode::WriteThrough };
+        let _ = self.device.cache().set_mode(mode).await;
+    }
+}
+
+/// The bytes of cells that a write fills with its number.
+fn filled(number: u64, cells: usize) -> Vec<u8> {
+    number.to_le_bytes().repeat(cells * CELL_BYTES / 8)
+}
+
+/// The number that fills some bytes; `None` where there are several.
+fn number_in(bytes: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    bytes.chunks_exact(8).all(|eight| eight == number.to_le_bytes()).then_some(number)
+}
+
+/// What a crash left in an image that it may not, in words. Sectors are looked at one by one: a write may be torn.
+pub fn lost(history: &History, image: &[u8]) -> impl Iterator<Item = String> {
+    let sectors = image.chunks(SECTOR_BYTES).enumerate().filter_map(|(index, sector)| {
+        let cell = index * SECTOR_BYTES / CELL_BYTES;
+        let Some(number) = number_in(sector) else {
+            return Some((cell, "a sector that nobody wrote".to_owned()));
+        };
+        (!history.may_remain(cell, number)).then(|| (cell, format!("write {number}, and a later one was durable")))
+    });
+    let mut found: Vec<(usize, String)> = sectors.collect();
+    found.dedup_by_key(|(cell, _)| *cell);
+    found.into_iter().map(|(cell, what)| format!("cell {cell} has {what}"))
+}

@@ -1,0 +1,27 @@
+//! A sample of many clients at once on a cached device; `cache-concurrent` runs more. Alone in its process, as bugs are
+//! planted process-wide.
+
+use nectary_buffer::planted::Bug;
+use nectary_sim::cache::{crash, replay_planted, run_many, run_planted};
+
+fn seed() -> u64 {
+    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+}
+
+#[test]
+fn clients_of_a_cached_device_see_what_a_device_could_have_said_that_does_one_thing_at_a_time() {
+    let report = run_many(seed(), 600, |_| true);
+    println!("seed {}: {report:?}", seed());
+    assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
+    assert!(report.is_enough(), "{report:?}");
+    for bug in Bug::ALL {
+        let caught = run_planted(bug, seed(), 3000);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(replay_planted(bug, caught.case.seed), Some(caught), "a seed repeats its run");
+    }
+    let states = crash::run(seed(), 600, 60, |_| true);
+    println!("{states:?}");
+    assert!(states.broken.is_empty(), "{}", states.broken.join("\n"));
+    assert!(states.in_flight > 0 && states.promises > 0, "{states:?}");
+}
