@@ -7,34 +7,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, Error, ErrorKind, IoFuture, Operation, Stream, WriteFlags};
+use nectary_block::{Buffer, Context, Error, ErrorKind, IoFuture, Operation, WriteFlags};
 use nectary_cache::explaining;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::frame::Pinned;
+use crate::names::{BLOCK_BITS, FileId, Reference, id_of};
 use crate::options::{Mode, Options, READ_BLOCKS_MAX};
 use crate::read::collect;
 use crate::shared::Shared;
 use crate::source::Source;
-use crate::state::{BLOCK_BITS, File, State, id_of};
-use crate::streams::Verdicts;
+use crate::state::{File, State};
+use crate::stats::Stats;
+use crate::streams::{StreamStats, Verdicts};
 use crate::wait::{ended, late, ready, within};
-
-/// A file in a cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(pub(crate) u32);
-
-/// A reference as the policy saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reference {
-    /// The id of the block: the file's number above the block's.
-    pub id: u64,
-    /// Whose reference it was.
-    pub stream: Stream,
-    /// Whether it came with a write.
-    pub is_write: bool,
-}
 
 /// A buffer cache over any number of files. Clones share it.
 ///
@@ -305,6 +292,56 @@ impl BufferCache {
     /// the cache's mutex: it must not wait, nor call the cache.
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.shared.lock().recorder = recorder;
+    }
+
+    /// What the cache did, and what it holds now.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.lock();
+        let block = self.shared.block_bytes as u64;
+        let free = self.shared.memory.available_permits() as u64;
+        let dirty = |id: &u64| state.entries.get(id).and_then(|entry| entry.dirty);
+        let unwritten = state.dirty.iter().filter(|id| dirty(id).is_some_and(|dirty| dirty.failed.is_some())).count();
+        let oldest = state.dirty_by_age.values().next().and_then(dirty);
+        let counts = &state.counts;
+        Stats {
+            hits: counts.hits,
+            misses: counts.misses,
+            saved: counts.saved,
+            lost: counts.lost,
+            source_reads: counts.source_reads,
+            source_read_blocks: counts.source_read_blocks,
+            read_errors: counts.read_errors,
+            joined: counts.joined,
+            ahead_blocks: counts.ahead_blocks,
+            ahead_used: counts.ahead_used,
+            written_through: counts.written_through,
+            written_back: counts.written_back,
+            write_back_errors: counts.write_back_errors,
+            capacity_blocks: state.policy.capacity(),
+            resident_blocks: state.policy.len() as u64,
+            memory_bytes: state.budget.frames * block,
+            used_bytes: state.budget.frames.saturating_sub(free) * block,
+            dirty_bytes: state.dirty.len() as u64 * block,
+            unwritten_bytes: unwritten as u64 * block,
+            dirty_age: oldest.map(|dirty| dirty.since.elapsed()).unwrap_or_default(),
+        }
+    }
+
+    /// What it did for each stream that has a row, by stream, and last for all others.
+    pub fn streams(&self) -> Vec<StreamStats> {
+        let state = self.shared.lock();
+        let block = self.shared.block_bytes as u64;
+        let mut all = state.streams.stats();
+        let mut places = hashbrown::HashMap::new();
+        for (place, stats) in all.iter().enumerate() {
+            places.insert(stats.stream, place);
+        }
+        let others = all.len() - 1;
+        for dirty in state.dirty.iter().filter_map(|id| state.entries.get(id)?.dirty) {
+            let place = places.get(&Some(dirty.stream)).copied().unwrap_or(others);
+            all[place].dirty_bytes += block;
+        }
+        all
     }
 
     /// Flushes all files, and waits for what is under way though its caller went away.

@@ -6,7 +6,8 @@
 use nectary_block::{Context, Error};
 use nectary_cache::Policy;
 
-use crate::cache::{BufferCache, FileId, refused_shared};
+use crate::cache::{BufferCache, refused_shared};
+use crate::names::FileId;
 use crate::options::{Mode, Options};
 use crate::wait::ended;
 

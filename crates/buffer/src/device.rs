@@ -13,8 +13,9 @@ use nectary_block::{
     Registry, Request, SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
 };
 
-use crate::cache::{BufferCache, FileId};
+use crate::cache::BufferCache;
 use crate::frame::Pinned;
+use crate::names::FileId;
 use crate::options::{Mode, Options, READ_BLOCKS_MAX};
 use crate::source::{DeviceSource, Source};
 use crate::streams::region_stream;

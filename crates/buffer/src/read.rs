@@ -11,10 +11,11 @@ use nectary_block::{Buffer, Context, Error, ErrorKind, Operation, Stream};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::frame::{Frame, Pinned};
+use crate::names::id_of;
 use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
 use crate::source::Source;
-use crate::state::{Content, Entry, Load, State, id_of};
+use crate::state::{Content, Entry, Load, State};
 
 /// Where a block comes from.
 pub(crate) enum Slot {
@@ -138,7 +139,7 @@ impl Shared {
         let ids = state.read_ahead(span.file, span.blocks.clone(), stream, blocks);
         let mut missing = Vec::new();
         let mut places: Option<OwnedSemaphorePermit> = None;
-        for id in ids.filter(|id| *id >> crate::state::BLOCK_BITS == u64::from(span.file)) {
+        for id in ids.filter(|id| *id >> crate::names::BLOCK_BITS == u64::from(span.file)) {
             if state.entries.contains_key(&id) {
                 continue;
             }
@@ -153,7 +154,7 @@ impl Shared {
             state.entries.insert(id, entry);
             state.ahead_taken(number, id);
             state.counts.ahead_blocks += 1;
-            missing.push((crate::state::block_of(id), load));
+            missing.push((crate::names::block_of(id), load));
         }
         if let Some(places) = places {
             self.begin_loads(state, span, missing, places);

@@ -5,33 +5,17 @@
 //! its own readahead to start; what waits is bounded by the buffer's own budget, also with thousands of streams. Leaves
 //! to others: reading (`read`).
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use nectary_block::Stream;
 
-use crate::state::{State, id_of};
+use crate::names::id_of;
+use crate::state::State;
 
 /// So many blocks one after another are a sequential stream.
 const RUN_MIN: u32 = 4;
 /// What waits may be dropped for others after so many times the bound were read ahead since.
 const STALE_AFTER: u64 = 4;
-
-/// What was read ahead and not referenced yet.
-#[derive(Default)]
-pub(crate) struct Ahead {
-    /// Number of the readahead and id, the oldest first; some are referenced already.
-    order: VecDeque<(u64, u64)>,
-    waiting: u64,
-    number: u64,
-}
-
-impl Ahead {
-    /// One of them was referenced, or is gone.
-    pub fn referenced(&mut self) {
-        self.waiting = self.waiting.saturating_sub(1);
-    }
-}
 
 impl State {
     /// Notes that a stream read some blocks of a file of `blocks` blocks, and says what is to be read ahead now.

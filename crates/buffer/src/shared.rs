@@ -12,10 +12,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cache::FileId;
+use crate::names::{BLOCK_BITS, FileId, id_of};
 use crate::options::{Options, WRITE_BACKS_MAX};
 use crate::source::Source;
-use crate::state::{BLOCK_BITS, State, id_of};
+use crate::state::State;
 
 /// Writes to the source, discards and zeroings under way at most; more wait their turn.
 const OPERATIONS_MAX: usize = 1024;

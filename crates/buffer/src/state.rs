@@ -14,7 +14,7 @@
 //!
 //! It goes when it is ready and none of the others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
@@ -23,32 +23,13 @@ use nectary_cache::{Access, Lru, Policy};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::cache::Reference;
 use crate::frame::Frame;
 use crate::locks::RangeLocks;
+use crate::names::Reference;
 use crate::options::{Budget, Mode};
-use crate::readahead::Ahead;
 use crate::source::Source;
 use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
-
-/// Bits of a block id that number the block in its file; the others number the file.
-pub(crate) const BLOCK_BITS: u32 = 36;
-
-/// The id of a block, for the policy and all tables.
-pub(crate) fn id_of(file: u32, block: u64) -> u64 {
-    u64::from(file) << BLOCK_BITS | block
-}
-
-/// The block's number in its file.
-pub(crate) fn block_of(id: u64) -> u64 {
-    id & ((1 << BLOCK_BITS) - 1)
-}
-
-/// The file's number.
-pub(crate) fn file_of(id: u64) -> u32 {
-    (id >> BLOCK_BITS) as u32
-}
 
 /// A read that is under way, and those who wait for it.
 #[derive(Default)]
@@ -120,6 +101,22 @@ impl Entry {
             Content::Ready(frame) => Some(frame),
             Content::Loading(_) => None,
         }
+    }
+}
+
+/// What was read ahead and not referenced yet.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// Number of the readahead and id, the oldest first; some are referenced already.
+    pub order: VecDeque<(u64, u64)>,
+    pub waiting: u64,
+    pub number: u64,
+}
+
+impl Ahead {
+    /// One of them was referenced, or is gone.
+    pub fn referenced(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
     }
 }
 

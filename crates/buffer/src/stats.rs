@@ -4,9 +4,6 @@
 
 use std::time::Duration;
 
-use crate::cache::BufferCache;
-use crate::streams::StreamStats;
-
 /// What is counted under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
@@ -107,57 +104,5 @@ impl Stats {
             ("unwritten_bytes", self.unwritten_bytes),
             ("dirty_age_ms", u64::try_from(self.dirty_age.as_millis()).unwrap_or(u64::MAX)),
         ]
-    }
-}
-
-impl BufferCache {
-    /// What the cache did, and what it holds now.
-    pub fn stats(&self) -> Stats {
-        let state = self.shared.lock();
-        let block = self.shared.block_bytes as u64;
-        let free = self.shared.memory.available_permits() as u64;
-        let dirty = |id: &u64| state.entries.get(id).and_then(|entry| entry.dirty);
-        let unwritten = state.dirty.iter().filter(|id| dirty(id).is_some_and(|dirty| dirty.failed.is_some())).count();
-        let oldest = state.dirty_by_age.values().next().and_then(dirty);
-        let counts = &state.counts;
-        Stats {
-            hits: counts.hits,
-            misses: counts.misses,
-            saved: counts.saved,
-            lost: counts.lost,
-            source_reads: counts.source_reads,
-            source_read_blocks: counts.source_read_blocks,
-            read_errors: counts.read_errors,
-            joined: counts.joined,
-            ahead_blocks: counts.ahead_blocks,
-            ahead_used: counts.ahead_used,
-            written_through: counts.written_through,
-            written_back: counts.written_back,
-            write_back_errors: counts.write_back_errors,
-            capacity_blocks: state.policy.capacity(),
-            resident_blocks: state.policy.len() as u64,
-            memory_bytes: state.budget.frames * block,
-            used_bytes: state.budget.frames.saturating_sub(free) * block,
-            dirty_bytes: state.dirty.len() as u64 * block,
-            unwritten_bytes: unwritten as u64 * block,
-            dirty_age: oldest.map(|dirty| dirty.since.elapsed()).unwrap_or_default(),
-        }
-    }
-
-    /// What it did for each stream that has a row, by stream, and last for all others.
-    pub fn streams(&self) -> Vec<StreamStats> {
-        let state = self.shared.lock();
-        let block = self.shared.block_bytes as u64;
-        let mut all = state.streams.stats();
-        let mut places = hashbrown::HashMap::new();
-        for (place, stats) in all.iter().enumerate() {
-            places.insert(stats.stream, place);
-        }
-        let others = all.len() - 1;
-        for dirty in state.dirty.iter().filter_map(|id| state.entries.get(id)?.dirty) {
-            let place = places.get(&Some(dirty.stream)).copied().unwrap_or(others);
-            all[place].dirty_bytes += block;
-        }
-        all
     }
 }

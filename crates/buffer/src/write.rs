@@ -22,10 +22,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::frame::Frame;
+use crate::names::id_of;
 use crate::options::{Mode, READ_BLOCKS_MAX};
 use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
-use crate::state::{Content, Entry, Load, State, id_of};
+use crate::state::{Content, Entry, Load, State};
 
 /// So many blocks of a write have only a part of them written, at most: the first and the last.
 const PARTS_MAX: usize = 2;
@@ -232,7 +233,7 @@ impl Shared {
         for &id in &held {
             let entry = state.entries.entry(id).or_insert_with(|| {
                 let load = Arc::new(Load::default());
-                missing.push((crate::state::block_of(id), load.clone()));
+                missing.push((crate::names::block_of(id), load.clone()));
                 Entry::new(Content::Loading(load), false)
             });
             entry.holds += 1;

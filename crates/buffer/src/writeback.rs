@@ -17,10 +17,11 @@ use nectary_block::{Buffer, Context, Error, ErrorKind, Operation, WriteFlags};
 use tokio::time::Instant;
 
 use crate::frame::Frame;
+use crate::names::{BLOCK_BITS, block_of, file_of, id_of};
 use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Ticket};
 use crate::source::Source;
-use crate::state::{BLOCK_BITS, State, block_of, file_of, id_of};
+use crate::state::State;
 
 /// What failed is tried again by the background after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use nectary_block::{Context, Error, Operation};
 
+use crate::names::block_of;
 use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
-use crate::state::{State, block_of};
+use crate::state::State;
 
 impl Shared {
     /// Discards or zeroes a range of the source, and then of memory.

@@ -1,0 +1,39 @@
+//! How files, blocks and references are named.
+//!
+//! Owns: the id of a block, which is its file's number above its own: what the policy, all tables and records of
+//! references know of it.
+
+use nectary_block::Stream;
+
+/// Bits of a block id that number the block in its file; the others number the file.
+pub(crate) const BLOCK_BITS: u32 = 36;
+
+/// The id of a block, for the policy and all tables.
+pub(crate) fn id_of(file: u32, block: u64) -> u64 {
+    u64::from(file) << BLOCK_BITS | block
+}
+
+/// The block's number in its file.
+pub(crate) fn block_of(id: u64) -> u64 {
+    id & ((1 << BLOCK_BITS) - 1)
+}
+
+/// The file's number.
+pub(crate) fn file_of(id: u64) -> u32 {
+    (id >> BLOCK_BITS) as u32
+}
+
+/// A file in a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub(crate) u32);
+
+/// A reference as the policy saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// The id of the block: the file's number above the block's.
+    pub id: u64,
+    /// Whose reference it was.
+    pub stream: Stream,
+    /// Whether it came with a write.
+    pub is_write: bool,
+}
