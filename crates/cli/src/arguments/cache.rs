@@ -43,10 +43,21 @@ pub enum CacheCommand {
     )]
     Mount(CacheMountArguments),
     /// Take a directory off that `cache mount` shows
-    #[command(help_template = TEMPLATE, after_help = exit::HELP)]
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache umount /mnt/src",
+        after_help = exit::HELP
+    )]
     Umount(CacheUmountArguments),
     /// Show what mounted caches did
-    #[command(help_template = TEMPLATE, after_help = exit::HELP)]
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache stat /mnt/src
+  nectary cache stat /mnt/src --json",
+        after_help = exit::HELP
+    )]
     Stat(CacheStatArguments),
 }
 
