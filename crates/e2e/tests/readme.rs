@@ -150,7 +150,7 @@ fn the_commands_of_the_readme_do_what_it_shows() -> Result<()> {
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let text = std::fs::read_to_string(root.join("README.md"))?;
-    // The first block is `make run` in the foreground; the session that follows runs it in the background.
+    // The first block is `make run` in the foreground; the commands after it run it in the background.
     let mut steps = steps(&text);
     assert!(steps.remove(0).command.starts_with("make run "), "the first command starts the proxy");
     assert_eq!(steps.iter().filter(|step| is_server(step)).count(), 2, "it is started twice: {steps:?}");
