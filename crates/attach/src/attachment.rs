@@ -172,7 +172,7 @@ impl Attachment {
         &self.refused
     }
 
-    /// A watch that turns true when the serving has ended, whoever ended it.
+    /// A watch that turns true when serving has ended, for any reason.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
@@ -227,7 +227,7 @@ async fn start_threads() {
     let mut threads = tokio::task::JoinSet::new();
     for _ in 0..THREADS {
         let started = started.clone();
-        // Each waits for the others, so each has a thread of its own; where no more can be had, there are fewer.
+        // Each waits for the others, so each has its own thread; where the system gives no more, there are fewer.
         threads.spawn_blocking(move || {
             let (count, changed) = &*started;
             let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);

@@ -21,7 +21,7 @@ pub struct Counters {
     pub bytes_written: AtomicU64,
     /// Requests that the device failed.
     pub failed: AtomicU64,
-    /// Requests that were answered early because whoever waited was interrupted.
+    /// Requests that were answered early because the process that waited was interrupted.
     pub interrupted: AtomicU64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: the mount that nobody else sees, the loop that serves its requests, the loop device, and what is left of all that
 //! after a crash. Promises: what the kernel was told to be flushed has been flushed by the device; nothing is answered
-//! from a cache of its own; no request waits for memory that only this device could free. Leaves to others: file systems,
+//! from its own cache; no request waits for memory that only this device could free. Leaves to others: file systems,
 //! the device itself, the command line.
 //!
 //! How it stands: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this

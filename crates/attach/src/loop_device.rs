@@ -22,7 +22,7 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 /// The longest name of a loop device's file, its terminating zero not counted.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Somebody else may take the free number first; so often another one is asked for.
+/// How many numbers are tried: another process may take a free number first.
 const ATTEMPTS_MAX: usize = 64;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -244,7 +244,7 @@ pub(crate) fn mounts(path: &Path) -> Vec<String> {
     places
 }
 
-/// The places in a text of mounts that belong to a device, by its number or, as btrfs has numbers of its own, by its name.
+/// The mount points of a device in a text of mounts: by its number, or by its name, as btrfs has its own numbers.
 fn mounts_in(text: &str, number: &str, name: &str) -> Vec<String> {
     let mut places = Vec::new();
     for line in text.lines() {

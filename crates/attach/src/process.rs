@@ -69,7 +69,7 @@ pub(crate) fn reserve_heap() {
     drop(std::hint::black_box(reserve));
 }
 
-/// Makes this process the leader of a session of its own: no terminal reaches it any more.
+/// Makes this process the leader of a new session: no terminal reaches it any more.
 pub fn leave_terminal() -> io::Result<()> {
     // SAFETY: the call takes nothing.
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -48,7 +48,7 @@ impl RangeLocks {
             .collect();
         for number in freed {
             let grant = self.tickets.get_mut(&number).and_then(|waiting| waiting.grant.take());
-            // Whoever drew it is gone where this fails, and gives it back.
+            // If this fails, the caller that drew it is gone and gives it back.
             let _ = grant.map(|grant| grant.send(()));
         }
     }

@@ -121,7 +121,7 @@ impl Shared {
         self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for frames; whoever calls holds no pin, no ticket and no frames.
+    /// Waits for frames. The caller must hold no pin, no ticket and no frames.
     pub async fn places(self: &Arc<Shared>, count: usize) -> OwnedSemaphorePermit {
         match self.memory.clone().acquire_many_owned(count as u32).await {
             Ok(places) => places,

@@ -1,4 +1,4 @@
-//! The replacement policy: the one interface between whoever caches and whatever decides what leaves.
+//! The replacement policy: the one interface between a cache and the rule that decides what leaves.
 //!
 //! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and single
 //! threaded: callers that share one put it behind a lock of their own and may batch their references.

@@ -82,7 +82,7 @@ fn difference(parameters: Parameters, planted: Planted, references: &[u64]) -> O
     None
 }
 
-/// The seed that was asked for, or a new one; printed either way.
+/// The requested seed, or a new one; printed either way.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {

@@ -119,7 +119,7 @@ fn check(
     Ok(())
 }
 
-/// The seed that was asked for, or a new one; printed either way.
+/// The requested seed, or a new one; printed either way.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {

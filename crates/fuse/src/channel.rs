@@ -54,7 +54,7 @@ impl Channel {
         Ok(Channel { file })
     }
 
-    /// Another descriptor of the same connection, with a queue of its own for what it is answering. Where the kernel cannot
+    /// Another descriptor of the same connection, with its own queue of requests that it is answering. Where the kernel cannot
     /// make one, both share a queue.
     pub fn again(&self) -> io::Result<Channel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);

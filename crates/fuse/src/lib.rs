@@ -15,7 +15,7 @@
 //! | `connection` | the loop: one step reads one request and hands it over |
 //! | `crew` | threads that go from step to step |
 //!
-//! A program with an event loop of its own steps a [`Worker`] whenever its descriptor is readable; another starts a [`Crew`].
+//! A program with an event loop steps a [`Worker`] whenever its descriptor is readable; another starts a [`Crew`].
 //!
 //! # Examples
 //! A file system with nothing in it:

@@ -31,7 +31,7 @@ pub struct MountOptions {
     pub source: String,
     /// What they show behind `fuse.`; may be empty.
     pub subtype: String,
-    /// The kind of the root, as in `st_mode`, and its permissions, until they are asked for.
+    /// The kind of the root, as in `st_mode`, and its permissions, until the kernel asks for them.
     pub root_mode: u32,
     /// Others than the user who mounts it may use it.
     pub for_all: bool,

@@ -1,4 +1,4 @@
-//! Messages that the kernel has not asked for: what it has cached is old.
+//! Messages that no request of the kernel caused: something in its cache is old.
 //!
 //! Owns: their layout. They may wait for locks of the kernel that a request holds, so they must not be sent from inside
 //! [`serve`](crate::FileSystem::serve).
@@ -42,7 +42,7 @@ impl Notifier {
         self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
     }
 
-    /// A name in a directory is old. With `expires` it is only asked for again, and what stands on it stays.
+    /// A name in a directory is old. With `expires` the kernel only looks it up again, and what is mounted on it stays.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8], expires: bool) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = InvalidateEntryOut { parent, name_bytes, flags: if expires { EXPIRE } else { 0 } };
@@ -56,7 +56,7 @@ impl Notifier {
         self.tell(notice::DELETE, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// All names are old: each is asked for again when it is next used. Linux 6.16 or later.
+    /// All names are old: the kernel looks each up again at its next use. Linux 6.16 or later.
     pub fn next_epoch(&self) -> io::Result<()> {
         self.tell(notice::NEXT_EPOCH, &[])
     }

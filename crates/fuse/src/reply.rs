@@ -31,7 +31,7 @@ pub struct Reply {
     _turn: OwnedSemaphorePermit,
 }
 
-/// What an answer without bytes of its own kind may have at most: a page.
+/// The most bytes of an answer that is neither file data nor a list of names: a page.
 const OTHER_BYTES_MAX: usize = 4096;
 
 impl Reply {

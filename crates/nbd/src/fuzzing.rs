@@ -1,6 +1,6 @@
 //! For fuzz targets: the state machines of both sides, fed with arbitrary bytes.
 //!
-//! Owns: nothing of its own. No part of the public face, and it changes without notice.
+//! Owns: nothing. It is no part of the public interface, and changes without notice.
 
 use std::sync::Arc;
 

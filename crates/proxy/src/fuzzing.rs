@@ -1,6 +1,6 @@
 //! For fuzz targets: what reads bytes of clients, origins and the store.
 //!
-//! Owns: nothing of its own. No part of the public face, and it changes without notice.
+//! Owns: nothing. It is no part of the public interface, and changes without notice.
 
 pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encode_marker, encode_response};
 pub use crate::stored::response::{Found, StoredResponse, to_metadata};

@@ -1,6 +1,6 @@
 //! What the proxy counts.
 //!
-//! Owns: each counter's definition. Every worker has counters of its own that only it writes, so counting costs no
+//! Owns: each counter's definition. Every worker has its own counters, which only it writes, so counting costs no
 //! shared cache line; a snapshot adds them up. Counters only grow; gauges say so.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! `1xx` responses of an origin: for the client that waits, bounded, and never mistaken for the answer.
+//! `1xx` responses of an origin: for the client that waits, bounded, and never given as the answer.
 
 use nectary_proxy::ProxyOptions;
 

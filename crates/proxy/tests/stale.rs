@@ -97,7 +97,7 @@ async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that
     assert_eq!(reply.cache_status(), "nectary; fwd=stale; ttl=-10; detail=stale");
     assert!(reply.header("age").parse::<u64>().expect("an age") >= 20);
     assert_eq!(proxy.stats().stale, 1);
-    // Whoever does not want it does not get it.
+    // A client that does not want it does not get it.
     assert_eq!(get(proxy.address, &origin.url("/a"), &["cache-control: no-cache"]).await.status, 502);
     for path in ["/b", "/c", "/d"] {
         assert_eq!(get(proxy.address, &origin.url(path), &[]).await.status, 502, "{path}");

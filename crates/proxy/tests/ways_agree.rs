@@ -1,4 +1,4 @@
-//! A plain request takes a way of its own to what is in memory; the answer is the same, in any order of the ways.
+//! A plain request takes a shorter way to what is in memory; the answer is the same, in any order of the ways.
 
 use crate::common::*;
 
@@ -57,7 +57,7 @@ async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
     get(proxy.address, "/big", &[]).await;
     get(proxy.address, "/small", &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    // More than the sockets hold, asked for one by one before anything is read.
+    // More than the sockets hold, requested one by one before anything is read.
     let ask = request(&["GET /big HTTP/1.1", "Host: h"]);
     for _ in 0..200 {
         client.send(ask.as_bytes()).await;

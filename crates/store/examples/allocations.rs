@@ -273,7 +273,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     Ok(kinds)
 }
 
-/// Opens the store so that nothing happens unless it is asked for.
+/// Opens the store so that nothing happens unless it is requested.
 async fn open(device: &SharedDevice) -> Result<Store, Failure> {
     let options = OpenOptions {
         memory_bytes: MEMORY_BYTES,

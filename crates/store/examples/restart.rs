@@ -4,10 +4,10 @@
 //! `cargo run --release -p nectary-store --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory
 //! MIB] [--rounds N] [--json FILE]`
 //!
-//! For each number of objects a process of its own fills a store and then serves a load from one thread: 16 requests at
+//! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests at
 //! a time, keys of popularity 1/rank, one request in twenty a put. It is killed and started again, `--rounds` times;
 //! all times are from before the process is made, as a client would count them. The device is a file with O_DIRECT, so
-//! no page cache helps. Each object has bytes of its own, as those that come from a socket have: before a restart it
+//! no page cache helps. Each object has different bytes, as those that come from a socket have: before a restart it
 //! must take no less memory and no less time to reach than after. Prints whether each target of the design holds; exits
 //! with 1 where one is missed.
 

@@ -40,7 +40,7 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// Where a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
-    /// What was written before the store was opened is mistaken for absent when it is purged.
+    /// What was written before the store was opened counts as absent when it is purged.
     NamesNotRead = 19,
     /// What was purged comes back into memory with the hot list, as if it had been put again.
     HotListIgnoresPurge = 20,

@@ -1,4 +1,4 @@
-//! What is wanted together and lies apart is rewritten side by side; what is asked for is kept; both inside their
+//! Objects wanted together but stored apart are rewritten side by side; requested ones are kept; both inside their
 //! bound.
 
 mod common;
@@ -43,7 +43,7 @@ async fn get(store: &Store, name: &str, page: Option<&str>, seed: u64) {
     assert_eq!(found.whole().unwrap(), &body(seed, BODY_BYTES), "{name}");
 }
 
-/// Puts what nobody asks for, in appends of its own.
+/// Puts objects that nobody requests, in separate appends.
 async fn put_others(store: &Store, first: u64, count: u64) {
     for number in first..first + count {
         put(store, &format!("other {number}"), None, number).await;
@@ -85,7 +85,7 @@ async fn view_a(store: &Store) -> u64 {
     store.stat().counts.device_reads - before
 }
 
-/// Gives whoever rewrites something to rewrite for.
+/// Gives the rewriter a reason to rewrite.
 async fn earn(store: &Store) {
     put_others(store, 1000, 100).await;
 }
@@ -128,7 +128,7 @@ async fn a_copy_of_what_was_replaced_or_purged_is_not_taken() {
     }
 }
 
-/// Fills a small store several times over while one object is asked for again and again.
+/// Fills a small store several times over while one object is requested again and again.
 async fn ask_through_cycles(rewrite_percent: u32) -> (u64, Counts) {
     let device: SharedDevice = Arc::new(MemoryDevice::new(4 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();

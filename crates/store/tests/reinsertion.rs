@@ -1,4 +1,4 @@
-//! What was asked for is rewritten before the ring overtakes it; nothing else is, and nothing purged or replaced.
+//! Requested objects are rewritten before the ring overwrites them; nothing else is, and nothing purged or replaced.
 
 mod common;
 
@@ -10,7 +10,7 @@ use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
 
 const STORE_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// Objects that are asked for.
+/// Objects that are requested.
 const HOT: u64 = 12;
 /// The body of each object, in bytes.
 const BODY_BYTES: usize = 4096;

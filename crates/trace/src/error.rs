@@ -31,7 +31,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A failure of a trace; each kind has a remedy of its own.
+/// A failure of a trace; each kind has its own remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such file.
@@ -70,7 +70,7 @@ pub enum Error {
         /// Which bound, and how to stay within it.
         what: String,
     },
-    /// The caller asked for what cannot be.
+    /// The caller requested the impossible.
     #[error("{0}")]
     Usage(String),
 }

@@ -1,4 +1,4 @@
-//! `adaptive` against the best of the policies of today, its ledger against a simulation of its own, and its verdicts, on
+//! `adaptive` against the best of the policies of today, its ledger against a separate simulation, and its verdicts, on
 //! the traces of the papers.
 //!
 //! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why. The whole

@@ -1,6 +1,6 @@
 //! Recording real programs: what they refer to is in the trace, exactly, however they run and end.
 //!
-//! Each test has a folder of its own, made anew, and leaves nothing behind.
+//! Each test has its own fresh folder, and leaves nothing behind.
 
 #[path = "record/support.rs"]
 #[allow(dead_code)]
@@ -263,7 +263,7 @@ fn programs_killed_at_any_moment_end_the_recording() {
     for round in 1..=15 {
         let limit = format!("0.0{round:02}");
         let script = "while :; do dd if=in of=out bs=8k status=none; done & while :; do cat in; done";
-        // A session of its own, so that all of it is killed.
+        // A separate session, so that all of it is killed.
         let trace = folder.record(&["timeout", "-s", "KILL", &limit, "sh", "-c", script]);
         assert!(!trace.is_truncated);
         assert!(trace.end.is_some_and(|end| end.outcome != Outcome::Stopped), "{:?}", trace.end);

@@ -127,7 +127,7 @@ impl Bytes {
     /// Writes; `data` are the write's.
     pub async fn write(&self, file: Arc<OpenFile>, write: Write, caller: Caller, mut data: Data, reply: Reply) {
         let context = match write.from_page_cache {
-            // It is written back by the kernel, whoever wrote it.
+            // The kernel writes it back, no matter which process wrote it.
             true => Context::default(),
             false => self.context(caller, &file),
         };

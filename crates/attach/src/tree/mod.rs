@@ -157,7 +157,7 @@ impl Tree {
         TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
     }
 
-    /// A watch that turns true when it is not shown any more, whoever unmounted it.
+    /// A watch that turns true when the tree is unmounted, by anybody.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }

@@ -1,6 +1,6 @@
 //! What each request means to the directory below.
 //!
-//! Owns: the file system: names and attributes are those of the source, each asked for when the kernel asks; bytes go through
+//! Owns: the file system: names and attributes are those of the source, each read when the kernel asks; bytes go through
 //! the cache. Leaves to the kernel: permissions, by mode and owner; locks, which hold between programs in the mount.
 
 use std::ffi::CStr;

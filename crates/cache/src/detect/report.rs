@@ -20,7 +20,7 @@ pub enum Verdict {
     Looping,
     /// Blocks of recent reference are referenced soon again.
     Clustered,
-    /// Each block at a rate of its own.
+    /// Each block at its own rate.
     Probabilistic,
 }
 

@@ -1,5 +1,5 @@
-//! GDSF (greedy dual size frequency): what was asked for least often for the room it takes leaves first, and what has not
-//! been asked for lately is worth less and less.
+//! GDSF (greedy dual size frequency): the id with the fewest accesses for its size leaves first, and ids that
+//! were not accessed lately are worth less and less.
 //!
 //! # Idea
 //! A miss costs the same whatever the size of what is missed, so memory is best spent on what saves most misses for each
@@ -13,7 +13,7 @@
 //! # What happens
 //! | event | |
 //! |---|---|
-//! | hit | references + 1, up to 255; worth anew, with the age of now |
+//! | hit | references + 1, up to 255; worth computed again, with the current age |
 //! | miss | references 1 |
 //! | room is needed | the id of the lowest worth leaves, among equals the one that has had its worth for longest; its worth is the age |
 //! | victim refused | it is *parked* with its references; after the next victim that is given up, or when all others are parked too, it returns with a worth of now |

@@ -3,7 +3,7 @@
 //! # Idea
 //! Where references are drawn from a distribution that does not change, the best guess at an id's next reference is how
 //! often it has come. Ids of one frequency form a *group*, a queue in the order in which they reached it; the groups form
-//! a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. An id's count begins anew
+//! a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. An id's count begins again
 //! when it has left.
 //!
 //! Plain LFU (`lfu`) never forgets: what was popular once stays for ever, and data that drift ruin it. With *ageing*

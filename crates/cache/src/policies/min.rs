@@ -1,12 +1,12 @@
 //! MIN: the id whose next reference is farthest away leaves; the best that any policy could have done.
 //!
 //! # Idea
-//! With the whole trace at hand ([`Future`]) the victim is whoever will be missed last. No policy that admits every miss
+//! With the whole trace at hand ([`Future`]) the victim is the id whose next access is furthest away. No policy that admits every miss
 //! has fewer misses over ids of equal weight. A policy that may also let a newcomer pass by does still better by a few:
 //! [`Min::bypassing`] takes nobody in whose next reference is farther away than those of all residents. With different
 //! weights both are good, but not optimal: that is as hard as packing a knapsack.
 //!
-//! The n-th call of `reference` is taken for the n-th reference of the trace, so MIN is for simulations only and is made
+//! The n-th call of `reference` counts as the n-th reference of the trace, so MIN is for simulations only and is made
 //! by its own function, not by name. References after the trace's end count as never to come again.
 //!
 //! # What happens

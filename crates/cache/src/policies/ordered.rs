@@ -4,7 +4,7 @@
 //! renews an id's place ([`Discipline`]; the policies have a file each).
 //!
 //! A hit touches one line of memory that may be anywhere, that of the id's record: the order is a [`Timeline`], written at
-//! its end, with the bits of its gaps at hand. A miss touches two, as the victim's record goes; that one is asked for
+//! its end, with the bits of its gaps at hand. A miss touches two, as the victim's record goes; that one is prefetched
 //! ahead, as it is known who leaves next.
 //!
 //! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs.

@@ -33,7 +33,7 @@
 //! 3. Window and protected weigh at most their shares after each call, save for a single id in the window.
 //!
 //! # Cost
-//! O(1) amortised a reference: a hit touches one line for the id's record and one of the sketch, a miss two of each more, which are asked for
+//! O(1) amortised a reference: a hit touches one line for the id's record and one of the sketch, a miss two of each more, which are prefetched
 //! ahead (`queues.rs`). 38 to 116 bytes a resident id, fewest where few are hit, and 8 bytes a position of the queues more, up to 64 an id, once a
 //! weight is not 1. Halving the sketch is one pass over 8 bytes an id, once in 10 references an id.
 //!
@@ -59,7 +59,7 @@ const REFERENCES_PER_ID: u64 = 10;
 const STEP: f64 = 0.0625;
 /// Each step is so much of the one before.
 const STEP_DECAY: f64 = 0.98;
-/// A change of the hit rate by this makes the climber begin anew with its first step.
+/// A change of the hit rate by this makes the climber restart with its first step.
 const RESTART: f64 = 0.05;
 /// The window's share is at most so much of the capacity.
 const WINDOW_MAX: f64 = 0.8;

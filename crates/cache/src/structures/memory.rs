@@ -64,7 +64,7 @@ pub(crate) fn prefetch<T>(value: &T) {
 /// How many ids are told between an id and the use of [`Told::exchange`] that gives it back.
 const TOLD: usize = 8;
 
-/// The ids that were told to come, until their own lines have arrived and it can be asked for what those point to.
+/// The ids that were announced, until their own lines have arrived and the lines that those point to can be prefetched.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     ids: [Cell<u64>; TOLD],

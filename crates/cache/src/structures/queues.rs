@@ -88,7 +88,8 @@ impl<const COUNT: usize> Queues<COUNT> {
         timeline.oldest().map(|position| timeline.id(position))
     }
 
-    /// An id that will be the oldest of its queue soon and was not given before, its record being asked for; `None` when enough have been given.
+    /// An id that will soon be the oldest of its queue and was not given before; its record is prefetched. `None` when enough
+    /// have been given.
     #[inline]
     pub(crate) fn next_ahead(&mut self, queue: usize) -> Option<u64> {
         let soon = self.timelines[queue].next_ahead()?;

@@ -76,7 +76,7 @@ fn check(capacity: u64, parameters: Parameters, operations: &[Operation]) -> Res
     Ok(verdicts)
 }
 
-/// The seed that was asked for, or a new one; printed either way.
+/// The requested seed, or a new one; printed either way.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {

@@ -1,4 +1,4 @@
-//! GDSF: worth by what was asked for, over weight, above that of the last victim.
+//! GDSF: worth is accesses over weight, above that of the last victim.
 
 use super::{Evict, Item, Model};
 

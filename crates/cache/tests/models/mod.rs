@@ -1,4 +1,4 @@
-//! Every policy again, as naive as possible: deques that are searched from end to end, sums that are taken anew each time.
+//! Every policy again, as naive as possible: deques that are searched from end to end, sums that are computed each time.
 
 mod arc;
 mod gdsf;
@@ -15,7 +15,7 @@ use nectary_cache::{Access, REFUSALS_MAX};
 
 pub use plain::Kind;
 
-/// Whoever is offered a victim.
+/// The caller that is offered a victim.
 pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 /// An id, its weight and what the model remembers of it; queues are newest first.

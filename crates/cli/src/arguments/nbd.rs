@@ -12,7 +12,7 @@ use super::{EngineArguments, TEMPLATE};
 /// `export`.
 #[derive(Debug, Args)]
 pub struct ExportArguments {
-    /// Device to export, as a SPEC; several, or one under a name of its own, as NAME=SPEC
+    /// Device to export, as a SPEC; several, or one under another name, as NAME=SPEC
     #[arg(value_name = "SPEC", required = true)]
     pub devices: Vec<String>,
     /// Address to serve NBD on: unix:PATH, or tcp:IP:PORT; may be given again
@@ -24,7 +24,7 @@ pub struct ExportArguments {
     /// Clients cannot write
     #[arg(long)]
     pub read_only: bool,
-    /// Serve addresses beyond this machine without TLS: whoever reaches them can read and write
+    /// Serve addresses beyond this machine without TLS: everybody who reaches them can read and write
     #[arg(long)]
     pub insecure: bool,
     /// Certificate of this server, a PEM file; with it every connection must be encrypted

@@ -135,7 +135,7 @@ visible_hostname squid
     let file = scratch.join("squid.conf");
     std::fs::write(&file, configuration)?;
     let mut command = Command::new(program("squid")?);
-    // One process, so that nothing is left when it is killed; a name of its own, for its shared memory.
+    // One process, so that nothing is left when it is killed; a separate name, for its shared memory.
     command.args(["-N", "-n", &format!("nectary{}", std::process::id()), "-f"]).arg(&file);
     spawn(version("squid", "-v"), command, address, scratch)
 }

@@ -82,7 +82,7 @@ fn sources() -> std::result::Result<Vec<(String, String)>, String> {
     Ok(sources)
 }
 
-/// A root of its own for apt: sources, state, cache.
+/// A separate root for apt: sources, state, cache.
 fn make_root(root: &Path, sources: &[(String, String)]) -> Result<()> {
     for folder in [
         "etc/apt/apt.conf.d",

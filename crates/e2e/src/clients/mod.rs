@@ -1,4 +1,4 @@
-//! Package clients through the proxy, each twice and each time with nothing of its own: what do the second runs find in
+//! Package clients through the proxy, each twice and each time with an empty cache: what do the second runs find in
 //! the store?
 //!
 //! Owns: what a run is and how two are compared; a file for each client: npm, pip, cargo, apt, git. Addresses of

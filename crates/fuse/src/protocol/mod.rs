@@ -171,7 +171,7 @@ pub mod valid {
     pub const KILL_PRIVILEGES: u32 = 1 << 11;
 }
 
-/// Codes of messages that the kernel has not asked for.
+/// Codes of messages that no request of the kernel caused.
 pub(crate) mod notice {
     pub const INVALIDATE_NODE: i32 = 2;
     pub const INVALIDATE_ENTRY: i32 = 3;

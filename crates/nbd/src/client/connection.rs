@@ -210,7 +210,7 @@ impl InFlight {
         }
         if let Some(Entry { outcome: Some(outcome), buffers: Some(buffers), reply, .. }) = self.entries.remove(&cookie)
         {
-            // Whoever began it may have gone.
+            // The caller that began it may be gone.
             let _ = reply.send(Ok((outcome, buffers)));
         }
     }

@@ -1,7 +1,7 @@
 //! One connection of a server: haggle, read requests, execute them side by side, reply.
 //!
 //! Owns: the order of steps, the bounds on what is in flight, and how a connection ends. One task reads requests and
-//! begins them, one writes replies; a request that does not end at once has a task of its own. Promises: a request that
+//! begins them, one writes replies; a request that does not end at once has its own task. Promises: a request that
 //! was begun is never cut off, as it may hold a lock on a range while the device still works on it; so a connection has
 //! ended only when all of its requests have.
 

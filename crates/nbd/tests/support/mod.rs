@@ -1,4 +1,4 @@
-//! For the tests of this crate: a server on a socket of its own, and a client that sends any bytes.
+//! For the tests of this crate: a server on its own socket, and a client that sends any bytes.
 #![allow(dead_code)]
 
 use std::path::PathBuf;

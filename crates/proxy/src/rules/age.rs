@@ -1,7 +1,7 @@
 //! How old a response is.
 //!
 //! Owns: the calculation of RFC 9111, 4.2.3, from the `Age` and `Date` that came with a response and from when it was
-//! asked for and received.
+//! requested and received.
 
 use http::HeaderMap;
 use http::header::{AGE, DATE};
@@ -10,7 +10,7 @@ use super::cache_control::delta_seconds;
 use super::list::Members;
 use super::parse_date_s;
 
-/// When a response was asked for and received, in Unix milliseconds.
+/// When a response was requested and received, in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
     /// When the request was sent.

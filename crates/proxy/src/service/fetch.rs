@@ -1,6 +1,6 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin on behalf of everybody who waits for a key, as a task of its own: whoever asked
+//! Owns: one request to the origin on behalf of everybody who waits for a key, as its own task: the client that asked
 //! first may leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells
 //! the one who began it, and writes the body into the fill, which everybody reads. A body that is not complete fails
 //! the fill.
@@ -99,7 +99,7 @@ impl ClientRequest {
 }
 
 impl Plan {
-    /// Plans to fetch what was asked for, as a whole.
+    /// Plans to fetch the whole of the requested response.
     pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
         let (to, mut head) = request.upstream();
         // Also for a HEAD that found something to be validated.

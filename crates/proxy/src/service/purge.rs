@@ -60,12 +60,12 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
     purged(request, serde_json::json!({ "purged_tags": names }), &text)
 }
 
-/// A tag as it was asked for: of a group, its name.
+/// A tag as the request named it: of a group, its name.
 fn name(tag: &[u8]) -> &[u8] {
     tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
 }
 
-/// Says what was purged, in the form that was asked for.
+/// Says what was purged, in the requested form.
 fn purged(request: &ClientRequest, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
     let accept = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     let status = CacheStatus::Own { detail: "purged" };

@@ -78,7 +78,7 @@ static NAMES: [HeaderName; 53] = [
 pub struct ResponseHead {
     /// Its status.
     pub status: StatusCode,
-    /// When it was asked for and received.
+    /// When it was requested and received.
     pub times: Times,
     /// Its age when it was received, in milliseconds.
     pub initial_age_ms: u64,

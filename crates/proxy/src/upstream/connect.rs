@@ -69,7 +69,7 @@ pub(super) async fn connect(worker: &Rc<Worker>, to: &Destination) -> Result<Idl
     }
 }
 
-/// Puts hyper on a stream, in a task of its own that ends with the connection.
+/// Puts hyper on a stream, in its own task, which ends with the connection.
 async fn handshake<S>(worker: &Rc<Worker>, stream: S, socket: Socket) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,

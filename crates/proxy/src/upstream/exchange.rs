@@ -171,7 +171,7 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
                         continue;
                     }
                     if body.is_end_stream() {
-                        // Whoever knows the length asks for nothing behind its last byte.
+                        // A reader that knows the length asks for nothing behind the last byte.
                         lease.finish();
                         return Some((Ok(data), None));
                     }

@@ -364,7 +364,7 @@ impl Watch {
         }
     }
 
-    /// Whoever writes has nothing more to write.
+    /// The writer has nothing more to write.
     pub(super) fn on_flushed(&self) {
         self.is_at_start.set(true);
         if !self.is_busy() {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::deadlines::{Side, Watch};
 
-/// Whoever can answer a request before anybody else sees it.
+/// A part that can answer a request before hyper sees it.
 pub trait Shortcut {
     /// Answers one complete head of a request without a body: appends the response's head and returns its body. `None`,
     /// and nothing appended, where the request is to go the usual way.

@@ -36,7 +36,7 @@ pub enum Violation {
     Switching,
     /// More informational responses than may come before a final one.
     TooManyInformational,
-    /// Bytes that nobody asked for.
+    /// Unrequested bytes.
     Unexpected,
 }
 

@@ -194,7 +194,7 @@ pub fn request(lines: &[&str]) -> String {
     text + "\r\n"
 }
 
-/// One GET on a connection of its own.
+/// One GET on its own connection.
 pub async fn get(proxy: SocketAddr, url: &str, headers: &[&str]) -> Reply {
     let line = format!("GET {url} HTTP/1.1");
     let lines: Vec<&str> = std::iter::once(line.as_str()).chain(headers.iter().copied()).collect();

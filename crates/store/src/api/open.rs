@@ -82,7 +82,7 @@ impl Store {
         let planned = Layout::plan(size, options.segment_bytes, identity, hash_seed, created_s)
             .map_err(|error| error.at(&spec))?;
         let layout = Layout { member, ..planned };
-        // The old superblocks go first, so that a half-made store is not mistaken for the old one.
+        // The old superblocks go first, so that a half-made store does not look like the old one.
         for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
             write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
         }

@@ -1,7 +1,7 @@
 //! Reading segments back: append by append, and record by record where an append's header is damaged.
 //!
 //! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
-//! sequences before it; so what an earlier open of the store wrote and lost is never mistaken for today's, and a record
+//! sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record
 //! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one
 //! fits (`alone`), and what follows from a record.
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: the bits. A hit sets the bit of the place where its record begins; when a segment is about to be
 //! overwritten, what stands at places with their bit set has proved itself (`reinsert`). Records that begin in the same
-//! stretch share a bit, so small neighbours of a popular object may be mistaken for popular too. Bits are in memory
+//! stretch share a bit, so small neighbours of a popular object may count as popular too. Bits are in memory
 //! alone: after a restart everything has to prove itself again.
 //!
 //! *Cost*: a bit for at least [`STRETCH_BYTES_MIN`] of a store, and at most 1/64 of the memory budget; setting one that

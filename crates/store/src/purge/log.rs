@@ -158,7 +158,7 @@ impl PurgeLog {
     }
 
     /// The cycle after this one: in the other half, and above all whose blocks may still stand there, so that none of
-    /// them is mistaken for its own.
+    /// them counts as its own.
     fn next_cycle(&self) -> u64 {
         let next = self.end.cycle.max(self.cycle_seen) + 1;
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }

@@ -7,7 +7,7 @@
 //! | 12 | 4 | size, in bytes |
 //! | 16 | 8 | place of the object's next reference in the trace, signed; -1 or the largest number where there is none |
 //!
-//! Owns: that layout, little-endian. Objects count as blocks; everything is taken for a read, of one stream. The format has
+//! Owns: that layout, little-endian. Objects count as blocks; everything is a read, of one stream. The format has
 //! no magic, so it is known by the file's name or by `--format` alone; next references below -1, or not after their own
 //! place, show a file of another format.
 

@@ -27,7 +27,7 @@ pub(super) const MACHINE_32: (u32, &[u32]) =
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0028, &[3, 4, 145, 146, 180, 181, 187, 192, 239, 340, 361, 362, 246, 391, 392, 393]);
 
-/// Calls of the x32 interface carry this bit; all that are named here by the same number are taken for 32-bit ones.
+/// Calls of the x32 interface carry this bit; all that are named here by the same number count as 32-bit ones.
 pub(super) const X32_BIT: u32 = 0x4000_0000;
 
 /// Where a transfer begins.
@@ -41,7 +41,7 @@ pub(super) enum Offset {
     Pointer(u64),
 }
 
-/// How many bytes are asked for.
+/// How many bytes the call wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
     /// So many.

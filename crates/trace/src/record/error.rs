@@ -36,7 +36,7 @@ pub enum Error {
     /// The kernel refuses what the recorder needs.
     #[error("{what}: {source}")]
     Refused {
-        /// What was asked for.
+        /// The requested size or count.
         what: &'static str,
         /// Why.
         source: io::Error,

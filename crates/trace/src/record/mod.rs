@@ -39,7 +39,7 @@ pub use error::{Error, Result};
 
 use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Outcome, Totals, Unseen};
 
-/// The size of a block unless another is asked for: that of the traces in the literature. *Units*: bytes.
+/// The default size of a block: that of the traces in the literature. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 
 /// What is recorded, and where to.
@@ -57,13 +57,13 @@ pub struct Options {
     pub is_collapsed: bool,
     /// Paths below it are shown relative to it.
     pub folder: PathBuf,
-    /// Whether the caller is a program of its own around the command: it has no other children and no other threads
+    /// Whether the caller is a separate program around the command: it has no other children and no other threads
     /// yet. Signals are then passed on, and orphans of the command adopted, so that they can be looked into everywhere.
     pub is_whole_program: bool,
 }
 
 impl Options {
-    /// Everything into `output`, in blocks of [`BLOCK_BYTES`], by a caller that has threads and children of its own.
+    /// Everything into `output`, in blocks of [`BLOCK_BYTES`], by a caller that has other threads and children.
     pub fn new(output: impl Into<PathBuf>) -> Options {
         Options {
             output: output.into(),

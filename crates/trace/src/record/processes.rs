@@ -45,7 +45,7 @@ struct Process {
     ancestor: Option<u32>,
     /// Whether it came to its program by exec while it was recorded.
     is_fresh: bool,
-    /// It asked for an exec, which may have failed; where its stack began before.
+    /// It called exec, which may have failed; where its stack began before.
     exec_from: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Processes {
         }
     }
 
-    /// The thread, looked up anew.
+    /// The thread, looked up again.
     pub(super) fn look_up(&mut self, thread: u32) -> io::Result<Thread> {
         self.threads.remove(&thread);
         let pid = process_of(thread)?;
@@ -147,7 +147,7 @@ impl Processes {
 struct Stat {
     parent: u32,
     start: u64,
-    /// Where the stack begins, which is drawn anew at each exec; 0 where this may not be known.
+    /// Where the stack begins, which is drawn at each exec; 0 where this may not be known.
     stack: u64,
 }
 

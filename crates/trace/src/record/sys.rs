@@ -49,7 +49,7 @@ pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedF
         // SAFETY: the kernel only reads the program, which is borrowed for the call.
         owned(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) })
     };
-    // Calls that are being looked at are not restarted by signals; before 5.19 that cannot be asked for.
+    // Signals do not restart calls that are being looked at; before 5.19 the kernel cannot promise that.
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let either = || match install(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listen),

@@ -3,7 +3,7 @@
 //! Owns: the order of the beginning and of the end, and the loop between. Promises: no call waits longer than it takes to
 //! describe it; the loop ends when the last process under the filter has ended, however it ended.
 //!
-//! How it begins: a thread of its own, the gate, puts the filter on itself, and so on every child it makes; it is the only
+//! How it begins: a separate thread, the gate, puts the filter on itself, and so on every child it makes; it is the only
 //! thread of this process under the filter and ends once the command runs. So the listener needs no passing between
 //! processes, and no code of ours runs between fork and exec.
 #![forbid(unsafe_code)]

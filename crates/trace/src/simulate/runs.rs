@@ -63,7 +63,7 @@ pub struct Row {
     pub misses: u64,
     /// How long the run took.
     pub elapsed: Duration,
-    /// What the policy said, where that was asked for and it detects patterns.
+    /// The policy's verdicts, if they were requested and it detects patterns.
     pub said: Vec<Said>,
 }
 

@@ -1,4 +1,4 @@
-//! Runs as curves: misses against size, one panel for each trace, in one SVG file without scripts or fonts of its own.
+//! Runs as curves: misses against size, one panel for each trace, in one SVG file without scripts or embedded fonts.
 //!
 //! Owns: the drawing. Curves are told apart by colour, by dashes and by a label at their right end, so that neither
 //! colour sight nor a legend is needed; labels are moved apart where ends are close. Names are escaped.

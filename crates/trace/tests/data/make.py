@@ -70,7 +70,7 @@ def cscope(record):
     c_sources(Random(11), 200, 24)
     write("cscope.files", "".join(f"source/s{file}.c\n" for file in range(200)))
     run(["cscope", "-b", "-c"])
-    # The line-oriented interface: a digit says what is asked for, q ends.
+    # The line-oriented interface: a digit chooses the query, q ends.
     queries = "".join(f"{kind}f{number * 7}_{number}\n" for number, kind in enumerate("0123016"))
     record(["cscope", "-d", "-c", "-l"], input=queries + "q\n")
 

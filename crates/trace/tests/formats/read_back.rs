@@ -89,7 +89,7 @@ proptest! {
 fn formats_are_guessed_by_content_where_the_name_says_nothing() {
     for (name, plain) in files(&requests(2, 50)) {
         let found = read("what", &plain, &options(name));
-        // oracleGeneral has no mark of its own.
+        // oracleGeneral has no magic number.
         assert_eq!(found.1.is_ok(), name != "a.oracleGeneral.bin", "{name}: {:?}", found.1);
     }
     for name in ["text", "LIRS", "arc", "csv", "msr", "vscsi", "oraclegeneral", "nectary"] {

@@ -7,7 +7,7 @@
 //! Resident blocks are filed by frequency, one timeline each. A hit only raises the count in the block; the block stays
 //! filed under what it had. As counts only grow, a block is never filed above its frequency, so the lowest filing is a
 //! lower bound of all: when a victim is wanted, the newest of the lowest timeline is either filed truly, and is a least
-//! frequently used block, or is filed anew and the next is looked at. Each filing anew is paid for by a hit, so LFU is
+//! frequently used block, or is filed again and the next is looked at. A hit pays for each refiling, so LFU is
 //! O(1) amortised and costs a hit nothing, which matters while another replacement is in force.
 //!
 //! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped where

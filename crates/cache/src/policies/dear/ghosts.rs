@@ -4,7 +4,7 @@
 //! it comes back; an eviction that is not in the row keeps no block. Leaves to others: the blocks, and unlinking those forgotten.
 //!
 //! A row and not a chain, as a ghost that comes back then costs no more than its bit: its eviction stays in the row, and is passed over
-//! there without a look at the block. A block to be forgotten is asked for some evictions before.
+//! there without a look at the block. The record of a block to be forgotten is prefetched some evictions before.
 
 use std::collections::VecDeque;
 

@@ -17,7 +17,7 @@
 //! # Two parts
 //! The *application manager* (`application.rs`), one a stream, orders its blocks and offers one on demand. The *system
 //! manager* (`system.rs`) allocates: an application that was found sequential gives first; else the owner of the globally
-//! least recent block is asked, and may offer another of its own. The block that was spared then takes the *place* of
+//! least recent block is asked, and may offer another of its blocks. The block that was spared then takes the *place* of
 //! the one that left in the global order, as in LRU-SP: so an application that spares its oldest blocks is not asked
 //! again and again because of them, and cannot pay with the blocks of others either.
 //!

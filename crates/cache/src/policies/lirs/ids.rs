@@ -141,19 +141,19 @@ impl Ids {
         self.ghosts.weight()
     }
 
-    /// The place of the oldest of the stack; what will be so soon is asked for.
+    /// The place of the oldest of the stack; prefetches the next oldest ones.
     #[inline]
     pub(super) fn oldest_of_stack(&mut self) -> Option<usize> {
         oldest(&mut self.stack, &self.table)
     }
 
-    /// The place of the oldest of the queue; what will be so soon is asked for.
+    /// The place of the oldest of the queue; prefetches the next oldest ones.
     #[inline]
     pub(super) fn oldest_of_queue(&mut self) -> Option<usize> {
         oldest(&mut self.queue, &self.table)
     }
 
-    /// The place of the oldest ghost; what will be so soon is asked for.
+    /// The place of the oldest ghost; prefetches the next oldest ones.
     #[inline]
     pub(super) fn oldest_of_ghosts(&mut self) -> Option<usize> {
         oldest(&mut self.ghosts, &self.table)
@@ -181,7 +181,7 @@ impl Ids {
     #[inline]
     pub(super) fn push(&mut self, at: usize, weight: u64) {
         let Entry { id, stack, .. } = *self.table.get(at);
-        // Closing gaps tells the position anew of an id that is still in the stack.
+        // Closing gaps tells the new position of each id that is still in the stack.
         self.make_room_in_stack();
         if stack != NOWHERE {
             self.stack.take(self.table.get(at).stack);

@@ -6,7 +6,7 @@
 //! line of a processor's cache.
 //!
 //! *Cost*: [`BITS_PER_REQUEST`] bits for each request in each filter; two cache lines a request. A key that was never
-//! asked for is mistaken for one that was in less than 3 of 100 cases (measured by a test): it is then admitted too
+//! requested counts as known in less than 3 of 100 cases (measured by a test): it is then admitted too
 //! early, nothing worse. A restart forgets all.
 
 use crate::names::key::KeyHash;

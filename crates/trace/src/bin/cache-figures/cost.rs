@@ -2,7 +2,7 @@
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references, so
 //! that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over the
-//! rounds. References are drawn anew for each time that they are played: repeated they would be a loop, in which what was drawn most often
+//! rounds. References are drawn again for each replay: repeated they would be a loop, in which what was drawn most often
 //! is worth keeping. Before it is timed each policy plays some, so that all find the processor's caches as they left them. Time is that of this
 //! thread on the processor.
 //!

@@ -4,7 +4,7 @@
 //!
 //! # Idea
 //! Stop a trace somewhere. Two of the policies hold different blocks by then, and the trace may go on with the blocks of the one, each
-//! referred to once, or with those of the other; whoever's blocks come misses none of them. A third policy does not know which way it will
+//! referred to once, or with those of the other; the policy that holds the blocks that come misses none of them. A third policy does not know which way it will
 //! be, and cannot hold both. With `C` blocks in the cache, `U` blocks that one or the other holds, `M` and `N` their misses so far, and
 //! `F` the fewest that any policy has had, who knows the trace so far (MIN that may bypass), its misses on both ways sum to at least
 //! `2 F + (U - C)`: each block of `U` that it does not hold is missed on the way, or the ways, that refer to it. The better of the two has `M`

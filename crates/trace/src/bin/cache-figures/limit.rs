@@ -41,7 +41,7 @@ struct Ghost {
     lost: Vec<u64>,
 }
 
-/// Follows whoever missed least in its window.
+/// Follows the policy that missed least in its window.
 struct Chooser {
     decay: f64,
     lately: [f64; CANDIDATES.len()],

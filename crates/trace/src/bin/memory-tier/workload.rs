@@ -126,7 +126,7 @@ fn zipf(exponent: f64) -> Vec<f64> {
     cumulative
 }
 
-/// An object's size: the same whenever it is asked for.
+/// An object's size: the same at every request.
 fn bytes_of(id: u64, seed: u64) -> u32 {
     let mut random = Random::new(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
     // Box and Muller's way to a normal number.
