@@ -16,8 +16,8 @@ const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
 /// A benchmark that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs the benchmark that `arguments` begin with (`memory`, `pressure`) with the rest of them, or all without arguments;
-/// tells whether all succeeded.
+/// Runs the benchmark that `arguments` begin with (`memory`, `pressure`) with the rest of them, or all without
+/// arguments; tells whether all succeeded.
 pub fn command(arguments: &[String]) -> Result<bool> {
     let chosen = arguments.first().map(|name| format!("bench-{name}"));
     if let Some(unknown) = chosen.as_deref().filter(|name| !PROGRAMS.contains(name)) {

@@ -1,7 +1,7 @@
 //! How long the tests of each crate may take on two cores, in seconds.
 //!
-//! Owns: the table. A crate over its budget is named, and one that takes a multiple of it is killed; together they must stay
-//! inside the sum, fifteen minutes at most after the build (`report`). Longer runs belong into `make soak`.
+//! Owns: the table. A crate over its budget is named, and one that takes a multiple of it is killed; together they must
+//! stay inside the sum, fifteen minutes at most after the build (`report`). Longer runs belong into `make soak`.
 
 /// What a crate that is not in the table gets. *Units*: seconds.
 const DEFAULT_SECONDS: u64 = 10;

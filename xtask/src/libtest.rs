@@ -1,8 +1,8 @@
 //! Reading what Rust's test runner prints.
 //!
-//! Owns: the counts of the `test result:` lines, the names of failed tests with what they printed, `NOT RUN: reason` lines
-//! with the tests that printed them, and which lines are worth showing. The runner must be started with `--show-output`, or
-//! tests that passed keep their output.
+//! Owns: the counts of the `test result:` lines, the names of failed tests with what they printed, `NOT RUN: reason`
+//! lines with the tests that printed them, and which lines are worth showing. The runner must be started with
+//! `--show-output`, or tests that passed keep their output.
 
 use crate::report::Report;
 

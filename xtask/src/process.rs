@@ -1,8 +1,8 @@
 //! Child processes: their output is shown as it comes and kept, and they are killed when they hang.
 //!
 //! Owns: starting, reading and ending them. A child stays in the process group of this program, so that Ctrl-C and
-//! `timeout` reach it; one that hangs is killed with all its descendants. One that the kernel does not let go, as it waits
-//! for a device that never answers, is left behind and counts as killed: nothing here waits without a limit.
+//! `timeout` reach it; one that hangs is killed with all its descendants. One that the kernel does not let go, as it
+//! waits for a device that never answers, is left behind and counts as killed: nothing here waits without a limit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};

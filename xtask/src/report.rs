@@ -1,8 +1,8 @@
 //! What was run and how it went, and the summary at the end.
 //!
 //! Owns: the counts and the form of the last lines. A check counts as one test; a test that printed `NOT RUN` counts as
-//! skipped, not as passed. Crates have budgets so that all of them stay within the ten minutes: one that takes longer on a busy
-//! machine is named, and the run fails where all together took longer than all budgets.
+//! skipped, not as passed. Crates have budgets so that all of them stay within the ten minutes: one that takes longer
+//! on a busy machine is named, and the run fails where all together took longer than all budgets.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Long campaigns: the random tests again, with other seeds and for longer, as many rounds as somebody has time for.
 //!
-//! Owns: the campaigns, their rounds and the log. A round is one run of a program with its own seed, derived from
-//! the seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line;
-//! a round that passed on the same commit is not run again, so a soak that was stopped goes on where it was. Shards
-//! share a soak out to several machines: shard I/K runs every K-th round, from the I-th on, counted from 0. The campaign
+//! Owns: the campaigns, their rounds and the log. A round is one run of a program with its own seed, derived from the
+//! seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line; a
+//! round that passed on the same commit is not run again, so a soak that was stopped goes on where it was. Shards share
+//! a soak out to several machines: shard I/K runs every K-th round, from the I-th on, counted from 0. The campaign
 //! `fuzz` has a round for each target of `nectary-fuzz`, in a build that counts coverage.
 
 use std::fs::{self, OpenOptions};

@@ -1,6 +1,7 @@
 //! All tests, crate by crate, each crate within its time budget.
 //!
-//! Owns: the order (lowest floor first, so that the first failure is the nearest to its cause), the time and the counts.
+//! Owns: the order (lowest floor first, so that the first failure is the nearest to its cause), the time and the
+//! counts.
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +88,8 @@ fn doctests(workspace: &Workspace, report: &mut Report) {
     report.timed(DOCTESTS, started.elapsed(), budget_seconds);
 }
 
-/// Counts what a test program said; one that failed without a failed test (it crashed, hung, did not start) is a failure.
+/// Counts what a test program said; one that failed without a failed test (it crashed, hung, did not start) is a
+/// failure.
 fn count(name: &str, ended: Result<Ended>, report: &mut Report) {
     match ended {
         Ok(ended) => {

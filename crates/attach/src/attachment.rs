@@ -1,9 +1,9 @@
 //! One attached device: from its SPEC to `/dev/loopN`, and back.
 //!
-//! Owns: the thread that serves it, and the order of steps. Attaching: prepare the process, open the device, mount, serve,
-//! put the loop device on the file. Detaching: write back and release the loop device, which closes the file, which ends
-//! the mount, which ends the serving; then flush and close the device. So nothing is cut off that still has users.
-//! Promises: an attachment that fails half way leaves nothing behind.
+//! Owns: the thread that serves it, and the order of steps. Attaching: prepare the process, open the device, mount,
+//! serve, put the loop device on the file. Detaching: write back and release the loop device, which closes the file,
+//! which ends the mount, which ends the serving; then flush and close the device. So nothing is cut off that still has
+//! users. Promises: an attachment that fails half way leaves nothing behind.
 
 use std::io;
 use std::path::Path;
@@ -74,8 +74,8 @@ type Ready = Result<(Mount, SharedDevice), Error>;
 impl Attachment {
     /// Opens the device that `spec` names and attaches it. It blocks the calling thread meanwhile.
     ///
-    /// The calling thread is prepared for serving a disk, and with it all threads that it starts later. The memory of the
-    /// whole process is locked, and its heap does not shrink any more.
+    /// The calling thread is prepared for serving a disk, and with it all threads that it starts later. The memory of
+    /// the whole process is locked, and its heap does not shrink any more.
     ///
     /// *Errors*: what is missing on this machine, or what the device reports.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
@@ -184,8 +184,8 @@ impl Attachment {
 
     /// Releases the block device, unless somebody uses it; then [`finish`](Self::finish) is to be called.
     ///
-    /// *Errors*: [`Error::InUse`]; nothing has changed then. *Durability*: what was written to the block device is written
-    /// back to the device below.
+    /// *Errors*: [`Error::InUse`]; nothing has changed then. *Durability*: what was written to the block device is
+    /// written back to the device below.
     pub fn release(&self) -> Result<(), Error> {
         self.loop_device.release()
     }
@@ -198,8 +198,8 @@ impl Attachment {
     /// Waits until the serving has ended, and gives how it ended; once. It blocks the calling thread.
     ///
     /// *Errors*: [`Error::Ended`] where the kernel ended the connection under the block device, which is released then;
-    /// [`Error::Device`] where the last flush failed. *Durability*: `Ok` means that all that was written survives what the
-    /// device's flush makes it survive.
+    /// [`Error::Device`] where the last flush failed. *Durability*: `Ok` means that all that was written survives what
+    /// the device's flush makes it survive.
     pub fn finish(&self) -> Result<(), Error> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return Ok(()) };

@@ -137,7 +137,8 @@ impl LoopDevice {
         name(device.as_raw_fd()).is_some_and(|name| name == self.name)
     }
 
-    /// Writes back what the kernel holds and releases it, where nobody has it for himself. One that is gone is released.
+    /// Writes back what the kernel holds and releases it, where nobody has it for himself. One that is gone is
+    /// released.
     ///
     /// *Errors*: [`Error::InUse`] where somebody has; [`Error::Os`] where writing back fails: then it stays.
     pub fn release(&self) -> Result<(), Error> {

@@ -1,12 +1,13 @@
-//! What this process tells the kernel about itself, so that it can serve a disk while memory is full of that disk's pages.
+//! What this process tells the kernel about itself, so that it can serve a disk while memory is full of that disk's
+//! pages.
 //!
 //! Owns: the calls. Why each:
-//! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for writeback that may end here, and its own writes are
-//!   not throttled behind the dirty pages that it is there to write. Threads inherit it, so it comes first.
-//! - `mlockall`: no page of the program or of its buffers is dropped and read again, which would need memory; and a heap with
-//!   a reserve that is mapped before the first request, so that none waits for more of it.
-//! - `oom_score_adj`: among the processes that could be killed for memory this one is nearly the last. Not excluded, since a
-//!   device in memory may itself be what is too large.
+//! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for writeback that may end here, and its own writes
+//!   are not throttled behind the dirty pages that it is there to write. Threads inherit it, so it comes first.
+//! - `mlockall`: no page of the program or of its buffers is dropped and read again, which would need memory; and a
+//!   heap with a reserve that is mapped before the first request, so that none waits for more of it.
+//! - `oom_score_adj`: among the processes that could be killed for memory this one is nearly the last. Not excluded,
+//!   since a device in memory may itself be what is too large.
 
 use std::fs::File;
 use std::io;

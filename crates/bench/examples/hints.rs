@@ -1,7 +1,7 @@
 //! What locality hints and cluster reads save: reads and I/Os a request of the store, replaying the seeds' workload.
 //!
-//! `cargo run --release -p nectary-bench --example hints -- [SCALE [EMBEDDED [WAY]]]` replays the workload of
-//! `bench store --seed table4` at its 4 GB row, once for each way of packing and reading, on a device in memory. Nothing is
+//! `cargo run --release -p nectary-bench --example hints -- [SCALE [EMBEDDED [WAY]]]` replays the workload of `bench
+//! store --seed table4` at its 4 GB row, once for each way of packing and reading, on a device in memory. Nothing is
 //! timed: the time of a disk is computed from the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999).
 //! Every byte is compared.
 

@@ -1,5 +1,5 @@
-//! `nectary bench store` without the rest of the program: builds in a fraction of the time, and takes contenders that are
-//! behind a feature.
+//! `nectary bench store` without the rest of the program: builds in a fraction of the time, and takes contenders that
+//! are behind a feature.
 //!
 //! Owns: nothing but the command line. Leaves to others: everything that is measured (`nectary_bench`).
 

@@ -1,11 +1,12 @@
 //! `bench limits`: which share of a device's rates the store reaches, beside fio on the same device.
 //!
-//! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two threads, against
-//! fio's random reads of the same size, 32 at once from one thread or from two, whichever is more. Filling: objects put one after another, until they are flushed, against fio's sequential
-//! writes of 1 MiB of as many bytes, until they are flushed; and against a loop that copies the same bodies into buffers, sums them, writes
-//! those two at a time and does nothing else, which is what filling costs any store. Both have a file of their own, of
-//! the same size, written once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A
-//! …). Every byte that the store gives back is compared with one that was made before. Beside the reads stands what the
+//! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two
+//! threads, against fio's random reads of the same size, 32 at once from one thread or from two, whichever is more.
+//! Filling: objects put one after another, until they are flushed, against fio's sequential writes of 1 MiB of as many
+//! bytes, until they are flushed; and against a loop that copies the same bodies into buffers, sums them, writes those
+//! two at a time and does nothing else, which is what filling costs any store. Both have a file of their own, of the
+//! same size, written once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A …).
+//! Every byte that the store gives back is compared with one that was made before. Beside the reads stands what the
 //! store gets with more gets at once, against the same reads of fio: what is missing at 32 and there at 128 is waiting,
 //! what is missing at 128 too is the processor. Leaves to others: what users wait for (`store`).
 
@@ -33,7 +34,8 @@ use crate::{Error, ErrorKind, machine, sys};
 const DEPTH: usize = 32;
 /// More gets at once, to tell what the store waits for: no target.
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
-/// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it (`FIO_JOBS`).
+/// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it
+/// (`FIO_JOBS`).
 const THREADS: usize = 2;
 /// fio reads from one thread, or from as many as the store; the higher rate counts, as the device can do it.
 const FIO_JOBS: [usize; 2] = [1, THREADS];
@@ -45,8 +47,8 @@ const TARGET: f64 = 0.9;
 const FIO_WRITES: usize = 4;
 /// The size of a write of the copying loop, in bytes: that of a store's append, if an object is not longer.
 const COPIED_BYTES: usize = 2 << 20;
-/// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an object
-/// which comes back for another one is found out. A prime, since confused data tend to be at round distances.
+/// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an
+/// object which comes back for another one is found out. A prime, since confused data tend to be at round distances.
 const BODIES: u32 = 1021;
 /// Bytes that the smallest run needs.
 const BYTES_MIN: u64 = 256 << 20;
@@ -246,7 +248,8 @@ impl Filled {
         Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / count as f64))
     }
 
-    /// Reads `depth` objects at once, at random, for a while; returns reads of the device a second, the processor time of each, and their mean size.
+    /// Reads `depth` objects at once, at random, for a while; returns reads of the device a second, the processor time
+    /// of each, and their mean size.
     fn read(&mut self, time: Duration, depth: usize) -> Result<((f64, f64), u64), Error> {
         // The younger half: none of it is overwritten soon.
         let held = self.store.stat().entries.min(u64::from(self.next)) as u32 / 2;

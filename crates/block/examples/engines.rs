@@ -1,7 +1,8 @@
-//! Measures random direct reads and writes by both engines: `cargo run --release -p nectary-block --example engines -- PATH`.
+//! Measures random direct reads and writes by both engines: `cargo run --release -p nectary-block --example engines --
+//! PATH`.
 //!
-//! Prints operations a second for each engine, size and number of operations in flight, on one thread. The file is created
-//! where it is absent and stays.
+//! Prints operations a second for each engine, size and number of operations in flight, on one thread. The file is
+//! created where it is absent and stays.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

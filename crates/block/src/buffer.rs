@@ -6,8 +6,8 @@
 //! Small buffers that end on a thread are kept for the next read there, up to [`SPARE_BYTES_MAX`] a thread: an aligned
 //! allocation costs as much as a small read's other work.
 //!
-//! Large ones lie on huge pages where the kernel has some (`madvise`): filling, pinning and describing them page by page
-//! took as long as copying into them.
+//! Large ones lie on huge pages where the kernel has some (`madvise`): filling, pinning and describing them page by
+//! page took as long as copying into them.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -31,8 +31,8 @@ const SPARE_BYTES_MAX: usize = 256 << 10;
 pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
     let start = unwritten.as_ptr().addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     let end = unwritten.as_ptr_range().end.addr().next_multiple_of(BUFFER_ALIGNMENT);
-    // SAFETY: the advice changes nothing in the pages that it names, what lies beside the memory included, but the size of
-    // pages that come later; a kernel that refuses it does no harm.
+    // SAFETY: the advice changes nothing in the pages that it names, what lies beside the memory included, but the size
+    // of pages that come later; a kernel that refuses it does no harm.
     unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
 }
 
@@ -79,8 +79,9 @@ impl Buffer {
     fn huge_zeroed(layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the caller's layout has a size that is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;
-        // SAFETY: the range was just allocated and is this call's alone. The advice changes nothing but the size of pages that
-        // come later, so a kernel that refuses it does no harm; it comes first, as pages do when they are written.
+        // SAFETY: the range was just allocated and is this call's alone. The advice changes nothing but the size of
+        // pages that come later, so a kernel that refuses it does no harm; it comes first, as pages do when they are
+        // written.
         unsafe {
             libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
             start.as_ptr().write_bytes(0, layout.size());
@@ -88,7 +89,8 @@ impl Buffer {
         Some(start)
     }
 
-    /// A buffer to read into: it holds zeros or what an earlier buffer of this thread held. *Cost*: mostly no allocation.
+    /// A buffer to read into: it holds zeros or what an earlier buffer of this thread held. *Cost*: mostly no
+    /// allocation.
     pub fn recycled(length: usize) -> Buffer {
         let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);
         let spare = SPARE.try_with(|spare| spare.borrow_mut().take(capacity)).unwrap_or_default();

@@ -4,23 +4,24 @@
 //! 1. *Ownership*: an operation owns its buffers from the call until it completes, also when its future is dropped.
 //!    Dropping the future of a read or a write cancels the wait, not the operation: it may still happen.
 //! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]; an operation that is
-//!    not, or that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and touches nothing. So
-//!    does one with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
+//!    not, or that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and touches nothing.
+//!    So does one with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
 //!    [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) bytes.
-//! 3. *Atomicity*: none is promised above [`Geometry::atomic_bytes`]. A failed or interrupted write leaves any mix of old
-//!    and new at that granularity.
+//! 3. *Atomicity*: none is promised above [`Geometry::atomic_bytes`]. A failed or interrupted write leaves any mix of
+//!    old and new at that granularity.
 //! 4. *Order*: none between operations in flight at the same time. An operation that begins after another has completed
 //!    sees its effect, on every handle.
-//! 5. *Durability*: a completed write survives what [`Geometry::write_survives`] says. A flush that completes makes every
-//!    write that had completed before the flush was called, on any handle, survive what
-//!    [`Geometry::flush_survives`] says. A write with [`WriteFlags::fua`] completes only when it alone would survive that.
+//! 5. *Durability*: a completed write survives what [`Geometry::write_survives`] says. A flush that completes makes
+//!    every write that had completed before the flush was called, on any handle, survive what
+//!    [`Geometry::flush_survives`] says. A write with [`WriteFlags::fua`] completes only when it alone would survive
+//!    that.
 //! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes fail with
 //!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads go on. A write that found no room
 //!    ([`ErrorKind::Full`](crate::ErrorKind::Full)) leaves its own range undefined and nothing else in doubt.
 //! 7. *Zeroes*: what was never written, was discarded, or was zeroed: zeroed and never-written ranges read as zeroes;
 //!    discarded ranges read as either their old contents or zeroes.
-//! 8. *Deadline*: one that has passed at the call fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and touches
-//!    nothing; one that passes later ends the wait only, and the operation may still happen.
+//! 8. *Deadline*: one that has passed at the call fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and
+//!    touches nothing; one that passes later ends the wait only, and the operation may still happen.
 //!
 //! One conformance test (`nectary_block::conformance`) checks all of this on every device and filter.
 
@@ -139,7 +140,8 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// Changes an option of this device while it runs, or of the nearest below it that can: `memory` and `mode` of a cache.
+    /// Changes an option of this device while it runs, or of the nearest below it that can: `memory` and `mode` of a
+    /// cache.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where no device of the stack can.
     fn set_option(&self, name: &str, _value: &str) -> IoFuture<()> {

@@ -1,7 +1,7 @@
 //! What every device checks before it touches anything, and the limits of one request.
 //!
-//! Owns: [`Request`], and the checks that the contract's second clause and the deadline ask for, so that each device refuses the same
-//! requests with the same words.
+//! Owns: [`Request`], and the checks that the contract's second clause and the deadline ask for, so that each device
+//! refuses the same requests with the same words.
 
 use std::time::Instant;
 

@@ -1,6 +1,7 @@
 //! Sizes, durations and shares as people write them: `10G`, `12ms`, `1%`.
 //!
-//! Owns: the one reading and the one writing of quantities for SPECs, options and messages. Sizes are binary (K is 1024).
+//! Owns: the one reading and the one writing of quantities for SPECs, options and messages. Sizes are binary (K is
+//! 1024).
 
 use std::time::Duration;
 

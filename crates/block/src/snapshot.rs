@@ -1,7 +1,7 @@
 //! The contents of a device at one moment, cheap to copy and to change a little.
 //!
-//! Owns: pages that copies share until one of them writes. Made for tests that derive many images from one: a copy costs
-//! its table of pages, a change costs the pages that it touches.
+//! Owns: pages that copies share until one of them writes. Made for tests that derive many images from one: a copy
+//! costs its table of pages, a change costs the pages that it touches.
 
 use std::collections::HashMap;
 use std::sync::Arc;

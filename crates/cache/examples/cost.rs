@@ -1,9 +1,9 @@
 //! What a reference costs: nanoseconds for each policy at 1 Mi blocks, on a skewed and on a uniform trace.
 //!
 //! `cargo run --release -p nectary-cache --example cost [ROUNDS [POLICY…]]`. A round plays every policy once on each
-//! trace, so that what disturbs the machine disturbs all; printed are the medians of the rounds (5 by default) and, beside
-//! them, how much that is above LRU's median. The cache is filled before time is taken. Time is that of the processor
-//! (of this thread, as the kernel counts it), and elapsed time where the kernel does not tell.
+//! trace, so that what disturbs the machine disturbs all; printed are the medians of the rounds (5 by default) and,
+//! beside them, how much that is above LRU's median. The cache is filled before time is taken. Time is that of the
+//! processor (of this thread, as the kernel counts it), and elapsed time where the kernel does not tell.
 //!
 //! Much of it is waiting for memory: nobody says here what comes next, and the tables are new and still grow. What a
 //! simulation takes is told by `cache-figures --only cost` of `nectary-trace`.

@@ -1,11 +1,11 @@
 //! What detection costs: nanoseconds a reference of `dear` above LRU, in turns, medians of the rounds.
 //!
-//! `cargo run --release -p nectary-cache --example dear_cost [BLOCKS] [ROUNDS] [KIND]`; 1,048,576 blocks, 7 rounds and all
-//! kinds by default.
+//! `cargo run --release -p nectary-cache --example dear_cost [BLOCKS] [ROUNDS] [KIND]`; 1,048,576 blocks, 7 rounds and
+//! all kinds by default.
 //!
-//! Four kinds of references (zipf, shared, uniform, loop), over twice as many blocks as fit; `shared` are zipf's blocks in
-//! eight streams. Time is the thread's own on the processor, so that a busy machine disturbs by its use of caches and
-//! memory only.
+//! Four kinds of references (zipf, shared, uniform, loop), over twice as many blocks as fit; `shared` are zipf's blocks
+//! in eight streams. Time is the thread's own on the processor, so that a busy machine disturbs by its use of caches
+//! and memory only.
 
 use nectary_cache::{Dear, Lru, Policy, Stream};
 

@@ -25,8 +25,8 @@ impl Step {
 /// A policy that evicts step by step.
 pub(crate) trait Evicts: Policy {
     /// Offers at most one id to `evict`. `room` is the weight that room is made for, `refusals` counts the refusals of
-    /// this call so far: a policy of several queues takes turns among them by it, so that a queue of pinned ids does not
-    /// hide the others.
+    /// this call so far: a policy of several queues takes turns among them by it, so that a queue of pinned ids does
+    /// not hide the others.
     fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step;
 }
 

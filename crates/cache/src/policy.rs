@@ -1,7 +1,7 @@
 //! The replacement policy: the one interface between a cache and the rule that decides what leaves.
 //!
-//! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and single
-//! threaded: callers that share one put it behind a lock of their own and may batch their references.
+//! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and
+//! single threaded: callers that share one put it behind a lock of their own and may batch their references.
 
 /// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
 ///
@@ -26,12 +26,12 @@ pub enum Access {
 
 /// A replacement policy over weighted ids with a capacity.
 ///
-/// A weight of 0 counts as 1, so that a capacity bounds the number of ids as well. The weight of an id is fixed while it
-/// is resident; who wants to change it removes it first.
+/// A weight of 0 counts as 1, so that a capacity bounds the number of ids as well. The weight of an id is fixed while
+/// it is resident; who wants to change it removes it first.
 ///
 /// Invariants: (1) the weights of resident ids never sum to more than the capacity when a call returns, unless every
-/// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from `Inserted` until it
-/// was given to `evict` and accepted, or removed; (3) the same calls give the same victims.
+/// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from `Inserted` until
+/// it was given to `evict` and accepted, or removed; (3) the same calls give the same victims.
 pub trait Policy: Send {
     /// The policy's name as users write it.
     fn name(&self) -> &'static str;
@@ -40,21 +40,25 @@ pub trait Policy: Send {
     ///
     /// `evict` is offered victims one by one; it answers `true` where the victim is given up (it is then no longer
     /// resident) and `false` where it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
-    /// refusals; what was given up until then stays evicted. *Cost*: O(1) amortised, no allocation once the tables have grown.
+    /// refusals; what was given up until then stays evicted. *Cost*: O(1) amortised, no allocation once the tables have
+    /// grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
-    /// Says that `id` is about to be referred to, so that its memory is on the way when it is: who knows the references to come, or has a
-    /// batch of them, says it of each some 16 references before. Changes nothing; ids that are not referred to after all do no harm.
+    /// Says that `id` is about to be referred to, so that its memory is on the way when it is: who knows the references
+    /// to come, or has a batch of them, says it of each some 16 references before. Changes nothing; ids that are not
+    /// referred to after all do no harm.
     fn prepare(&self, id: u64) {
         let _ = id;
     }
 
-    /// How often a resident id was referenced since it came, as far as the policy counts it; 0 where it is not resident.
+    /// How often a resident id was referenced since it came, as far as the policy counts it; 0 where it is not
+    /// resident.
     fn references(&self, id: u64) -> u32 {
         u32::from(self.contains(id))
     }
 
-    /// Takes a resident id as if it had been referenced so often, where the policy counts that: so what it knew survives a restart.
+    /// Takes a resident id as if it had been referenced so often, where the policy counts that: so what it knew
+    /// survives a restart.
     fn credit(&mut self, id: u64, references: u32) {
         let _ = (id, references);
     }

@@ -1,4 +1,5 @@
-//! `adaptive` says what those missed whom it followed, so that the price of following can be told from that of the choice.
+//! `adaptive` says what those missed whom it followed, so that the price of following can be told from that of the
+//! choice.
 
 use nectary_cache::{Access, Adaptive, Policy, Stream, by_name};
 

@@ -75,7 +75,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a call is to do; gives its code, and keeps the text of a failure for this thread. Nothing unwinds out of it.
+/// Runs what a call is to do; gives its code, and keeps the text of a failure for this thread. Nothing unwinds out of
+/// it.
 pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
     // What was half done is in the store, whose own promises hold at every step.
     let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {

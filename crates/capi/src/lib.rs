@@ -1,8 +1,8 @@
 //! libnectary: the store for C programs, with Hummingbird's six calls.
 //!
 //! Owns: what passes between C and Rust. Every pointer is checked for null and every length for its bounds before it is
-//! used, nothing unwinds into C, and every call can be made from any thread. `include/nectary.h` is what C programs see; a
-//! test compares it with this file. Leaves to others: the store (`nectary-store`).
+//! used, nothing unwinds into C, and every call can be made from any thread. `include/nectary.h` is what C programs
+//! see; a test compares it with this file. Leaves to others: the store (`nectary-store`).
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! The thread that a store lives in: it has its own runtime, to which the calls of all threads are handed over.
 //!
-//! Owns: the thread, the queue of requests, opening and closing. Leaves to others: what C programs see. Promises: requests
-//! are served side by side, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, also when the thread ends.
+//! Owns: the thread, the queue of requests, opening and closing. Leaves to others: what C programs see. Promises:
+//! requests are served side by side, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, also when the
+//! thread ends.
 
 use std::sync::mpsc as answers;
 use std::thread::JoinHandle;

@@ -1,4 +1,5 @@
-//! Progress on the terminal: elapsed time, bytes and what is left; nothing where the standard error stream is no terminal.
+//! Progress on the terminal: elapsed time, bytes and what is left; nothing where the standard error stream is no
+//! terminal.
 //!
 //! Owns: how it looks.
 

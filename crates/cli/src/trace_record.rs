@@ -1,6 +1,7 @@
 //! `nectary trace record`: records a program, then says on the standard error stream what is in the trace.
 //!
-//! Owns: the summary in its two forms. The standard output is the recorded program's alone. Leaves to others: recording.
+//! Owns: the summary in its two forms. The standard output is the recorded program's alone. Leaves to others:
+//! recording.
 
 use std::fmt::Write;
 use std::io::{ErrorKind, IsTerminal};

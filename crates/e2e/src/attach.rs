@@ -1,9 +1,9 @@
 //! A file system on an attached device: made, filled, verified, killed under pressure, attached again, checked.
 //!
-//! Owns: one attached device with everything that belongs to it (process, mount, memory group), the file systems and their
-//! tools, and the record of what was synced. Promises that nothing is left of it when it is dropped: mounts, loop devices,
-//! processes and groups, also after a failure. What a check finds is a list of problems, so that it can be shown to find
-//! planted ones.
+//! Owns: one attached device with everything that belongs to it (process, mount, memory group), the file systems and
+//! their tools, and the record of what was synced. Promises that nothing is left of it when it is dropped: mounts, loop
+//! devices, processes and groups, also after a failure. What a check finds is a list of problems, so that it can be
+//! shown to find planted ones.
 
 use crate::guard::{self, Process, find_program};
 use crate::nectary;
@@ -122,8 +122,8 @@ pub fn missing(system: FileSystem) -> Option<String> {
 
 /// Makes, fills, verifies, kills and checks a file system on `spec`, in which `{file}` stands for a file's path.
 ///
-/// `files` are synced before the first kill; `load` is how long it writes at least before each kill: a slow machine is given until something was synced and memory
-/// was short.
+/// `files` are synced before the first kill; `load` is how long it writes at least before each kill: a slow machine is
+/// given until something was synced and memory was short.
 pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, load: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut disk = Disk::new(system, spec)?;
@@ -208,7 +208,8 @@ pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
     Ok(())
 }
 
-/// Copies a tree onto a file system on an attached device, and compares it after the device was attached again as `plain`.
+/// Copies a tree onto a file system on an attached device, and compares it after the device was attached again as
+/// `plain`.
 pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path) -> Result<()> {
     let mut disk = Disk::new(system, spec)?;
     let _watchdog = disk.watch(RUN_MAX);

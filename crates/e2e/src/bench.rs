@@ -1,9 +1,9 @@
 //! Requests a second from memory, one worker each, beside nginx and Varnish: paired rounds in alternating order.
 //!
-//! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one thread on
-//! another. All contestants are up and warm the whole time; only the measured one is busy. In each round every
-//! contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a round,
-//! so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two says what the noise is.
+//! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one
+//! thread on another. All contestants are up and warm the whole time; only the measured one is busy. In each round
+//! every contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a
+//! round, so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two says what the noise is.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -119,7 +119,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// Requests for each second that the server had on its processor, by round: what it could do if nothing else were slow.
+    /// Requests for each second that the server had on its processor, by round: what it could do if nothing else were
+    /// slow.
     pub fn rates_of_cpu(&self) -> Vec<f64> {
         let pairs = self.measured.iter().zip(&self.cpu_ns);
         pairs.map(|(measured, ns)| measured.requests as f64 * 1e9 / (*ns).max(1) as f64).collect()

@@ -1,7 +1,7 @@
 //! What the bytes of an object are: a pure function of its target and version, so that any answer can be judged alone.
 //!
-//! Promises that two bodies with another target or version differ in nearly every 8-byte word, at every offset, so a mix of
-//! two versions, a shifted range or another key's bytes never compare equal. Also holds the law of object sizes.
+//! Promises that two bodies with another target or version differ in nearly every 8-byte word, at every offset, so a
+//! mix of two versions, a shifted range or another key's bytes never compare equal. Also holds the law of object sizes.
 
 use crate::rng::{GOLDEN, Rng, mix};
 use xxhash_rust::xxh3::xxh3_64_with_seed;

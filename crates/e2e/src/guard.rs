@@ -1,7 +1,8 @@
 //! Child processes that cannot outlive the run.
 //!
-//! Promises that a [`Process`] is dead and reaped when it is dropped, also in a panic, with every process of its group; and
-//! that the kernel kills it when the thread that started it dies. Start long-lived ones from a thread that lives as long.
+//! Promises that a [`Process`] is dead and reaped when it is dropped, also in a panic, with every process of its group;
+//! and that the kernel kills it when the thread that started it dies. Start long-lived ones from a thread that lives as
+//! long.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -105,8 +106,8 @@ impl Process {
         format!("--- {} printed:\n{}", self.name, lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
-    /// Time that all threads of all processes of the group have had on a processor, in nanoseconds. Threads that have ended
-    /// are not in it.
+    /// Time that all threads of all processes of the group have had on a processor, in nanoseconds. Threads that have
+    /// ended are not in it.
     pub fn cpu_ns(&self) -> u64 {
         let group = self.id().to_string();
         let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -176,17 +177,19 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     path.split(':').chain(["/usr/sbin", "/sbin"]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
 }
 
-/// Makes the kernel kill the child with its parent, lets it open many files, and pins it to one processor where asked, with
-/// priority.
+/// Makes the kernel kill the child with its parent, lets it open many files, and pins it to one processor where asked,
+/// with priority.
 fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
     let files = libc::rlimit { rlim_cur: files_max(), rlim_max: files_max() };
-    // SAFETY: prctl, setrlimit, setpriority and sched_setaffinity are plain system calls, allowed between fork and exec; nothing is allocated.
+    // SAFETY: prctl, setrlimit, setpriority and sched_setaffinity are plain system calls, allowed between fork and
+    // exec; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // As many files as may be had: nginx keeps every cached one open. A process that needs fewer runs with fewer.
+            // As many files as may be had: nginx keeps every cached one open. A process that needs fewer runs with
+            // fewer.
             libc::setrlimit(libc::RLIMIT_NOFILE, &files);
             if let Some(cpu) = cpu {
                 // What is pinned is measured: before everything else on that processor, where this is allowed.

@@ -1,7 +1,7 @@
 //! A small blocking HTTP/1.1 client that trusts nothing: it tells a whole answer from one that was cut short.
 //!
-//! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. It sends exactly
-//! what it is told, so that odd requests can be made. It follows no redirects and decodes no contents.
+//! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. It sends
+//! exactly what it is told, so that odd requests can be made. It follows no redirects and decodes no contents.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 //! The program under test: finds the `nectary` binary, runs the proxy, asks its control socket.
 //!
-//! Owns a running proxy as a user would have it: its own runtime directory, an access log, a store. Knows the command line
-//! and the control protocol (one line of JSON each way), nothing else of what is inside.
+//! Owns a running proxy as a user would have it: its own runtime directory, an access log, a store. Knows the command
+//! line and the control protocol (one line of JSON each way), nothing else of what is inside.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -174,8 +174,8 @@ impl RingPosition {
         self.head.saturating_sub(before.head) as f64 / self.segment_count.max(1) as f64
     }
 
-    /// The oldest epoch from which a body of this length surely answers. The next segment is reclaimed before the head is
-    /// there; fragments in the oldest quarter may count as gone, so that no body breaks off while it is read.
+    /// The oldest epoch from which a body of this length surely answers. The next segment is reclaimed before the head
+    /// is there; fragments in the oldest quarter may count as gone, so that no body breaks off while it is read.
     pub fn tail(self, body_bytes: u64) -> u64 {
         let leaving = if body_bytes > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
         (self.head + 2 + leaving).saturating_sub(self.segment_count)

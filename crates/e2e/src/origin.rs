@@ -1,8 +1,8 @@
 //! The origin: an HTTP/1.1 server whose every answer can be predicted, counted and spoiled.
 //!
-//! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`Resource`]); its bytes are `content(target, version)`. At run
-//! time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be planted, which
-//! spoils it. Requests are counted by target, so that "one fetch" can be proven.
+//! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`Resource`]); its bytes are `content(target, version)`.
+//! At run time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be
+//! planted, which spoils it. Requests are counted by target, so that "one fetch" can be proven.
 //!
 //! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant to be asked by a
 //! proxy and not by the world: it checks no more of a request than it needs to answer.

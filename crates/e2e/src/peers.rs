@@ -1,8 +1,8 @@
 //! The peers that Nectary is measured beside: nginx and Varnish, each configured to answer from memory with one worker.
 //!
-//! Promises configurations that favour the peer where there is a choice: no access log, no added headers, files in memory
-//! (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file cache. They are
-//! here in full, to be checked.
+//! Promises configurations that favour the peer where there is a choice: no access log, no added headers, files in
+//! memory (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file
+//! cache. They are here in full, to be checked.
 
 use crate::guard::{self, Process};
 use crate::http::wait_listening;

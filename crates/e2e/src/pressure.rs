@@ -2,8 +2,8 @@
 //! of segments can give.
 //!
 //! Owns the run (origin, proxy, `wrk`), and the comparison: the access log is fed to [`Ring`](crate::ring::Ring), which
-//! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on the
-//! same data: a simulation with half the segments, and a limit of memory that the process must have passed.
+//! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on
+//! the same data: a simulation with half the segments, and a limit of memory that the process must have passed.
 //!
 //! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). Where the plan says otherwise it may
 //! hit more often than the simulation, and half a store shows nothing.

@@ -57,8 +57,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Finds a loopback address that nothing listens on, below the range that the kernel gives to outgoing connections, so that
-/// it is still free when a killed process is started again on it.
+/// Finds a loopback address that nothing listens on, below the range that the kernel gives to outgoing connections, so
+/// that it is still free when a killed process is started again on it.
 pub fn free_address() -> Result<SocketAddr> {
     let serial = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut port = 10_000 + (u64::from(std::process::id()) * 131 + serial * 17) % 20_000;

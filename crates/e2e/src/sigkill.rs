@@ -1,13 +1,13 @@
 //! SIGKILL rounds under load: what was written before the kill must be there after it, what was purged must not.
 //!
 //! A round: clients load the proxy while the main thread polls the sequences; it reads the written sequence, kills the
-//! process, starts it again, measures the time from exec to the first hit, and asks for every key. Odd rounds run with little
-//! memory, so that hits come from the disk. There are two loads: [`ROOMY`], whose store has twice the room of everything put
-//! into it (a new one is made when that would no longer hold), and [`LAPPING`], whose ring laps between kills while 48
-//! clients purge by key, by tag, by prefix and everything.
+//! process, starts it again, measures the time from exec to the first hit, and asks for every key. Odd rounds run with
+//! little memory, so that hits come from the disk. There are two loads: [`ROOMY`], whose store has twice the room of
+//! everything put into it (a new one is made when that would no longer hold), and [`LAPPING`], whose ring laps between
+//! kills while 48 clients purge by key, by tag, by prefix and everything.
 //!
-//! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed chooses the same workload again;
-//! the moment of the kill within it is up to the machine.
+//! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed chooses the same workload
+//! again; the moment of the kill within it is up to the machine.
 
 pub mod client;
 pub mod model;
@@ -22,10 +22,12 @@ use std::time::Duration;
 
 /// The longest time from exec to the first hit.
 pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
-/// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, so often at most.
+/// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, so often at
+/// most.
 const PLANT_ATTEMPTS_MAX: u64 = 5;
 
-/// What clients do between two kills, and the least that must have come of it, a round in the mean: less proves nothing.
+/// What clients do between two kills, and the least that must have come of it, a round in the mean: less proves
+/// nothing.
 #[derive(Debug)]
 pub struct Load {
     /// Bytes of the store.
@@ -36,8 +38,8 @@ pub struct Load {
     pub keys_max: usize,
     /// About how many body bytes a round may fetch from the origin: fetches under way at that point still finish.
     pub round_bytes_max: u64,
-    /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; where there are any,
-    /// everything is purged once in each round besides.
+    /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; where there are
+    /// any, everything is purged once in each round besides.
     pub wide_purges: f64,
     /// How often the ring has to lap; 0: it must not.
     pub laps_min: f64,

@@ -1,7 +1,7 @@
 //! A store that is not what it should be: a clear error or counted misses, never a panic, never a wrong byte.
 //!
-//! The planted bug: a byte of an answer that differs from the origin's must be seen by the same check, so one test makes the
-//! origin disagree with the store.
+//! The planted bug: a byte of an answer that differs from the origin's must be seen by the same check, so one test
+//! makes the origin disagree with the store.
 
 use anyhow::{Context, Result};
 use nectary_e2e::filled::{Checked, Filled};

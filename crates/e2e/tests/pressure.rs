@@ -1,4 +1,5 @@
-//! Under a working set larger than memory and store the process stays in its budget and hits as often as its ring allows.
+//! Under a working set larger than memory and store the process stays in its budget and hits as often as its ring
+//! allows.
 
 use nectary_e2e::guard::find_program;
 use nectary_e2e::pressure::{self, Plan};

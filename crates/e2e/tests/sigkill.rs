@@ -1,7 +1,7 @@
 //! After SIGKILL under load everything that was written hits with its bytes, and everything purged misses.
 //!
-//! `NECTARY_E2E_SEED` replays a workload. One test, since the process under test dies with the thread that started it and
-//! the machine has few processors.
+//! `NECTARY_E2E_SEED` replays a workload. One test, since the process under test dies with the thread that started it
+//! and the machine has few processors.
 
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::sigkill::{self, Campaign, InTime, ROOMY};

@@ -1,4 +1,5 @@
-//! The same as `sigkill.rs` with a ring that laps between kills, 48 clients and purges of every kind; planted bugs are found.
+//! The same as `sigkill.rs` with a ring that laps between kills, 48 clients and purges of every kind; planted bugs are
+//! found.
 //!
 //! `NECTARY_E2E_SEED` replays a workload. One test, for the reasons given there.
 

@@ -1,7 +1,7 @@
 //! A proxy on two disks: one fails while it serves, stays away over a restart, and comes back.
 //!
-//! That each check can fail is shown by the same checks before and after: what is a hit of a disk that is there is a miss
-//! while it is away.
+//! That each check can fail is shown by the same checks before and after: what is a hit of a disk that is there is a
+//! miss while it is away.
 
 use anyhow::{Result, bail};
 use nectary_e2e::filled::{Checked, Filled};

@@ -1,10 +1,11 @@
 //! foyer beside itself: its chosen settings twice, and each setting that they were chosen from.
 //!
-//! `cargo run --release -p nectary-foyer --example settings -- FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N] [--only NAME]... [--json FILE]`, after
-//! `cargo build --release -p nectary-foyer`
+//! `cargo run --release -p nectary-foyer --example settings -- FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N]
+//! [--only NAME]... [--json FILE]`, after `cargo build --release -p nectary-foyer`
 //!
-//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests are not those that foyer is judged on: another
-//! seed, and pages of another number of objects. Leaves to others: everything that is measured (`nectary_bench`).
+//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests are not those that foyer is
+//! judged on: another seed, and pages of another number of objects. Leaves to others: everything that is measured
+//! (`nectary_bench`).
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! What a read through FUSE costs when its answer is ready: 4 KiB from a fixed buffer, one reader, past the page cache.
 //!
-//! `cargo run --release -p nectary-fuse --example read_cost [READS]` prints median, 99th percentile and mean, and beside them what
-//! `pread` takes of a file in the page cache: the difference is the way through the kernel and the loop of requests.
+//! `cargo run --release -p nectary-fuse --example read_cost [READS]` prints median, 99th percentile and mean, and
+//! beside them what `pread` takes of a file in the page cache: the difference is the way through the kernel and the
+//! loop of requests.
 
 use std::fs::{File, OpenOptions};
 use std::io;

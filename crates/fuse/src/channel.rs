@@ -54,8 +54,8 @@ impl Channel {
         Ok(Channel { file })
     }
 
-    /// Another descriptor of the same connection, with its own queue of requests that it is answering. Where the kernel cannot
-    /// make one, both share a queue.
+    /// Another descriptor of the same connection, with its own queue of requests that it is answering. Where the kernel
+    /// cannot make one, both share a queue.
     pub fn again(&self) -> io::Result<Channel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
         if let Ok(file) = again {

@@ -3,8 +3,8 @@
 //! Owns: the order in which a request is read, noted, decoded and handed over, and what needs no file system: `INIT`,
 //! `INTERRUPT`, `FORGET`, and requests that make no sense. Promises:
 //! 1. Nothing is served before `INIT`.
-//! 2. The memory of requests is there before the first one; no more than [`Limits`] are under way at once. What is beyond
-//!    waits in the kernel.
+//! 2. The memory of requests is there before the first one; no more than [`Limits`] are under way at once. What is
+//!    beyond waits in the kernel.
 //! 3. A worker waits only for memory and turns that come back when a request is answered. As no file system waits in
 //!    [`serve`](FileSystem::serve) for another request, each that was handed over ends, and so does each wait.
 //! 4. Reading a request takes no memory that answers of reads take, so an interrupt is read while all of those are out.
@@ -35,8 +35,8 @@ const REQUEST_BYTES_MAX: usize = 256 << 20;
 /// A file system.
 ///
 /// Every method is called on the threads that read requests, several at the same time. `serve` may block for a disk; it
-/// must not block for another request, such as a lock that another one ends: that one keeps its [`Reply`] and is answered
-/// later.
+/// must not block for another request, such as a lock that another one ends: that one keeps its [`Reply`] and is
+/// answered later.
 pub trait FileSystem: Send + Sync + 'static {
     /// What it would like to agree on with the kernel.
     fn wishes(&self) -> Wishes {
@@ -48,11 +48,12 @@ pub trait FileSystem: Send + Sync + 'static {
         let _ = agreed;
     }
 
-    /// Serves a request. What it does not know it answers with `ENOSYS`, which lets the kernel do without it where it can.
+    /// Serves a request. What it does not know it answers with `ENOSYS`, which lets the kernel do without it where it
+    /// can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// The kernel forgets so many look-ups of a node. One of which none is left is not named any more, until it is looked
-    /// up again.
+    /// The kernel forgets so many look-ups of a node. One of which none is left is not named any more, until it is
+    /// looked up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);
     }

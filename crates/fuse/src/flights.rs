@@ -1,16 +1,16 @@
 //! What is being served, so that an interrupt finds it.
 //!
-//! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, also where an
-//! interrupt and its own answer meet; an interrupt that another descriptor brings before its request was noted is not
-//! lost.
+//! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, also where
+//! an interrupt and its own answer meet; an interrupt that another descriptor brings before its request was noted is
+//! not lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// Interrupts that came before their request, of which so many are remembered. Numbers of requests are never used twice, so
-/// those that came after their request's answer do no harm here.
+/// Interrupts that came before their request, of which so many are remembered. Numbers of requests are never used
+/// twice, so those that came after their request's answer do no harm here.
 const EARLY_MAX: usize = 256;
 
 /// A request that was not answered yet.

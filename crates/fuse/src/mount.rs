@@ -1,7 +1,7 @@
 //! A FUSE mount: attached to a directory, or to none.
 //!
-//! Owns: the calls that make it and end it. A mount that is attached nowhere can be found by nobody, leaves nothing behind
-//! when its process dies, and lives as long as somebody has a file of it open.
+//! Owns: the calls that make it and end it. A mount that is attached nowhere can be found by nobody, leaves nothing
+//! behind when its process dies, and lives as long as somebody has a file of it open.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -110,8 +110,8 @@ impl Mount {
     }
 }
 
-/// Takes the uppermost mount off a directory. One that is in use is refused as busy, or with `lazily` ends with its last
-/// user.
+/// Takes the uppermost mount off a directory. One that is in use is refused as busy, or with `lazily` ends with its
+/// last user.
 pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };

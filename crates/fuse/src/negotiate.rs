@@ -1,7 +1,7 @@
 //! `INIT`: what kernel and file system agree on.
 //!
-//! Owns: the answer to the kernel's first request. Promises: nothing is taken that was not offered; requests are as large
-//! as the kernel allows and the file system has memory for.
+//! Owns: the answer to the kernel's first request. Promises: nothing is taken that was not offered; requests are as
+//! large as the kernel allows and the file system has memory for.
 
 use zerocopy::FromBytes;
 

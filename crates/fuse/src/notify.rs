@@ -16,7 +16,8 @@ const EXPIRE: u32 = 1;
 
 /// A descriptor over which the kernel is told.
 ///
-/// *Errors* of all methods: what the kernel says. It does not know nodes and entries that it has not cached; that is none.
+/// *Errors* of all methods: what the kernel says. It does not know nodes and entries that it has not cached; that is
+/// none.
 #[derive(Debug)]
 pub struct Notifier {
     channel: Channel,

@@ -1,7 +1,7 @@
 //! The answer to one request.
 //!
-//! Owns: the forms of answers. Promises: a request is answered once; one whose reply is dropped fails with `EIO`; no answer
-//! is longer than the request has room for; it goes back on the descriptor that brought the request.
+//! Owns: the forms of answers. Promises: a request is answered once; one whose reply is dropped fails with `EIO`; no
+//! answer is longer than the request has room for; it goes back on the descriptor that brought the request.
 
 use std::io::IoSlice;
 use std::sync::Arc;

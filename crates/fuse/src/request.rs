@@ -1,6 +1,7 @@
 //! What the kernel asks of a file system.
 //!
-//! Owns: the requests as a file system sees them. Leaves to others: their reading out of bytes ([`decode`](crate::decode)).
+//! Owns: the requests as a file system sees them. Leaves to others: their reading out of bytes
+//! ([`decode`](crate::decode)).
 
 use std::ffi::CStr;
 
@@ -13,8 +14,8 @@ pub struct Caller {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The *thread*, as this process's pid namespace sees it; 0 where it has none there, and for what the kernel does by
-    /// itself.
+    /// The *thread*, as this process's pid namespace sees it; 0 where it has none there, and for what the kernel does
+    /// by itself.
     pub thread: u32,
 }
 
@@ -33,7 +34,8 @@ pub struct Request<'a> {
     pub data: Option<Data>,
 }
 
-/// What is asked. Names are never empty, have no `/` in them and are neither `.` nor `..`; any other bytes they may have.
+/// What is asked. Names are never empty, have no `/` in them and are neither `.` nor `..`; any other bytes they may
+/// have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of the system calls, under whole words.
 pub enum Call<'a> {
@@ -99,7 +101,8 @@ pub enum Call<'a> {
     ReadDirectory { handle: u64, offset: u64, size: u32, plus: bool },
     /// A lock that stands in the way of this one.
     GetLock(Lock),
-    /// A lock; `waits` where it may be waited for. It must not be waited for inside [`serve`](crate::FileSystem::serve).
+    /// A lock; `waits` where it may be waited for. It must not be waited for inside
+    /// [`serve`](crate::FileSystem::serve).
     SetLock { lock: Lock, waits: bool },
     /// Whether the caller may.
     Access { mask: u32 },

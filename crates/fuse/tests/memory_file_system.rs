@@ -1,4 +1,5 @@
-//! A small file system in memory, mounted by the kernel: what programs do to it comes back as they would see it anywhere.
+//! A small file system in memory, mounted by the kernel: what programs do to it comes back as they would see it
+//! anywhere.
 
 mod support;
 

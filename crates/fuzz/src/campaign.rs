@@ -1,7 +1,7 @@
 //! Many runs of a target.
 //!
-//! Owns: the replay of a corpus, the short run of mutants that the tests make, the long run of the soak that keeps inputs
-//! which reach new code, the choice of a small corpus, and the planted bugs.
+//! Owns: the replay of a corpus, the short run of mutants that the tests make, the long run of the soak that keeps
+//! inputs which reach new code, the choice of a small corpus, and the planted bugs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -131,8 +131,8 @@ pub fn soak(
     Ok((progress, None))
 }
 
-/// Chooses of all known inputs a few that together reach as much as `bytes_max` allows, cheapest first, beside those that
-/// are committed under a name of their own; commits them.
+/// Chooses of all known inputs a few that together reach as much as `bytes_max` allows, cheapest first, beside those
+/// that are committed under a name of their own; commits them.
 pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
     let committed = corpus::folder(target);
     let mut known = corpus::read(&committed)?;

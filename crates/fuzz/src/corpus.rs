@@ -1,6 +1,7 @@
 //! Committed inputs: `corpus/TARGET/`, one file each.
 //!
-//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or says what it once broke.
+//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or says what it once
+//! broke.
 
 use std::fs;
 use std::io;

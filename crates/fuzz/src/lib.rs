@@ -1,8 +1,9 @@
 //! For tests: a fuzz target for each on-disk structure and for each decoder of input from outside.
 //!
-//! Owns: the [`registry`](targets::TARGETS) of targets, their committed inputs (`corpus/`), the mutator, the guard around
-//! a run, and the soak. Promises: a run is made again by its seed or its input; an input is found guilty for a panic in any
-//! thread, a broken property, more memory than the target's bound, or taking too long. Leaves to others: the decoders.
+//! Owns: the [`registry`](targets::TARGETS) of targets, their committed inputs (`corpus/`), the mutator, the guard
+//! around a run, and the soak. Promises: a run is made again by its seed or its input; an input is found guilty for a
+//! panic in any thread, a broken property, more memory than the target's bound, or taking too long. Leaves to others:
+//! the decoders.
 //!
 //! | file | what is in it |
 //! |---|---|

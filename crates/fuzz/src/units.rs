@@ -1,14 +1,14 @@
 //! Checksums put right, so that mutants pass them: a forged checksum must not break a decoder either.
 //!
-//! Owns: the places of checksums, as `docs/formats/store.md`, `record.md` and `trace.md` give them. Half of the inputs are
-//! decoded as they are, half with their checksums put right.
+//! Owns: the places of checksums, as `docs/formats/store.md`, `record.md` and `trace.md` give them. Half of the inputs
+//! are decoded as they are, half with their checksums put right.
 
 /// The unit at which units of a store begin. *Units*: bytes.
 const UNIT_BYTES: usize = 64;
 const MAGICS: [&[u8; 4]; 7] = [b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC"];
 
-/// Puts right every unit of a store's image that has a known magic: version, span, identity, address, checksums. `start`
-/// is where the image begins on its span.
+/// Puts right every unit of a store's image that has a known magic: version, span, identity, address, checksums.
+/// `start` is where the image begins on its span.
 pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     for at in (0..image.len()).step_by(UNIT_BYTES) {
         let unit = &mut image[at..];

@@ -1,5 +1,5 @@
-//! The default run of a target finds a bound that its decoder leaves out. Alone in its process, because a bug is planted
-//! process-wide.
+//! The default run of a target finds a bound that its decoder leaves out. Alone in its process, because a bug is
+//! planted process-wide.
 
 use nectary_fuzz::campaign::planted;
 use nectary_fuzz::guard::Guard;

@@ -1,7 +1,8 @@
 //! What every running part of Nectary shares: where it is found, how it is asked, how it stops and what it says.
 //!
-//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages to the standard
-//! error stream, TLS, and what the allocator keeps. Leaves to others: what a part answers, and how its answers look on a terminal.
+//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages to the
+//! standard error stream, TLS, and what the allocator keeps. Leaves to others: what a part answers, and how its answers
+//! look on a terminal.
 //!
 //! The pieces: a part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`];
 //! `nectary status` lists the sockets of that directory with [`control::parts`] and asks each of them with

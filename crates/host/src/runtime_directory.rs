@@ -23,7 +23,8 @@ pub struct RuntimeDirectory {
 impl RuntimeDirectory {
     /// Finds this user's runtime directory and makes it, with mode 0700, where it is absent.
     ///
-    /// *Errors*: [`Error::Directory`] where it cannot be made, is not a directory of this user's, or others can write to it.
+    /// *Errors*: [`Error::Directory`] where it cannot be made, is not a directory of this user's, or others can write
+    /// to it.
     pub fn open() -> Result<RuntimeDirectory, Error> {
         RuntimeDirectory::at(choose(|name| std::env::var_os(name).map(PathBuf::from), user_id()))
     }

@@ -1,8 +1,8 @@
 //! Stopping: one request to stop that every task of a process can wait for, and the signals that make it.
 //!
 //! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: what stopping means; how long
-//! it may take is theirs too. A second signal ends the process at once with 128 plus the signal's number: a cache may be
-//! killed at any time.
+//! it may take is theirs too. A second signal ends the process at once with 128 plus the signal's number: a cache may
+//! be killed at any time.
 
 use std::io;
 
@@ -44,7 +44,8 @@ impl Shutdown {
 
     /// Makes SIGTERM and SIGINT request this shutdown for as long as the returned watch lives.
     ///
-    /// Must be called in a tokio runtime with I/O enabled. *Errors*: the operating system's, where handlers cannot be set.
+    /// Must be called in a tokio runtime with I/O enabled. *Errors*: the operating system's, where handlers cannot be
+    /// set.
     pub fn on_signals(&self) -> io::Result<SignalWatch> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;

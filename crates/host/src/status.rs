@@ -1,7 +1,7 @@
 //! The state that a running part reports.
 //!
-//! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to others:
-//! the part's own figures, which travel as JSON in `detail`.
+//! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to
+//! others: the part's own figures, which travel as JSON in `detail`.
 
 use serde::{Deserialize, Serialize};
 

@@ -172,7 +172,8 @@ async fn stop_ends_calls_under_way_and_removes_the_socket() {
         let path = path.clone();
         async move { ask(&path, "hang", Value::Null).await }
     });
-    // Answers come in the order of connections: once this one is served, the hanging one was accepted or will be refused.
+    // Answers come in the order of connections: once this one is served, the hanging one was accepted or will be
+    // refused.
     assert!(ask(&path, "status", Value::Null).await.is_ok());
     server.stop().await;
     assert!(hanging.await.expect("no panic").is_err());

@@ -1,7 +1,7 @@
 //! The best case: hyper alone, answering every request from memory with a cache's headers, on one thread.
 //!
-//! `bare_hyper 127.0.0.1:8080`. What `bench-memory --floor` shows beside the proxy: the difference is what is lost on the
-//! way from the parser to the store and back.
+//! `bare_hyper 127.0.0.1:8080`. What `bench-memory --floor` shows beside the proxy: the difference is what is lost on
+//! the way from the parser to the store and back.
 
 use std::convert::Infallible;
 use std::error::Error;

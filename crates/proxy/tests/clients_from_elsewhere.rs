@@ -1,5 +1,5 @@
-//! What a client gets that is not on this machine: from a forward proxy nothing, unless it is allowed, and then nothing of
-//! this machine's own.
+//! What a client gets that is not on this machine: from a forward proxy nothing, unless it is allowed, and then nothing
+//! of this machine's own.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

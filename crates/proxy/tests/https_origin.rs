@@ -1,5 +1,5 @@
-//! An origin with TLS is spoken to with TLS, and only where its certificate is trusted. The key in `common/tls` is for these
-//! tests and known to everybody.
+//! An origin with TLS is spoken to with TLS, and only where its certificate is trusted. The key in `common/tls` is for
+//! these tests and known to everybody.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! An origin that dies, lies, stalls or sends nonsense: clients see an error or an aborted connection, and nothing of it is
-//! in the store.
+//! An origin that dies, lies, stalls or sends nonsense: clients see an error or an aborted connection, and nothing of
+//! it is in the store.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! Operations that take time and end in any order that the contract allows, and that continue when no caller waits for
 //! them.
 //!
-//! Owns: two filters. [`Late`] lets a device see each operation some time after it was called. [`Owned`] runs each operation as a task of
-//! its own, so that it goes on when its future is dropped, as on a real device. The order of a stack is
-//! `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also those that nobody waits for.
+//! Owns: two filters. [`Late`] lets a device see each operation some time after it was called. [`Owned`] runs each
+//! operation as a task of its own, so that it goes on when its future is dropped, as on a real device. The order of a
+//! stack is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also
+//! those that nobody waits for.
 //!
 //! Time is that of the runtime: where it is paused, a run costs no time and a seed repeats it.
 
@@ -101,8 +102,8 @@ impl Operations {
 }
 
 impl UnderWay {
-    /// Waits until everything has ended, as after the end of a process. Where there is a seed for it, some of what has not come
-    /// to the device never does. Nothing may be called afterwards.
+    /// Waits until everything has ended, as after the end of a process. Where there is a seed for it, some of what has
+    /// not come to the device never does. Nothing may be called afterwards.
     pub async fn settle(&self, loses: Option<u64>) {
         let tasks = {
             let mut operations = self.lock();

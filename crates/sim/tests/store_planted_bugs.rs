@@ -1,5 +1,5 @@
-//! The crash-state check and the model run catch each planted bug, and a seed catches it again. Alone in its process, because a bug is
-//! planted process-wide.
+//! The crash-state check and the model run catch each planted bug, and a seed catches it again. Alone in its process,
+//! because a bug is planted process-wide.
 
 use std::process::Command;
 

@@ -1,8 +1,9 @@
 //! How fast simulations are: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE] [POLICIES]`.
 //!
-//! Two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one over twice SIZE
-//! blocks, where nearly every reference misses the processor's caches too. On one core, processor time (as
-//! `/proc/thread-self/schedstat` has it), median of five runs, interleaved. The figure to reach: 10 M references/s for LRU.
+//! Two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one over twice
+//! SIZE blocks, where nearly every reference misses the processor's caches too. On one core, processor time (as
+//! `/proc/thread-self/schedstat` has it), median of five runs, interleaved. The figure to reach: 10 M references/s for
+//! LRU.
 
 use nectary_cache::{Lru, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};

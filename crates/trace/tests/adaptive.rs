@@ -1,8 +1,8 @@
 //! `adaptive` against the best of the policies of today, its ledger against a separate simulation, and its verdicts, on
 //! the traces of the papers.
 //!
-//! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why. The whole
-//! table is `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`.
+//! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why. The
+//! whole table is `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`.
 
 mod common;
 

@@ -1,13 +1,14 @@
 //! A device as a file system with one file.
 //!
 //! Owns: what each request means to the device, and the tasks that wait for it. Promises:
-//! 1. Data of a write go to the device from the buffers that the kernel wrote; data of a read go back from those that the
-//!    device filled.
-//! 2. A request is answered once, after the device has ended it, except a read or a flush whose waiter is interrupted, which
-//!    is answered at once with `EINTR`; its memory stays out until the device gives it back. A write is never answered
-//!    early: it could land after a later one.
+//! 1. Data of a write go to the device from the buffers that the kernel wrote; data of a read go back from those that
+//!    the device filled.
+//! 2. A request is answered once, after the device has ended it, except a read or a flush whose waiter is interrupted,
+//!    which is answered at once with `EINTR`; its memory stays out until the device gives it back. A write is never
+//!    answered early: it could land after a later one.
 //! 3. A flush covers every write that was answered before it came.
-//! 4. A discarded range reads as zeroes, whatever the device below makes of a discard: the kernel takes a hole for zeroes.
+//! 4. A discarded range reads as zeroes, whatever the device below makes of a discard: the kernel takes a hole for
+//!    zeroes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

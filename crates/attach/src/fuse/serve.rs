@@ -1,9 +1,10 @@
-//! The event loop of an attached device: one thread steps the requests, and waits for the device, whichever comes first.
+//! The event loop of an attached device: one thread steps the requests, and waits for the device, whichever comes
+//! first.
 //!
 //! Owns: the memory of requests, all of it there before the first one, and the wait for the next. Promises: no request
-//! waits for memory or a thread that only a later request could free. Reads and writes have memory of their own kind each,
-//! which comes back when the device ends them; a flush takes none; and requests are read while all memory of reads is
-//! out, so interrupts arrive.
+//! waits for memory or a thread that only a later request could free. Reads and writes have memory of their own kind
+//! each, which comes back when the device ends them; a flush takes none; and requests are read while all memory of
+//! reads is out, so interrupts arrive.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -60,8 +61,8 @@ impl Server {
         Ok(Server { file, worker, readiness })
     }
 
-    /// Serves until the kernel ends the connection, which it does when the last user of the file is gone, and until the device
-    /// has ended what was begun.
+    /// Serves until the kernel ends the connection, which it does when the last user of the file is gone, and until the
+    /// device has ended what was begun.
     ///
     /// *Errors*: what the kernel's end of the protocol reports, other than its regular end.
     pub async fn run(self) -> io::Result<()> {
@@ -85,8 +86,9 @@ impl Server {
     }
 }
 
-/// Mounts what `channel` serves, attached nowhere: nobody can come across it, nothing is left of it when this process dies,
-/// and no mount point has to be found, made or cleaned. It lives as long as somebody has the file open: the loop device.
+/// Mounts what `channel` serves, attached nowhere: nobody can come across it, nothing is left of it when this process
+/// dies, and no mount point has to be found, made or cleaned. It lives as long as somebody has the file open: the loop
+/// device.
 ///
 /// *Errors*: [`Error::NotPermitted`] without the right to mount.
 pub fn mount(channel: &Channel) -> Result<Mount, Error> {
@@ -98,8 +100,8 @@ pub fn mount(channel: &Channel) -> Result<Mount, Error> {
     Ok(Mount::new(channel, &options)?)
 }
 
-/// Opens the file of a mount; somebody has to serve the channel meanwhile. It has a name that no other has, since tools take
-/// loop devices on files of the same path for the same.
+/// Opens the file of a mount; somebody has to serve the channel meanwhile. It has a name that no other has, since tools
+/// take loop devices on files of the same path for the same.
 pub fn open(mount: &Mount, name: &str, read_only: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(libc::O_DIRECT);

@@ -1,8 +1,8 @@
 //! A file below the tree, as the cache sees it.
 //!
-//! Owns: its descriptors, its size, and when it was last seen. Reads go past the kernel's page cache where the file system
-//! allows it, so that nothing is cached twice; writes go through it, as they may begin anywhere. Promises: a change that
-//! was made underneath is noticed when the file is opened: by its size and its time of modification.
+//! Owns: its descriptors, its size, and when it was last seen. Reads go past the kernel's page cache where the file
+//! system allows it, so that nothing is cached twice; writes go through it, as they may begin anywhere. Promises: a
+//! change that was made underneath is noticed when the file is opened: by its size and its time of modification.
 
 use std::fs::File;
 use std::io;

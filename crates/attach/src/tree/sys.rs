@@ -1,7 +1,7 @@
 //! System calls on nodes that are held open by `O_PATH`.
 //!
-//! Owns: the unsafe calls of the tree. A node is never looked up by its path again, so a rename underneath leads nowhere else;
-//! what needs a path gets that of the descriptor in `/proc/self/fd`.
+//! Owns: the unsafe calls of the tree. A node is never looked up by its path again, so a rename underneath leads
+//! nowhere else; what needs a path gets that of the descriptor in `/proc/self/fd`.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Contenders behind one small trait: whatever keeps objects.
 //!
-//! Owns: the trait, the kinds that there are, and their names. A contender gets, puts and deletes whole objects; whether a
-//! byte is right is judged by the worker, never by the contender.
+//! Owns: the trait, the kinds that there are, and their names. A contender gets, puts and deletes whole objects;
+//! whether a byte is right is judged by the worker, never by the contender.
 
 mod files;
 mod foyer;
@@ -33,8 +33,8 @@ pub struct Found {
 
 /// Keeps objects in memory and on disk.
 ///
-/// Each call has the whole request: whose it is ([`Request::client`]), and the page that the object belongs to by its hint
-/// ([`Request::page_key`]), which a contender may use or leave alone.
+/// Each call has the whole request: whose it is ([`Request::client`]), and the page that the object belongs to by its
+/// hint ([`Request::page_key`]), which a contender may use or leave alone.
 pub trait Storage: Send + Sync {
     /// Finds an object; `None` where it is not there.
     fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
@@ -111,7 +111,8 @@ pub struct Place {
     pub is_virtual: bool,
 }
 
-/// Prepares a contender: makes file systems or a store, nothing that is measured. What it returns is put into service by [`Prepared::start`].
+/// Prepares a contender: makes file systems or a store, nothing that is measured. What it returns is put into service
+/// by [`Prepared::start`].
 pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     Ok(match kind {
         Kind::Nectary { memory_bytes, settings } => {

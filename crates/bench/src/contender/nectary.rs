@@ -20,8 +20,8 @@ use super::{Found, Place, Storage};
 use crate::Error;
 use crate::workload::Request;
 
-/// The unit of the stripe over several devices, as its SPEC has it: three clusters. Appends begin at powers of two with what is
-/// small and wanted again, so a unit that divides them would give one disk more of it than the other.
+/// The unit of the stripe over several devices, as its SPEC has it: three clusters. Appends begin at powers of two with
+/// what is small and wanted again, so a unit that divides them would give one disk more of it than the other.
 const STRIPE_UNIT: &str = "192K";
 /// How often a put that is refused because the disk is behind waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;

@@ -1,7 +1,8 @@
 //! A bare disk: a loop device with direct I/O on a file, nothing modelled, no process of ours below it.
 //!
-//! Owns: the file, written once before so that no block of it is new to the file system that it is on, and the loop device.
-//! Promises: dropped, the loop device is released and the file removed. Leaves to others: both where this process is killed (`guardian`).
+//! Owns: the file, written once before so that no block of it is new to the file system that it is on, and the loop
+//! device. Promises: dropped, the loop device is released and the file removed. Leaves to others: both where this
+//! process is killed (`guardian`).
 
 use std::fs::File;
 use std::io::Write;

@@ -1,8 +1,9 @@
 //! The disks of contenders: a device of the kernel each, all made the same way.
 //!
-//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, where one is wanted → memory or
-//! a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page cache has no part in it
-//! below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing else (`bare`). Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's
+//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, where one is wanted →
+//! memory or a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page
+//! cache has no part in it below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing
+//! else (`bare`). Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's
 //! process can read.
 
 mod bare;
@@ -38,7 +39,8 @@ pub struct DiskOptions {
     pub queue_depth: usize,
     /// Where the bytes are: in files of this directory; `None` for memory.
     pub folder: Option<PathBuf>,
-    /// Whether the disk is the device that the directory is on, as it is: no model, and no process of ours below the loop device.
+    /// Whether the disk is the device that the directory is on, as it is: no model, and no process of ours below the
+    /// loop device.
     pub is_bare: bool,
 }
 

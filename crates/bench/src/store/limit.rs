@@ -1,4 +1,5 @@
-//! The limit beside every result: what any store must move, at the disk's own speed, measured by the same engine down the same path.
+//! The limit beside every result: what any store must move, at the disk's own speed, measured by the same engine down
+//! the same path.
 //!
 //! Nothing in it comes from a contender. The limit of a store that misses only first requests: all of their bytes are
 //! written once, and what no memory of that size could hold is read, both as fast as the disk moves bytes in order. An
@@ -77,8 +78,8 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Requests a second of a store that misses nothing but first requests, and does nothing but what it must; several disks
-    /// have equal shares of it all the time.
+    /// Requests a second of a store that misses nothing but first requests, and does nothing but what it must; several
+    /// disks have equal shares of it all the time.
     pub fn requests_per_s(&self, demand: &Demand, disks: usize) -> f64 {
         let reads_s = demand.must_read_bytes as f64 / self.read_bytes_per_s;
         (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))

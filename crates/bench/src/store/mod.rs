@@ -1,7 +1,8 @@
-//! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5, and on a device of today.
+//! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5, and on a
+//! device of today.
 //!
-//! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group and a
-//! process, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
+//! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group
+//! and a process, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
 //! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The whole is
 //! repeated with several seeds of the workload; the ratio of two contenders' run times with one seed is one pair.
 //! Nectary contends twice: what the two differ by is the noise. In the end the hits of each are compared with a

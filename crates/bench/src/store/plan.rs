@@ -9,8 +9,8 @@ use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings, stacks, what its
-/// allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
+/// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings,
+/// stacks, what its allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
 /// What every memory group allows beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
 /// number of bytes. The seeds count neither. What a peer does not need of it is more buffer cache.
@@ -81,7 +81,8 @@ pub struct Plan {
 impl Plan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for a scale or a number of pairs out of bounds, or where nothing is left to compare.
+    /// *Errors*: [`ErrorKind::Usage`] for a scale or a number of pairs out of bounds, or where nothing is left to
+    /// compare.
     pub fn new(options: Options) -> Result<Plan, Error> {
         let usage = |message: String| Error::new(ErrorKind::Usage, message);
         let scale = options.scale.unwrap_or(SCALE);

@@ -1,8 +1,9 @@
 //! What a run has to say: ratios of run times with their intervals and targets, what lost first, a row a contender.
 //!
-//! Owns: the figures and the JSON. The ratio of a table is that of whole runs: on a virtual clock one a seed of the workload, with the
-//! interval of their median; in real time the ratio of the sums over the pieces of one run, with the interval of that. Pieces of
-//! one run are no repeats: they show a trend. Leaves to others: the text (`text`) and the plots (`plot`).
+//! Owns: the figures and the JSON. The ratio of a table is that of whole runs: on a virtual clock one a seed of the
+//! workload, with the interval of their median; in real time the ratio of the sums over the pieces of one run, with the
+//! interval of that. Pieces of one run are no repeats: they show a trend. Leaves to others: the text (`text`) and the
+//! plots (`plot`).
 
 use std::process::Command;
 use std::time::Duration;

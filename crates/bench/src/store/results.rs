@@ -1,7 +1,7 @@
 //! What came of a run: a result a contender, and what follows from it alone.
 //!
-//! Owns: the data that runs fill in and reports read. Leaves to others: how it comes about (`run`, `simulation`), and what is
-//! said of it (`report`, `text`, `plot`).
+//! Owns: the data that runs fill in and reports read. Leaves to others: how it comes about (`run`, `simulation`), and
+//! what is said of it (`report`, `text`, `plot`).
 
 use serde::Serialize;
 

@@ -104,8 +104,8 @@ struct Running {
 
 /// Runs a plan.
 ///
-/// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) where a byte was
-/// wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) where this machine cannot run it.
+/// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) where
+/// a byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) where this machine cannot run it.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     // What a run that was killed left behind, where its guardian was killed too.
@@ -372,7 +372,8 @@ impl LaneResult {
         DiskCounts::sum(&self.counts)
     }
 
-    /// Mean time of an operation of its disks, as the seeds give it: from when the disk begins to serve it. *Units*: milliseconds.
+    /// Mean time of an operation of its disks, as the seeds give it: from when the disk begins to serve it. *Units*:
+    /// milliseconds.
     pub fn disk_io_ms(&self) -> f64 {
         let disk = self.disk();
         match disk.served {

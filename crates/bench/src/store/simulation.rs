@@ -1,11 +1,11 @@
 //! The hits that a contender should have had, by caches that share no code with any contender.
 //!
-//! Owns: two simulations and the comparison. Files: on each disk the least recently used are deleted when blocks run out, a
-//! miss is put on the disks in turn. The store: segments in a ring, first in, first out, where an object takes its body, its key and the
-//! record's header, and an object in fragments lives as long as its first. Promises: a contender whose hits differ from these by more than
-//! [`Expected`] allows makes the run void. Files on one thread may not differ by one hit; several threads ask in another order than
-//! the trace has, and a store fills the end of an append with padding and may rewrite requested objects, which the
-//! simulation does not.
+//! Owns: two simulations and the comparison. Files: on each disk the least recently used are deleted when blocks run
+//! out, a miss is put on the disks in turn. The store: segments in a ring, first in, first out, where an object takes
+//! its body, its key and the record's header, and an object in fragments lives as long as its first. Promises: a
+//! contender whose hits differ from these by more than [`Expected`] allows makes the run void. Files on one thread may
+//! not differ by one hit; several threads ask in another order than the trace has, and a store fills the end of an
+//! append with padding and may rewrite requested objects, which the simulation does not.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

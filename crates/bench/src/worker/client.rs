@@ -1,8 +1,8 @@
 //! A worker as its parent sees it.
 //!
-//! Owns: the worker's process and the conversation with it. Promises: the process runs while it is asked something and is stopped with all its
-//! threads (SIGSTOP) from its answer until it is asked again, so that no contender takes processor time in another's
-//! turn.
+//! Owns: the worker's process and the conversation with it. Promises: the process runs while it is asked something and
+//! is stopped with all its threads (SIGSTOP) from its answer until it is asked again, so that no contender takes
+//! processor time in another's turn.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

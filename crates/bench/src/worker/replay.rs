@@ -1,10 +1,10 @@
 //! Replays a piece of the workload against a contender, and verifies every byte that it gives back.
 //!
-//! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece ends
-//! when everything that was put is written, so that no contender writes while another is measured. Times are the disk's.
-//! The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual or there is one thread, and
-//! else in the run's. On one thread in real time the time of the memory group's keeper is not charged either, which
-//! favours contenders that have to be held.
+//! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece
+//! ends when everything that was put is written, so that no contender writes while another is measured. Times are the
+//! disk's. The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual or
+//! there is one thread, and else in the run's. On one thread in real time the time of the memory group's keeper is not
+//! charged either, which favours contenders that have to be held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,8 @@ pub struct Piece {
     pub harness_s: f64,
     /// Processor time of the contender's process, the harness's own included, in seconds.
     pub processor_s: f64,
-    /// How long requests waited for disks that served others, in seconds, all disks together; virtual clocks alone tell.
+    /// How long requests waited for disks that served others, in seconds, all disks together; virtual clocks alone
+    /// tell.
     pub waited_s: f64,
 }
 

@@ -1,12 +1,12 @@
 //! Several threads on a virtual clock: how long each waits for which disk is computed.
 //!
-//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. How it goes: requests are executed one
-//! at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. The cost of
-//! each request was measured ([`Cost`]). Its end follows: after its processor time it requests its disks, and each disk
-//! serves requests in order. Disks of one request work at the same time, as those of a stripe do. One thread waits for
-//! its daemon, as the seeds call it in line. Several threads do not, as the daemon is a separate thread; but a thread
-//! with more work for a busy daemon waits, as the kernel makes processes wait that dirty pages. Promises: the same
-//! costs give the same times, whatever else the machine does. Left out, for all alike: that a disk chooses among
+//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. How it goes: requests are executed
+//! one at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. The cost
+//! of each request was measured ([`Cost`]). Its end follows: after its processor time it requests its disks, and each
+//! disk serves requests in order. Disks of one request work at the same time, as those of a stripe do. One thread waits
+//! for its daemon, as the seeds call it in line. Several threads do not, as the daemon is a separate thread; but a
+//! thread with more work for a busy daemon waits, as the kernel makes processes wait that dirty pages. Promises: the
+//! same costs give the same times, whatever else the machine does. Left out, for all alike: that a disk chooses among
 //! waiting requests, and locks inside a contender.
 
 use std::time::Duration;
@@ -70,7 +70,8 @@ impl Timeline {
         self.daemon = self.served(self.threads[thread], cost);
     }
 
-    /// Lets everybody wait until all is done, and then for this; returns how long that took beyond the last thread's end.
+    /// Lets everybody wait until all is done, and then for this; returns how long that took beyond the last thread's
+    /// end.
     pub fn join(&mut self, cost: &Cost) -> Duration {
         let last = self.threads.iter().copied().max().unwrap_or_default();
         let all = self.free.iter().fold(last.max(self.daemon), |all, free| all.max(*free));

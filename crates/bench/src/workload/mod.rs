@@ -101,7 +101,8 @@ pub const SEED_BYTES: u64 = 27_600_000_000;
 impl Laws {
     /// The seeds' trace: 4.8 M requests, 14.3 GB unique, 27.6 GB in all, scaled.
     ///
-    /// `recent` was chosen such that an LRU cache of 4, 9 and 18 GB has the hit rates of the seeds' table 4: 0.62, 0.66, 0.67.
+    /// `recent` was chosen such that an LRU cache of 4, 9 and 18 GB has the hit rates of the seeds' table 4: 0.62,
+    /// 0.66, 0.67.
     pub fn seed_trace(seed: u64, scale: f64) -> Laws {
         Laws {
             seed,

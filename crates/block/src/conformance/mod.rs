@@ -96,8 +96,8 @@ where
 
 /// Tries what a device promises over a crash.
 ///
-/// `make` gives a fresh device; `crash` ends one, loses everything that the device may lose by its `flush_survives`, and
-/// gives the device as it is found afterwards.
+/// `make` gives a fresh device; `crash` ends one, loses everything that the device may lose by its `flush_survives`,
+/// and gives the device as it is found afterwards.
 ///
 /// *Errors*: the first clause that is broken. `Ok` gives how many clauses were tried.
 pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>

@@ -1,9 +1,9 @@
 //! `file:PATH` and `disk:PATH`: regular files and raw disks.
 //!
-//! Owns: the device, its promises and its latch. Reads, writes and flushes go through one of two engines: `uring` (a ring
-//! of the calling thread; an operation costs no thread switch) or `posix` (a pool of threads); everything rare goes
-//! through the pool. Promises: one owner at a time; buffers stay owned until the kernel is done with them; after a failed
-//! flush, or a write that leaves in doubt what is stored, nothing is written any more.
+//! Owns: the device, its promises and its latch. Reads, writes and flushes go through one of two engines: `uring` (a
+//! ring of the calling thread; an operation costs no thread switch) or `posix` (a pool of threads); everything rare
+//! goes through the pool. Promises: one owner at a time; buffers stay owned until the kernel is done with them; after a
+//! failed flush, or a write that leaves in doubt what is stored, nothing is written any more.
 
 mod holder;
 mod open;

@@ -1,7 +1,7 @@
 //! Opening files and disks: creation, exclusive ownership, and what the kernel says about units.
 //!
-//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`); a file that is created appears
-//! under its name whole, with its blocks allocated, or not at all. Blocking: called on the blocking pool.
+//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`); a file that is created
+//! appears under its name whole, with its blocks allocated, or not at all. Blocking: called on the blocking pool.
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
@@ -92,8 +92,8 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
 
 /// Tries to take ownership. If it is `busy` but no living process has it, tries again until [`LEAVING_MAX`] is over.
 ///
-/// The kernel takes a ring apart after its process is gone, also after SIGKILL: until then the file stays open and locked,
-/// and writes that were in flight may still reach it. The next process to open it has to wait for that.
+/// The kernel takes a ring apart after its process is gone, also after SIGKILL: until then the file stays open and
+/// locked, and writes that were in flight may still reach it. The next process to open it has to wait for that.
 fn once_left<T>(
     path: &Path,
     busy: impl Fn(&io::Error) -> bool,

@@ -30,8 +30,8 @@ impl Shared {
 
     /// Makes the device take no more writes where `error` leaves in doubt what is stored.
     ///
-    /// A write that found no room leaves only its own range in doubt, so it does not latch; a flush that fails always does,
-    /// as the kernel then forgets which pages it could not write.
+    /// A write that found no room leaves only its own range in doubt, so it does not latch; a flush that fails always
+    /// does, as the kernel then forgets which pages it could not write.
     pub fn latch_after(&self, error: &Error) {
         let in_doubt = match error.operation {
             Operation::Flush => true,

@@ -1,10 +1,10 @@
 //! `log(A,file=FILE)`: writes a line for each operation when it ends.
 //!
-//! A line has six words: the time at which it began, in seconds since 1970 with microseconds; the operation, `write-fua`
-//! where it is forced; offset; length; how it ended, `ok`, `dropped` or the kind of error; how long it took, with its unit.
-//! Promises: lines are whole, in the order in which operations end. Operations go on where the file cannot be written;
-//! the lines that are lost are counted in [`LogFilter::lines_lost`]. It writes from the calling thread: it is for
-//! finding out, not for measuring.
+//! A line has six words: the time at which it began, in seconds since 1970 with microseconds; the operation,
+//! `write-fua` where it is forced; offset; length; how it ended, `ok`, `dropped` or the kind of error; how long it
+//! took, with its unit. Promises: lines are whole, in the order in which operations end. Operations go on where the
+//! file cannot be written; the lines that are lost are counted in [`LogFilter::lines_lost`]. It writes from the calling
+//! thread: it is for finding out, not for measuring.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! Filters: devices on top of another device that change one thing about it. One small file each.
 //!
-//! Owns: the [`Filter`] trait, which forwards whatever a filter does not change, and what several filters share: a seeded
-//! chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
+//! Owns: the [`Filter`] trait, which forwards whatever a filter does not change, and what several filters share: a
+//! seeded chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
 
 pub mod corrupt;
 pub mod delay;
@@ -25,8 +25,8 @@ use crate::request::{Request, total};
 
 /// A device on top of one other device; every operation goes there unless the filter says otherwise.
 ///
-/// A filter that does the same with every kind of operation says it once, in [`around`](Filter::around); one that means a
-/// single kind overrides that method, which then does not pass through `around`.
+/// A filter that does the same with every kind of operation says it once, in [`around`](Filter::around); one that means
+/// a single kind overrides that method, which then does not pass through `around`.
 pub trait Filter: Send + Sync + Sized + 'static {
     /// The device below.
     fn inner(&self) -> &SharedDevice;

@@ -2,9 +2,9 @@
 //!
 //! Reads, writes, zeroings and discards count as operations; the bytes of reads and writes count against the bandwidth.
 //! Each limit keeps the time at which the next operation may pass; an operation moves that time on by its own cost, and
-//! waits for it. What was not used for a while may be made up for [`BURST`] at once, so that the timer's unit costs nothing.
-//! Promises: over any time longer than that no more passes than the rate allows, whatever the sizes and however many
-//! operations wait. One whose future is dropped while it waits does not happen, but its turn has passed.
+//! waits for it. What was not used for a while may be made up for [`BURST`] at once, so that the timer's unit costs
+//! nothing. Promises: over any time longer than that no more passes than the rate allows, whatever the sizes and
+//! however many operations wait. One whose future is dropped while it waits does not happen, but its turn has passed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -49,7 +49,8 @@ impl ThrottleFilter {
         ThrottleFilter { inner, options, next: Mutex::new(None) }
     }
 
-    /// Takes a turn for an operation and gives the time at which it may pass; the request's deadline where it comes first.
+    /// Takes a turn for an operation and gives the time at which it may pass; the request's deadline where it comes
+    /// first.
     fn turn(&self, request: &Request) -> Instant {
         let now = Instant::now();
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,15 +1,15 @@
 //! The detector: says from one stream's references how the stream refers to its blocks.
 //!
-//! Owns: virtual time, the attributes of blocks, the detection period, the trend and the verdict. Promises: a verdict is
-//! a pure function of the stream's references and the parameters; nothing is allocated once the tables of one period
+//! Owns: virtual time, the attributes of blocks, the detection period, the trend and the verdict. Promises: a verdict
+//! is a pure function of the stream's references and the parameters; nothing is allocated once the tables of one period
 //! have grown. Leaves to others: where a block's [`History`] is kept (in the policy's own entry of the block, so that
 //! detection costs no look-up; or in [`Known`], for who has no entries) and what is done about a verdict.
 //!
 //! # How to use it
-//! One [`Detector`] a stream. At each reference call [`Detector::observe`] with the block's history (a default one for a
-//! block never seen before); it answers a [`PeriodReport`] where the reference ended a period. Policies that detect take
-//! a [`PeriodSink`] by their method `explain_to` and give it a [`PeriodEvent`] for every period of every stream; the
-//! report and the event print themselves, one line each.
+//! One [`Detector`] a stream. At each reference call [`Detector::observe`] with the block's history (a default one for
+//! a block never seen before); it answers a [`PeriodReport`] where the reference ended a period. Policies that detect
+//! take a [`PeriodSink`] by their method `explain_to` and give it a [`PeriodEvent`] for every period of every stream;
+//! the report and the event print themselves, one line each.
 //!
 //! # Idea
 //! Time is virtual: the number of references of the stream. A block has a *backward distance* (now minus its last
@@ -50,8 +50,8 @@
 //! 3. Averages that are equal as fractions have no order, so sublists within one attribute value have no trend.
 //!
 //! # Cost
-//! A reference: O(1), no look-up. A period of p references: O(p), two passes over its samples for each attribute. Memory: 24 bytes a reference of
-//! a period and 8 bytes a block, which the caller keeps.
+//! A reference: O(1), no look-up. A period of p references: O(p), two passes over its samples for each attribute.
+//! Memory: 24 bytes a reference of a period and 8 bytes a block, which the caller keeps.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -232,8 +232,8 @@ impl Detector {
         self.count(history)
     }
 
-    /// Gives up the running period and the reports so far, for a stream that takes over the blocks of another; time goes
-    /// on, so that the blocks' histories keep their meaning.
+    /// Gives up the running period and the reports so far, for a stream that takes over the blocks of another; time
+    /// goes on, so that the blocks' histories keep their meaning.
     pub fn begin_anew(&mut self) {
         self.left = self.parameters.period;
         self.report = PeriodReport::default();

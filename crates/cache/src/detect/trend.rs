@@ -1,15 +1,15 @@
 //! The trend of one attribute over one period: sublists, averages with equal values averaged, Kendall's tau.
 //!
 //! Owns: the arithmetic. Promises: averages that are equal as fractions count as equal. They are fixed-point integers
-//! until they are reported: a forward distance has 16 bits, an average 31 more for its fraction, and a sum at most 2^16 of
-//! them. An average is rounded down twice, by less than a unit each time, so that equal fractions differ by one unit at
-//! most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
+//! until they are reported: a forward distance has 16 bits, an average 31 more for its fraction, and a sum at most 2^16
+//! of them. An average is rounded down twice, by less than a unit each time, so that equal fractions differ by one unit
+//! at most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
 //! others: what a trend means.
 //!
-//! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted and summed in one pass by
-//! buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to it, and so does, in parts, a bucket of
-//! one value. Only the samples of the few other buckets in which a cut falls are gathered and sorted. For the same reason only a value on
-//! both sides of a cut needs its common average.
+//! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted and
+//! summed in one pass by buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to
+//! it, and so does, in parts, a bucket of one value. Only the samples of the few other buckets in which a cut falls are
+//! gathered and sorted. For the same reason only a value on both sides of a cut needs its common average.
 
 use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
@@ -21,8 +21,8 @@ const STEP_BITS: u32 = 4;
 const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
 /// The first so many buckets have one value each.
 const EXACT_BUCKETS: usize = 2 << STEP_BITS;
-/// The word of a bucket has the sum of the forward distances in its low bits, and the count of samples above: there are at most 2^16
-/// samples, and each is below 2^16.
+/// The word of a bucket has the sum of the forward distances in its low bits, and the count of samples above: there are
+/// at most 2^16 samples, and each is below 2^16.
 const SUM_BITS: u32 = 32;
 /// The word of a bucket whose samples are to be gathered.
 const CUT: u64 = u64::MAX;
@@ -58,8 +58,8 @@ impl Trend {
     }
 }
 
-/// The bucket of a sample, by its attribute value above the smallest: that itself below [`EXACT_BUCKETS`], and 16 buckets from each
-/// power of two to the next.
+/// The bucket of a sample, by its attribute value above the smallest: that itself below [`EXACT_BUCKETS`], and 16
+/// buckets from each power of two to the next.
 #[inline]
 fn bucket_of(word: u64, smallest: u64) -> usize {
     let value = (word >> FORWARD_BITS).wrapping_sub(smallest);

@@ -7,14 +7,15 @@
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids.
-//! 2. An id is newer than every id that was last referenced before it, save that a refused victim becomes the oldest: it
-//!    is offered again only when all others are gone or refused.
+//! 2. An id is newer than every id that was last referenced before it, save that a refused victim becomes the oldest:
+//!    it is offered again only when all others are gone or refused.
 //!
 //! # Cost
 //! O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest where few are hit.
 //!
 //! # Source
-//! H.-T. Chou, D. J. DeWitt, "An evaluation of buffer management strategies for relational database systems", VLDB 1985.
+//! H.-T. Chou, D. J. DeWitt, "An evaluation of buffer management strategies for relational database systems", VLDB
+//! 1985.
 
 use crate::policies::ordered::{Discipline, Ordered};
 

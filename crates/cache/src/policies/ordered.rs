@@ -1,13 +1,14 @@
 //! Policies that keep one order of their ids and evict from one end of it.
 //!
-//! Owns: the ids, their order, and one reference from end to end. Leaves to others: which end gives victims and whether a hit
-//! renews an id's place ([`Discipline`]; the policies have a file each).
+//! Owns: the ids, their order, and one reference from end to end. Leaves to others: which end gives victims and whether
+//! a hit renews an id's place ([`Discipline`]; the policies have a file each).
 //!
-//! A hit touches one line of memory that may be anywhere, that of the id's record: the order is a [`Timeline`], written at
-//! its end, with the bits of its gaps at hand. A miss touches two, as the victim's record goes; that one is prefetched
-//! ahead, as it is known who leaves next.
+//! A hit touches one line of memory that may be anywhere, that of the id's record: the order is a [`Timeline`], written
+//! at its end, with the bits of its gaps at hand. A miss touches two, as the victim's record goes; that one is
+//! prefetched ahead, as it is known who leaves next.
 //!
-//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs.
+//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline
+//! costs.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};

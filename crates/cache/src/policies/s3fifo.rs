@@ -14,18 +14,18 @@
 //! | oldest when room is needed | hits > 1: to main, hits 0; else out, id to ghost | hits > 0: newest again, hits - 1; else out | forgotten when the ghosts outweigh main's share | |
 //! | victim refused | to main | newest of main again | | |
 //!
-//! [1] To main while the cache fills for the first time and small has its share: a cache that is filled by one pass of a
-//! loop would else begin with everything in small, push all of it out in the next pass and never hit. The authors'
+//! [1] To main while the cache fills for the first time and small has its share: a cache that is filled by one pass of
+//! a loop would else begin with everything in small, push all of it out in the next pass and never hit. The authors'
 //! programs do so too; the paper does not say it.
 //!
-//! The small queue gives victims while it holds at least its tenth, the main queue otherwise. A refused victim is in use,
-//! which is the best evidence that it is wanted; after every refusal the other queue has its turn, so that neither hides
-//! the other's victims behind pinned ids.
+//! The small queue gives victims while it holds at least its tenth, the main queue otherwise. A refused victim is in
+//! use, which is the best evidence that it is wanted; after every refusal the other queue has its turn, so that neither
+//! hides the other's victims behind pinned ids.
 //!
 //! # Weights
-//! Shares are shares of weight. Ghosts carry the weight that they had and together at most main's share (90 %), so there
-//! are about as many of them as resident ids. An id heavier than the small share passes through small all the same and
-//! pushes everything else out of it.
+//! Shares are shares of weight. Ghosts carry the weight that they had and together at most main's share (90 %), so
+//! there are about as many of them as resident ids. An id heavier than the small share passes through small all the
+//! same and pushes everything else out of it.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the three queues; resident means small or main.

@@ -8,9 +8,9 @@
 //! victim where they are equal. The window, an LRU of 1 % at first, lets a burst of references to something new hit
 //! before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for what was hit there.
 //!
-//! How large the window should be depends on the trace: 1 % is best for loops and popularity, half and more for recency.
-//! A hill climber finds out: each sample of 10 references for each resident id it moves the border by a step and goes on
-//! in that direction while the hit rate rises, or else turns; steps get smaller until the hit rate jumps.
+//! How large the window should be depends on the trace: 1 % is best for loops and popularity, half and more for
+//! recency. A hill climber finds out: each sample of 10 references for each resident id it moves the border by a step
+//! and goes on in that direction while the hit rate rises, or else turns; steps get smaller until the hit rate jumps.
 //!
 //! # What happens
 //! | event | in window | in probation | in protected | unknown |
@@ -23,9 +23,9 @@
 //! After a refusal the three queues take turns, and nothing is compared.
 //!
 //! # Weights
-//! Shares are shares of weight. A candidate is compared with one victim after the other until it has room or lost. An id
-//! that is heavier than the window is a candidate itself at once and goes to probation, or is let pass; else one large
-//! object that nobody wants again would push out hundreds of small ones without a comparison.
+//! Shares are shares of weight. A candidate is compared with one victim after the other until it has room or lost. An
+//! id that is heavier than the window is a candidate itself at once and goes to probation, or is let pass; else one
+//! large object that nobody wants again would push out hundreds of small ones without a comparison.
 //!
 //! # Invariants
 //! 1. A resident id is in exactly one of window, probation and protected; there are no ghosts.
@@ -33,15 +33,16 @@
 //! 3. Window and protected weigh at most their shares after each call, save for a single id in the window.
 //!
 //! # Cost
-//! O(1) amortised a reference: a hit touches one line for the id's record and one of the sketch, a miss two of each more, which are prefetched
-//! ahead (`queues.rs`). 38 to 116 bytes a resident id, fewest where few are hit, and 8 bytes a position of the queues more, up to 64 an id, once a
-//! weight is not 1. Halving the sketch is one pass over 8 bytes an id, once in 10 references an id.
+//! O(1) amortised a reference: a hit touches one line for the id's record and one of the sketch, a miss two of each
+//! more, which are prefetched ahead (`queues.rs`). 38 to 116 bytes a resident id, fewest where few are hit, and 8 bytes
+//! a position of the queues more, up to 64 an id, once a weight is not 1. Halving the sketch is one pass over 8 bytes
+//! an id, once in 10 references an id.
 //!
 //! # Source
-//! G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient cache admission policy", ACM Transactions on Storage
-//! 13(4), 2017. The climber: G. Einziger, O. Eytan, R. Friedman, B. Manes, "Adaptive software cache management",
-//! Middleware 2018. Weights: as in their "Lightweight robust size aware cache management", ACM TOS 18(3), 2022, *early
-//! victims*. Unlike Caffeine there is no admission by chance: policies here are deterministic.
+//! G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient cache admission policy", ACM Transactions on
+//! Storage 13(4), 2017. The climber: G. Einziger, O. Eytan, R. Friedman, B. Manes, "Adaptive software cache
+//! management", Middleware 2018. Weights: as in their "Lightweight robust size aware cache management", ACM TOS 18(3),
+//! 2022, *early victims*. Unlike Caffeine there is no admission by chance: policies here are deterministic.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};

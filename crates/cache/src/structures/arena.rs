@@ -1,8 +1,8 @@
 //! Entries found by id and linked into queues: what every policy here is made of.
 //!
-//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab; an entry is in
-//! at most one queue. Promises: a queue knows the sum of its weights; nothing is allocated once slab and table have grown to
-//! the largest number of entries ever held. Leaves to others: which queue means what.
+//! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab; an entry
+//! is in at most one queue. Promises: a queue knows the sum of its weights; nothing is allocated once slab and table
+//! have grown to the largest number of entries ever held. Leaves to others: which queue means what.
 //!
 //! Cost: 32 bytes an entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side
 //! by side so that finding an entry takes one line of memory before the entry's own).
@@ -116,8 +116,8 @@ impl Arena {
         self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
     }
 
-    /// Asks for the memory that a search for `id` begins with, and for the entry of an id that was told some time before; to be told of
-    /// each id that comes.
+    /// Asks for the memory that a search for `id` begins with, and for the entry of an id that was told some time
+    /// before; to be told of each id that comes.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(table::hash(id));

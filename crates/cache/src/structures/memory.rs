@@ -1,10 +1,12 @@
-//! What is asked of the machine's memory: to fetch a line before it is needed, and to be of large pages where there is much of it.
+//! What is asked of the machine's memory: to fetch a line before it is needed, and to be of large pages where there is
+//! much of it.
 //!
-//! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are between their two steps. Promises: changes nothing that a program can
-//! see. Leaves to others: what is worth fetching, and how long before it is needed; which memory is touched here and there.
+//! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are
+//! between their two steps. Promises: changes nothing that a program can see. Leaves to others: what is worth fetching,
+//! and how long before it is needed; which memory is touched here and there.
 //!
-//! A line that may be anywhere costs not only itself but also where its page is, which a processor remembers of few pages; an
-//! instruction that asks for a line waits for that. Of pages of 2 MiB there are few.
+//! A line that may be anywhere costs not only itself but also where its page is, which a processor remembers of few
+//! pages; an instruction that asks for a line waits for that. Of pages of 2 MiB there are few.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -14,8 +16,8 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Less memory than this is left alone. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
 
-/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: what is then
-/// written of it counts by whole large pages.
+/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: what
+/// is then written of it counts by whole large pages.
 pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     let values = Vec::<T>::with_capacity(capacity);
     #[cfg(target_os = "linux")]
@@ -25,8 +27,8 @@ pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
         let skipped = start.align_offset(LARGE_PAGE_BYTES);
         if bytes >= LARGE_BYTES_MIN && skipped < bytes {
             let whole = (bytes - skipped) & !(LARGE_PAGE_BYTES - 1);
-            // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. That it is not followed is
-            // no error.
+            // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. That
+            // it is not followed is no error.
             unsafe { libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE) };
         }
     }
@@ -52,7 +54,8 @@ pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction reads nothing into the program and does not fault, and the address is that of a reference.
+    // SAFETY: the instruction reads nothing into the program and does not fault, and the address is that of a
+    // reference.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast::<i8>());

@@ -1,6 +1,7 @@
 //! What the policies are built of: tables, orders, a heap, a sketch.
 //!
-//! Owns: memory and how it is found. Leaves to others: which id is worth what ([`crate::policies`]); nothing here knows a policy.
+//! Owns: memory and how it is found. Leaves to others: which id is worth what ([`crate::policies`]); nothing here knows
+//! a policy.
 
 pub(crate) mod arena;
 pub(crate) mod hash;

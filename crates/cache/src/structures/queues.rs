@@ -1,13 +1,15 @@
 //! Ids in one of several queues, each found with one line of memory and moved without touching a neighbour.
 //!
-//! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its record knows where; an
-//! operation on an id that was found touches its record, the bit of its old position and the newest end of a queue, and nothing else that
-//! may be anywhere. Leaves to others: which queue means what.
+//! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its
+//! record knows where; an operation on an id that was found touches its record, the bit of its old position and the
+//! newest end of a queue, and nothing else that may be anywhere. Leaves to others: which queue means what.
 //!
-//! Where an [`Arena`](crate::structures::arena::Arena) takes four lines for moving an id (number, entry, both neighbours), this takes one and a bit. In exchange
-//! an id has no number that stays: its place in the table holds until another is inserted or removed.
+//! Where an [`Arena`](crate::structures::arena::Arena) takes four lines for moving an id (number, entry, both
+//! neighbours), this takes one and a bit. In exchange an id has no number that stays: its place in the table holds
+//! until another is inserted or removed.
 //!
-//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs for each queue.
+//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs
+//! for each queue.
 
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
@@ -88,8 +90,8 @@ impl<const COUNT: usize> Queues<COUNT> {
         timeline.oldest().map(|position| timeline.id(position))
     }
 
-    /// An id that will soon be the oldest of its queue and was not given before; its record is prefetched. `None` when enough
-    /// have been given.
+    /// An id that will soon be the oldest of its queue and was not given before; its record is prefetched. `None` when
+    /// enough have been given.
     #[inline]
     pub(crate) fn next_ahead(&mut self, queue: usize) -> Option<u64> {
         let soon = self.timelines[queue].next_ahead()?;

@@ -1,13 +1,14 @@
-//! A sketch of how often ids were referenced lately: counts of very many ids in few bytes, never too low, seldom too high.
+//! A sketch of how often ids were referenced lately: counts of very many ids in few bytes, never too low, seldom too
+//! high.
 //!
 //! # Idea
-//! A count-min sketch: an id has one counter in each of four rows, found by its hash; every reference raises those of the
-//! four that are lowest (*conservative update*), and the lowest of the four is the estimate. Counters have 4 bits: nobody
-//! needs to know by how much an id exceeds 15. To forget, all counters are halved from time to time.
+//! A count-min sketch: an id has one counter in each of four rows, found by its hash; every reference raises those of
+//! the four that are lowest (*conservative update*), and the lowest of the four is the estimate. Counters have 4 bits:
+//! nobody needs to know by how much an id exceeds 15. To forget, all counters are halved from time to time.
 //!
-//! The four counters of an id lie in one line of the processor's cache: a hash chooses a block of 128 counters, and 32 of
-//! them make one row there. When there are more ids than it was made for the table doubles; both halves begin as copies,
-//! so that no count is lost.
+//! The four counters of an id lie in one line of the processor's cache: a hash chooses a block of 128 counters, and 32
+//! of them make one row there. When there are more ids than it was made for the table doubles; both halves begin as
+//! copies, so that no count is lost.
 //!
 //! # Invariants
 //! 1. An estimate is at least the references since the last halving, up to 15.
@@ -17,8 +18,8 @@
 //! One cache line a reference; 8 bytes an id. Halving is one pass over the table.
 //!
 //! # Source
-//! G. Cormode, S. Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications", Journal of
-//! Algorithms 55(1), 2005; conservative update: C. Estan, G. Varghese, SIGCOMM 2002.
+//! G. Cormode, S. Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications", Journal
+//! of Algorithms 55(1), 2005; conservative update: C. Estan, G. Varghese, SIGCOMM 2002.
 
 use crate::structures::memory::{prefetch, with_capacity};
 

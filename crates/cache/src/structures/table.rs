@@ -1,8 +1,8 @@
 //! Records found by hash with one line of memory: open addressing, the records themselves in the table.
 //!
-//! Owns: where a record is. Promises: a record is at the first place that was free from the place of its hash on, so it is
-//! found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown, nor before
-//! the first record. Leaves to others: what a record says.
+//! Owns: where a record is. Promises: a record is at the first place that was free from the place of its hash on, so it
+//! is found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown, nor
+//! before the first record. Leaves to others: what a record says.
 //!
 //! A table of numbers costs a line for itself and one for what they stand for, and where memory is slow lines
 //! are what a reference costs. In exchange a record moves when others come and go: who wants to find it again keeps its
@@ -126,7 +126,8 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// Asks for the memory that a removal needs where every second place or more is taken: the line of the hash, and the next one.
+    /// Asks for the memory that a removal needs where every second place or more is taken: the line of the hash, and
+    /// the next one.
     #[inline]
     pub(crate) fn prepare_removal(&self, hash: u32) {
         let (last, line) = (self.places.len().wrapping_sub(1), LINE_BYTES / size_of::<R>());
@@ -137,7 +138,8 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// The record at the place of a hash, which most often is that of who has the hash: a guess that waits for nothing else.
+    /// The record at the place of a hash, which most often is that of who has the hash: a guess that waits for nothing
+    /// else.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Option<&R> {
         self.places.get(hash as usize & self.places.len().wrapping_sub(1))

@@ -1,18 +1,21 @@
-//! Ids with weights in the order in which they were put, without links: a ring of ids, and a bit for each that still counts.
+//! Ids with weights in the order in which they were put, without links: a ring of ids, and a bit for each that still
+//! counts.
 //!
-//! Owns: the ring, which ids of it count, and the ends. Promises: an id that was put keeps its position until it is taken
-//! out, save when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is allocated before the first id, nor once the
-//! ring has four places for each id that counts. Leaves to others: the position of an id, which its owner keeps.
+//! Owns: the ring, which ids of it count, and the ends. Promises: an id that was put keeps its position until it is
+//! taken out, save when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is allocated before the
+//! first id, nor once the ring has four places for each id that counts. Leaves to others: the position of an id, which
+//! its owner keeps.
 //!
 //! # Idea
 //! To take an id out of a linked list its neighbours must be written, and these are anywhere in memory. Here its bit is
-//! cleared: the bits of a million ids are few enough to be at hand. The ids themselves are written and read one after the
-//! other, as processors like it. The price is that the ring has gaps, which are passed over at the ends, 64 at once, and
-//! closed when it is full: then every id gets a new position, which costs its owner a look-up. A ring that is full has
-//! at most a quarter of ids that count, or it is doubled; so each id that is put pays for at most a third of such a look-up.
+//! cleared: the bits of a million ids are few enough to be at hand. The ids themselves are written and read one after
+//! the other, as processors like it. The price is that the ring has gaps, which are passed over at the ends, 64 at
+//! once, and closed when it is full: then every id gets a new position, which costs its owner a look-up. A ring that is
+//! full has at most a quarter of ids that count, or it is doubled; so each id that is put pays for at most a third of
+//! such a look-up.
 //!
-//! Cost: 8 bytes and a bit a position, 8 bytes more from the first weight on that is not 1; a ring has at most 8 positions for
-//! each id of the most that it ever had, and fewer where few are taken out of the middle.
+//! Cost: 8 bytes and a bit a position, 8 bytes more from the first weight on that is not 1; a ring has at most 8
+//! positions for each id of the most that it ever had, and fewer where few are taken out of the middle.
 
 use crate::structures::memory::{filled, grown};
 
@@ -124,7 +127,8 @@ impl Timeline {
         weight
     }
 
-    /// The id that was put so many positions before `position`, as far as the ring still has it; of no meaning beyond that.
+    /// The id that was put so many positions before `position`, as far as the ring still has it; of no meaning beyond
+    /// that.
     #[inline]
     pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
         self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
@@ -192,8 +196,8 @@ impl Timeline {
         None
     }
 
-    /// Makes room in a full ring. Where it closes gaps, every id that counts gets a new position, which is told to `owner`.
-    /// `false` at the limit of positions, where nothing is changed.
+    /// Makes room in a full ring. Where it closes gaps, every id that counts gets a new position, which is told to
+    /// `owner`. `false` at the limit of positions, where nothing is changed.
     #[cold]
     pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();

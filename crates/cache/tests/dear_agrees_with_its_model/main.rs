@@ -1,6 +1,6 @@
-//! DEAR against a model that is as naive as possible, over several streams: the same accesses, victims and reports after
-//! any mix of references, refusals, removals and changes of capacity, with few streams and ghosts so that their bounds
-//! are met.
+//! DEAR against a model that is as naive as possible, over several streams: the same accesses, victims and reports
+//! after any mix of references, refusals, removals and changes of capacity, with few streams and ghosts so that their
+//! bounds are met.
 //!
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 

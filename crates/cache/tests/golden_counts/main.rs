@@ -47,7 +47,8 @@ fn misses_on_generated_traces_equal_those_of_another_program() {
     println!("{compared} counts equal");
 }
 
-/// Equal counts by accident prove nothing: no two columns may be equal on all rows, and on most rows most columns differ.
+/// Equal counts by accident prove nothing: no two columns may be equal on all rows, and on most rows most columns
+/// differ.
 #[test]
 fn the_sizes_tell_the_policies_apart() {
     let rows: Vec<&[usize; 9]> = TRACES.iter().flat_map(|trace| trace.rows.iter().map(|row| &row.1)).collect();

@@ -1,4 +1,5 @@
-//! Every policy again, as naive as possible: deques that are searched from end to end, sums that are computed each time.
+//! Every policy again, as naive as possible: deques that are searched from end to end, sums that are computed each
+//! time.
 
 mod arc;
 mod gdsf;

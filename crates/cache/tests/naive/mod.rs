@@ -1,5 +1,6 @@
-//! The detector as the paper's text has it, as naive as possible: it keeps every reference of the stream, and at the end
-//! of a period works out everything from that list. Bugs can be planted in it, to show that a comparison catches them.
+//! The detector as the paper's text has it, as naive as possible: it keeps every reference of the stream, and at the
+//! end of a period works out everything from that list. Bugs can be planted in it, to show that a comparison catches
+//! them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,8 +35,8 @@ pub struct NaiveDetector {
     pub parameters: Parameters,
     pub planted: Planted,
     pub references: Vec<Reference>,
-    /// By block the positions from which its references are counted again, and the frequency with which it starts there: it was
-    /// forgotten, or came from another stream.
+    /// By block the positions from which its references are counted again, and the frequency with which it starts
+    /// there: it was forgotten, or came from another stream.
     pub restarts: HashMap<u64, Vec<(usize, u64)>>,
     pub start: usize,
     pub number: u64,

@@ -14,7 +14,8 @@ pub struct AdminArguments {
     /// Address for administration, which serves PURGE alone; without a token a loopback address; may be given again
     #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     pub admin_listen: Vec<SocketAddr>,
-    /// File with the token that PURGE must show as `Authorization: Bearer TOKEN`; with it PURGE is served on every address
+    /// File with the token that PURGE must show as `Authorization: Bearer TOKEN`; with it PURGE is served on every
+    /// address
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
     /// Serve PURGE also where it has passed another proxy (Forwarded, X-Forwarded-*, X-Real-IP, Via)

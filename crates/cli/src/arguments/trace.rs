@@ -37,8 +37,8 @@ pub struct ReadArguments {
     /// Format of the traces [default: guessed by name and content]
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
     pub format: Option<Format>,
-    /// Columns of CSV, from 1: offset=N or block=N, and size, op, stream, volume, sep; several as 2+3 [default: those of
-    /// MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
+    /// Columns of CSV, from 1: offset=N or block=N, and size, op, stream, volume, sep; several as 2+3 [default: those
+    /// of MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
     #[arg(long, value_name = "COLUMNS", value_parser = Columns::parse)]
     pub columns: Option<Columns>,
     /// Size of a block, for sizes of caches in bytes and for traces whose requests have offsets in bytes

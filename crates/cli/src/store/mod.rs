@@ -1,7 +1,7 @@
 //! `nectary store`: stores by hand.
 //!
-//! Owns: the commands that make, read and change a store, one small function each. Leaves to others: the store. Promises:
-//! a command that changed something has made it durable when it ends well.
+//! Owns: the commands that make, read and change a store, one small function each. Leaves to others: the store.
+//! Promises: a command that changed something has made it durable when it ends well.
 
 mod put;
 

@@ -1,6 +1,7 @@
 //! `nectary store put`: a file or the standard input becomes an object.
 //!
-//! Owns: the streaming, which holds one piece at a time in memory. Promises: an object that was cut short is not stored.
+//! Owns: the streaming, which holds one piece at a time in memory. Promises: an object that was cut short is not
+//! stored.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! File systems on attached devices for as long as asked: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600 --seed 7`.
+//! File systems on attached devices for as long as asked: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600 --seed
+//! 7`.
 //!
 //! Each round takes the next file system and the next device, with its own seed, and kills the attaching process
-//! several times under memory pressure. Prints a line a round. Exit code 0 only where at least one round ran, every planted
-//! loss was found, and nothing was wrong.
+//! several times under memory pressure. Prints a line a round. Exit code 0 only where at least one round ran, every
+//! planted loss was found, and nothing was wrong.
 
 use anyhow::{Context, Result};
 use clap::Parser;

@@ -1,7 +1,7 @@
 //! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, notes what was wrong.
 //!
-//! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything reach keys of
-//! others too. Sizes run from 200 bytes to several fragments.
+//! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything reach
+//! keys of others too. Sizes run from 200 bytes to several fragments.
 
 use super::Load;
 use super::model::{Expectation, KeyModel, Poll, Stop, Verdict, judge};
@@ -98,7 +98,8 @@ pub struct Round<'a> {
     pub may_break: bool,
     /// The origin's count of body bytes when the round began.
     pub body_bytes_begin: u64,
-    /// When the round began, and over which time new bytes are spread, so that the kill comes while some are being written.
+    /// When the round began, and over which time new bytes are spread, so that the kill comes while some are being
+    /// written.
     pub pace: (Instant, Duration),
     /// The share of that time after which one client purges everything; taken when one does.
     pub purge_all_after: Mutex<Option<f64>>,

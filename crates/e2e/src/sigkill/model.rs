@@ -1,15 +1,15 @@
 //! What one key may answer, by what its owner has seen: the oracle of the SIGKILL rounds.
 //!
-//! A key is used by one client at a time, so its history is a sequence; each of its requests has a version, which is also
-//! that of the answer where the origin gives it. So a version tells which request fetched it. The rules:
+//! A key is used by one client at a time, so its history is a sequence; each of its requests has a version, which is
+//! also that of the answer where the origin gives it. So a version tells which request fetched it. The rules:
 //! 1. An object counts as stored once a later request was answered as a hit with it.
 //! 2. A poll that *began* after that hit and showed `last = L` proves that the object's sequence is at most L.
 //! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no epoch below H:
 //!    the ring has not reached it while the tail is at most H.
-//! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer one,
-//!    where the ring has not reached it. Nothing older may answer, wherever the ring is.
-//! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may, where
-//!    rule 4 does not forbid it.
+//! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer
+//!    one, where the ring has not reached it. Nothing older may answer, wherever the ring is.
+//! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may,
+//!    where rule 4 does not forbid it.
 //! 6. Once a purge of any kind has returned, what was fetched before the purge was sent never answers again. While
 //!    one is under way, nothing that it reaches must hit.
 //!

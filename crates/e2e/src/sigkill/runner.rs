@@ -301,8 +301,8 @@ struct Loaded {
     laps: f64,
 }
 
-/// Polls until the time is over and the ring has lapped, or, where the process may end by itself, until it has; also gives the last poll, the one
-/// just before the kill.
+/// Polls until the time is over and the ring has lapped, or, where the process may end by itself, until it has; also
+/// gives the last poll, the one just before the kill.
 fn poll(
     nectary: &mut Nectary,
     load_for: Duration,

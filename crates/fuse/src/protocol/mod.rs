@@ -1,7 +1,7 @@
 //! The numbers and layouts of the protocol, as its documentation gives them (`linux/fuse.h`, up to version 7.45).
 //!
-//! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: what a request
-//! means ([`request`](crate::request)).
+//! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: what a
+//! request means ([`request`](crate::request)).
 
 pub mod answers;
 pub mod arguments;

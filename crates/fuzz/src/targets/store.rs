@@ -1,7 +1,7 @@
 //! Targets of `nectary-store`: each on-disk structure, and a whole image opened as a store is.
 //!
-//! The first byte of an input chooses: bit 0, whether checksums, identity and addresses are put right; for an image, bits 1
-//! and 2, its ground.
+//! The first byte of an input chooses: bit 0, whether checksums, identity and addresses are put right; for an image,
+//! bits 1 and 2, its ground.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -161,7 +161,8 @@ pub fn hot_list(input: &[u8]) {
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Both copies of the purge log; what is believed is there again behind a new cycle. A cycle that no log gets to is an error.
+/// Both copies of the purge log; what is believed is there again behind a new cycle. A cycle that no log gets to is an
+/// error.
 pub fn purge_log(input: &[u8]) {
     let span = span();
     let device = area(input, span.purge_log());

@@ -59,8 +59,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
         let this = &mut *self;
         if let Some(violation) = this.watch.violation() {
             if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
-                // What came before is still to be answered. Nobody is woken: the connection asks `is_refused` when it has
-                // polled the parser.
+                // What came before is still to be answered. Nobody is woken: the connection asks `is_refused` when it
+                // has polled the parser.
                 return Poll::Pending;
             }
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));

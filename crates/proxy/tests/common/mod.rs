@@ -1,4 +1,5 @@
-//! What the tests of promises share: a proxy in this process, an origin that does as it is told, a client on a raw socket.
+//! What the tests of promises share: a proxy in this process, an origin that does as it is told, a client on a raw
+//! socket.
 #![allow(dead_code, unused_imports)]
 
 pub mod client;

@@ -1,8 +1,8 @@
 //! `store-crash-states`: what a crash at any moment leaves of a store, opened and compared with what was promised.
 //!
 //! Exits with 0 when enough distinct images were checked, enough of them had live objects, no promise was broken, and
-//! each planted bug was caught, twice by the same crash state of the same seed. With `--bug NAME --replay SEED --state N` it looks at that
-//! crash state alone with that bug planted, and exits with 0 when it was caught.
+//! each planted bug was caught, twice by the same crash state of the same seed. With `--bug NAME --replay SEED --state
+//! N` it looks at that crash state alone with that bug planted, and exits with 0 when it was caught.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `store-model`: a long run of operations on a store against a model, with restarts and damage.
 //!
-//! Exits with 0 when no answer differed, nothing was missing beyond what was damaged, and a wrong model and each planted bug
-//! were noticed, twice by the same seed. With `--bug NAME --replay SEED` it runs only that seed, with that bug planted,
-//! and exits with 0 if the bug was noticed.
+//! Exits with 0 when no answer differed, nothing was missing beyond what was damaged, and a wrong model and each
+//! planted bug were noticed, twice by the same seed. With `--bug NAME --replay SEED` it runs only that seed, with that
+//! bug planted, and exits with 0 if the bug was noticed.
 
 use std::io::Write;
 

@@ -1,7 +1,8 @@
 //! Images of a crashed device: one base an epoch, and changes on copies of it.
 //!
-//! Promises: a state costs the bytes of its changes, not of the image. The hash of an image is the sum of the xxh3 hashes
-//! of its pieces, each seeded with its place, so that it too follows the changes; pieces of zeroes count nothing.
+//! Promises: a state costs the bytes of its changes, not of the image. The hash of an image is the sum of the xxh3
+//! hashes of its pieces, each seeded with its place, so that it too follows the changes; pieces of zeroes count
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,10 @@
 //! Crash states: every image that a disk could have after a crash at some point of a recording, as far as one can try.
 //!
-//! Two crashes are told apart. When the *process* dies, what had completed is there; what was under way is there, partly
-//! or not. When *power* is lost, only what a flush (or forced unit access) covers is certain; of everything else that had
-//! begun any part may be there, in any combination, each write torn at 512 bytes. Recordings are cut into *epochs*, each
-//! ending with a flush that ended well; within an epoch the certain part of the image stands and the rest varies.
+//! Two crashes are told apart. When the *process* dies, what had completed is there; what was under way is there,
+//! partly or not. When *power* is lost, only what a flush (or forced unit access) covers is certain; of everything else
+//! that had begun any part may be there, in any combination, each write torn at 512 bytes. Recordings are cut into
+//! *epochs*, each ending with a flush that ended well; within an epoch the certain part of the image stands and the
+//! rest varies.
 //!
 //! 1. Overlapping operations take effect in the order in which they began.
 //! 2. A failed write stays in doubt for ever. So does one whose end was never seen.

@@ -1,10 +1,10 @@
 //! Which states of an epoch are tried, and in which order.
 //!
-//! Owns: the choice. At each crash point the writes in doubt may have happened or not; all combinations are too many, so
-//! the plan has, by kind of fault: everything and nothing at every point; at some points (the last of the epoch always)
-//! each prefix by order of begin and of end, each single loss, each single survivor and torn writes; then random small
-//! subsets until there are enough. If the list is longer than wanted, a seeded sample is taken. It keeps two states of
-//! the last point: all writes there, and none of those in doubt.
+//! Owns: the choice. At each crash point the writes in doubt may have happened or not; all combinations are too many,
+//! so the plan has, by kind of fault: everything and nothing at every point; at some points (the last of the epoch
+//! always) each prefix by order of begin and of end, each single loss, each single survivor and torn writes; then
+//! random small subsets until there are enough. If the list is longer than wanted, a seeded sample is taken. It keeps
+//! two states of the last point: all writes there, and none of those in doubt.
 
 use super::CrashModel;
 use super::history::{History, Operation};

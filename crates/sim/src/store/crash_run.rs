@@ -1,7 +1,7 @@
 //! Many workloads, the crash states of each, and every state checked.
 //!
-//! Workloads are run on threads of the store, as users have them, and so differ a little each time. Those with a planted bug run in virtual
-//! time on one thread, so that a seed and the number of a crash state repeat what was found.
+//! Workloads are run on threads of the store, as users have them, and so differ a little each time. Those with a
+//! planted bug run in virtual time on one thread, so that a seed and the number of a crash state repeat what was found.
 //!
 //! Owns: the account: how many distinct images, how many with live objects, what was broken. Leaves to others: what a
 //! workload does, which states there are, and what is promised.
@@ -83,7 +83,8 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
     report
 }
 
-/// Runs workloads from the seed `options` has with one bug planted, until a crash state of one of them breaks a promise.
+/// Runs workloads from the seed `options` has with one bug planted, until a crash state of one of them breaks a
+/// promise.
 pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
     (options.seed..options.seed + options.workloads).find_map(|seed| {
         with_planted(bug, async {
@@ -100,7 +101,8 @@ pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
     })
 }
 
-/// Runs the workload of a case with one bug planted, and looks at the one crash state; a case without one has the first.
+/// Runs the workload of a case with one bug planted, and looks at the one crash state; a case without one has the
+/// first.
 pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
     with_planted(bug, async {
         let workload = workload::run(case.seed, OPERATIONS, Background::Caller).await;

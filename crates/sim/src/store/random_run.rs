@@ -50,8 +50,8 @@ pub struct RunOptions {
     pub store_bytes: u64,
     /// Whether the device's operations take time and end in any order; for virtual time.
     pub is_late: bool,
-    /// Where the store works. On the caller's thread and in virtual time a seed repeats a run; on threads it does not, as those write when
-    /// the machine lets them.
+    /// Where the store works. On the caller's thread and in virtual time a seed repeats a run; on threads it does not,
+    /// as those write when the machine lets them.
     pub background: Background,
     /// Whether to stop at the first difference.
     pub stops_at_difference: bool,
@@ -540,7 +540,8 @@ impl Run {
         self.report.uncertain += self.uncertain.len() as u64;
     }
 
-    /// What could be refused was admitted within the budget's credit: half of an hour's at the start, and what came in since.
+    /// What could be refused was admitted within the budget's credit: half of an hour's at the start, and what came in
+    /// since.
     fn look_at_the_budget(&mut self) {
         let stat = self.store().stat();
         if stat.admission.write_budget.is_none() {

@@ -1,9 +1,10 @@
 //! A long seeded run of a store of several spans that go away and come back, against a model.
 //!
-//! Owns: what may be found of each key. After a put, until the next end of the store, that version and no other; after an
-//! end what was synced or anything later; after a purge nothing that began before it. Which spans were there changes nothing of that:
-//! a loss costs hits and nothing else, and only those of the span that is lost. A span that is put back as it was earlier, beside one that
-//! was there all the time, brings back nothing that was purged; and nothing that was replaced, unless it is of the same life.
+//! Owns: what may be found of each key. After a put, until the next end of the store, that version and no other; after
+//! an end what was synced or anything later; after a purge nothing that began before it. Which spans were there changes
+//! nothing of that: a loss costs hits and nothing else, and only those of the span that is lost. A span that is put
+//! back as it was earlier, beside one that was there all the time, brings back nothing that was purged; and nothing
+//! that was replaced, unless it is of the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,8 +119,8 @@ struct Run {
     seed: u64,
 }
 
-/// Runs, in virtual time; `progress` is told how many stores are done. On every other store operations of the devices take time and end in any
-/// order.
+/// Runs, in virtual time; `progress` is told how many stores are done. On every other store operations of the devices
+/// take time and end in any order.
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {
@@ -459,8 +460,8 @@ impl Run {
             self.store = None;
             self.settle().await;
             self.report.torn_opens += 1;
-            // The last flush is that of the second change, and the one before it that of the first: no disk has the second where one
-            // lacks the first.
+            // The last flush is that of the second change, and the one before it that of the first: no disk has the
+            // second where one lacks the first.
             let is_second = self.random.chance(50);
             for ((device, before), is_empty) in self.devices.iter_mut().zip(before).zip(empty) {
                 let mut images = device.flushed.take().map(|images| images.take()).unwrap_or_default();

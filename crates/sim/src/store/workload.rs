@@ -69,8 +69,8 @@ struct Running {
     unadmitted: u64,
 }
 
-/// How stores are opened here. With work on the caller's thread, and in virtual time, a seed repeats a workload; with threads it does not,
-/// as they write when the machine lets them.
+/// How stores are opened here. With work on the caller's thread, and in virtual time, a seed repeats a workload; with
+/// threads it does not, as they write when the machine lets them.
 pub fn open_options(background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(2);
     OpenOptions {

@@ -1,5 +1,5 @@
-//! The traces of the ARC paper (`.lis`): four numbers a line, the first block of a request, its count of blocks, a number
-//! that is ignored, the number of the request. Blocks are of 512 bytes.
+//! The traces of the ARC paper (`.lis`): four numbers a line, the first block of a request, its count of blocks, a
+//! number that is ignored, the number of the request. Blocks are of 512 bytes.
 //!
 //! Owns: the expansion of a request into its blocks. Everything counts as a read, of one stream.
 

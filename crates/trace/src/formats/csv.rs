@@ -1,8 +1,8 @@
 //! Lines of values between separators, of which some columns say what was referred to.
 //!
 //! Owns: [`Columns`] and its text form, the preset for the MSR Cambridge traces, the expansion of a request (offset and
-//! size in bytes) into blocks. Volumes have blocks of their own: the number of a block has its volume's number above its
-//! lower 48 bits, so that equal offsets on two disks are two blocks.
+//! size in bytes) into blocks. Volumes have blocks of their own: the number of a block has its volume's number above
+//! its lower 48 bits, so that equal offsets on two disks are two blocks.
 //!
 //! Bounds: [`STREAMS_MAX`] volumes and streams, each of a name of at most [`NAME_BYTES_MAX`].
 
@@ -58,8 +58,8 @@ impl Columns {
         }
     }
 
-    /// Reads a text such as `volume=2+3,offset=5,size=6,op=4` or `block=1,stream=2,sep=;`; `time` is allowed and ignored,
-    /// `sep` is one character, `tab` or `space`.
+    /// Reads a text such as `volume=2+3,offset=5,size=6,op=4` or `block=1,stream=2,sep=;`; `time` is allowed and
+    /// ignored, `sep` is one character, `tab` or `space`.
     pub fn parse(text: &str) -> std::result::Result<Columns, String> {
         let mut columns = Columns { size: None, operation: None, volume: Vec::new(), ..Columns::msr() };
         let mut target = None;

@@ -1,5 +1,5 @@
-//! Plain text, as the LIRS authors' programs read it: one block number a line; blank lines and lines that begin with `*`
-//! are skipped.
+//! Plain text, as the LIRS authors' programs read it: one block number a line; blank lines and lines that begin with
+//! `*` are skipped.
 //!
 //! Owns: the reading of one number. Sizes and operations are unknown: 0 bytes, reads.
 

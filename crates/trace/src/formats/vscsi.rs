@@ -11,8 +11,8 @@
 //! | 24 | 24 | 8 | time, in microseconds |
 //! | | 32 | 8 | response time (version 2 only) |
 //!
-//! Owns: that layout, little-endian, and the expansion of a request into blocks. Operations that neither read nor write are
-//! skipped. One stream: the format does not say whose request it is.
+//! Owns: that layout, little-endian, and the expansion of a request into blocks. Operations that neither read nor write
+//! are skipped. One stream: the format does not say whose request it is.
 
 use nectary_cache::Stream;
 

@@ -1,7 +1,7 @@
 //! Which system calls refer to blocks, and how: the one table behind the filter and the decoder.
 //!
-//! Owns: the calls' numbers and the meaning of their arguments. Promises: [`decode`] is a pure function. Leaves to others:
-//! looking into the process (descriptors, addresses).
+//! Owns: the calls' numbers and the meaning of their arguments. Promises: [`decode`] is a pure function. Leaves to
+//! others: looking into the process (descriptors, addresses).
 #![forbid(unsafe_code)]
 
 /// How many bytes one call moves at most; Linux cuts longer ones.
@@ -18,7 +18,8 @@ pub(super) const MACHINE: Option<u32> = Some(0xc000_00b7);
 pub(super) const MACHINE: Option<u32> = None;
 
 /// The 32-bit interface of the same machine, and those of its calls that refer to blocks: read, write, readv, writev,
-/// pread64, pwrite64, sendfile, mmap, mmap2, sendfile64, splice, preadv, pwritev, io_submit, copy_file_range, preadv2, pwritev2.
+/// pread64, pwrite64, sendfile, mmap, mmap2, sendfile64, splice, preadv, pwritev, io_submit, copy_file_range, preadv2,
+/// pwritev2.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0003, &[3, 4, 145, 146, 180, 181, 187, 90, 192, 239, 313, 333, 334, 248, 377, 378, 379]);

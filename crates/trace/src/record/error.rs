@@ -1,6 +1,7 @@
 //! What can keep a recording from beginning, or from being whole.
 //!
-//! Owns: the error type of the recorder. Kinds differ because what to do about them differs; [`Error::remedy`] says what.
+//! Owns: the error type of the recorder. Kinds differ because what to do about them differs; [`Error::remedy`] says
+//! what.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! Which file a descriptor is open on, and what of it a transfer refers to.
 //!
-//! Owns: the table of files, the sum of distinct blocks. Promises: files are told apart by device, inode and time of birth,
-//! so that an inode that is used again is another file; what is not on a disk (`/proc`, pipes, sockets) is not counted.
+//! Owns: the table of files, the sum of distinct blocks. Promises: files are told apart by device, inode and time of
+//! birth, so that an inode that is used again is another file; what is not on a disk (`/proc`, pipes, sockets) is not
+//! counted.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,12 +1,13 @@
 //! Recording the block references of a real program and its children, from outside.
 //!
-//! Owns: [`record`]. Each call of the command that reads, writes or maps a file waits until the recorder has seen what it
-//! is about to do, and then goes on unchanged (seccomp user notification); why so, what it costs and what it does not see
-//! is in `docs/decisions/0014-trace-record.md`. Leaves to others: the file (`crate::formats::nectary`), what users see.
+//! Owns: [`record`]. Each call of the command that reads, writes or maps a file waits until the recorder has seen what
+//! it is about to do, and then goes on unchanged (seccomp user notification); why so, what it costs and what it does
+//! not see is in `docs/decisions/0014-trace-record.md`. Leaves to others: the file (`crate::formats::nectary`), what
+//! users see.
 //!
-//! Promises: the command runs as it would without the recorder, but for time and for privileges: where the recorder is not
-//! root, setuid programs run without theirs. It goes on, unrecorded, where the trace cannot be written any more
-//! or the recorder is killed. Neither its death nor anything it does ends the recorder. Tables are bounded.
+//! Promises: the command runs as it would without the recorder, but for time and for privileges: where the recorder is
+//! not root, setuid programs run without theirs. It goes on, unrecorded, where the trace cannot be written any more or
+//! the recorder is killed. Neither its death nor anything it does ends the recorder. Tables are bounded.
 //!
 //! | file | holds |
 //! |---|---|
@@ -146,7 +147,8 @@ impl Summary {
 /// `progress` is called a few times a second. Where the caller is a whole program, SIGINT, SIGTERM, SIGHUP and SIGQUIT
 /// after the command's own end stop the recording, and what still runs goes on unrecorded.
 ///
-/// *Errors*: nothing was run, save for [`Error::Write`], which also tells that the trace broke off while the command ran.
+/// *Errors*: nothing was run, save for [`Error::Write`], which also tells that the trace broke off while the command
+/// ran.
 ///
 /// *Cost*: two switches between threads and about seven short calls for each call recorded; nothing for others.
 ///

@@ -1,9 +1,10 @@
 //! Which program of which process a thread belongs to, and a handle to look into it.
 //!
-//! Owns: the tables of threads and processes. Promises: an id that the kernel gave out again is a new process: handles on
-//! ended threads fail and are renewed, and a process is known by its id and its start. An exec makes a new program.
+//! Owns: the tables of threads and processes. Promises: an id that the kernel gave out again is a new process: handles
+//! on ended threads fail and are renewed, and a process is known by its id and its start. An exec makes a new program.
 //!
-//! Cost: nothing but a table look-up for a thread that is known; a few files of `/proc` for a new one, and after an exec.
+//! Cost: nothing but a table look-up for a thread that is known; a few files of `/proc` for a new one, and after an
+//! exec.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

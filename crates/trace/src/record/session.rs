@@ -1,8 +1,8 @@
 //! From calls to references: what each call that waits is about to do, and the trace of it.
 //!
-//! Owns: the tables of a recording and its writer. Promises: whatever a process does or is, a call of it can be described
-//! or counted as unseen; a trace that cannot be written any more stops being written and nothing else. Leaves to others:
-//! taking and answering calls.
+//! Owns: the tables of a recording and its writer. Promises: whatever a process does or is, a call of it can be
+//! described or counted as unseen; a trace that cannot be written any more stops being written and nothing else. Leaves
+//! to others: taking and answering calls.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Signals while a command is recorded, and the processes it leaves behind.
 //!
-//! Owns: taking signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches the
-//! command once, from the terminal; what was sent to the recorder alone is passed on.
+//! Owns: taking signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches
+//! the command once, from the terminal; what was sent to the recorder alone is passed on.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,11 +1,11 @@
 //! Running a command under the filter: beginning it, taking each of its calls and letting it go on.
 //!
-//! Owns: the order of the beginning and of the end, and the loop between. Promises: no call waits longer than it takes to
-//! describe it; the loop ends when the last process under the filter has ended, however it ended.
+//! Owns: the order of the beginning and of the end, and the loop between. Promises: no call waits longer than it takes
+//! to describe it; the loop ends when the last process under the filter has ended, however it ended.
 //!
-//! How it begins: a separate thread, the gate, puts the filter on itself, and so on every child it makes; it is the only
-//! thread of this process under the filter and ends once the command runs. So the listener needs no passing between
-//! processes, and no code of ours runs between fork and exec.
+//! How it begins: a separate thread, the gate, puts the filter on itself, and so on every child it makes; it is the
+//! only thread of this process under the filter and ends once the command runs. So the listener needs no passing
+//! between processes, and no code of ours runs between fork and exec.
 #![forbid(unsafe_code)]
 
 use std::fs;

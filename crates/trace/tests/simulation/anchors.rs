@@ -1,7 +1,7 @@
 //! Miss counts equal to those that other programs gave.
 //!
-//! The traces of the literature are not part of the project; where `../shared/traces` is absent each test that needs them
-//! prints `NOT RUN` and why. The golden counts on generated traces need nothing.
+//! The traces of the literature are not part of the project; where `../shared/traces` is absent each test that needs
+//! them prints `NOT RUN` and why. The golden counts on generated traces need nothing.
 
 use std::path::{Path, PathBuf};
 

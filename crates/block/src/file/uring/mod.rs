@@ -1,17 +1,18 @@
 //! The io_uring engine: one ring for each thread that runs a current-thread runtime.
 //!
-//! Why a ring a thread: an operation is put into the ring of the thread that calls it and its end is seen by that thread's
-//! own event loop, so an I/O costs no thread switch and no lock that another thread wants. How:
+//! Why a ring a thread: an operation is put into the ring of the thread that calls it and its end is seen by that
+//! thread's own event loop, so an I/O costs no thread switch and no lock that another thread wants. How:
 //!
-//! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same runtime.
+//! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same
+//!    runtime.
 //! 2. The driver is polled after the tasks that are ready; it submits everything that has come together in one call.
 //! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable the driver collects what has
 //!    ended and wakes its waiter.
 //!
-//! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped the driver
-//! waits for what the kernel has (at most [`CLOSE_PATIENCE`]), tells everybody, and closes the ring. When the thread ends
-//! first, the driver stops as soon as the ring is idle. Runtimes with several threads have no ring: the caller then uses
-//! the pool of the POSIX engine.
+//! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped the
+//! driver waits for what the kernel has (at most [`CLOSE_PATIENCE`]), tells everybody, and closes the ring. When the
+//! thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have no ring: the
+//! caller then uses the pool of the POSIX engine.
 
 mod core;
 

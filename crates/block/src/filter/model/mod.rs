@@ -1,9 +1,9 @@
 //! `model(A,disk=hdd-1999)`: takes the time that a disk of some kind would take.
 //!
-//! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk have
-//! ended it. The disk's own time is real time times `speed`. With `clock=virtual` nobody waits for the disk: its time is what
-//! has really passed, plus what its service took, and is read from the figures; so a run of hours fits into what the
-//! processor needs.
+//! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk
+//! have ended it. The disk's own time is real time times `speed`. With `clock=virtual` nobody waits for the disk: its
+//! time is what has really passed, plus what its service took, and is read from the figures; so a run of hours fits
+//! into what the processor needs.
 //!
 //! On a disk with platters requests wait in a queue while the arm is busy. Of the oldest `queue-depth` of them, 32 by
 //! default, the one whose data reach the head first is served next, unless the oldest has waited for [`PATIENCE_NS`].

@@ -1,7 +1,8 @@
-//! Waits that are exact to tens of microseconds: a millisecond, the runtime's unit, is the whole life of a fast disk's request.
+//! Waits that are exact to tens of microseconds: a millisecond, the runtime's unit, is the whole life of a fast disk's
+//! request.
 //!
-//! Owns: timer descriptors of the kernel for the last stretch of each wait, watched by the runtime and kept for the next one.
-//! Without one the runtime's own timer serves, rounded up.
+//! Owns: timer descriptors of the kernel for the last stretch of each wait, watched by the runtime and kept for the
+//! next one. Without one the runtime's own timer serves, rounded up.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,8 +17,8 @@ use tokio::time::Instant;
 /// The stretch for which the runtime's timer is too coarse.
 const LAST_STRETCH: Duration = Duration::from_millis(2);
 
-/// How many are made when none is left: an attached device has as many requests under way, and its process is to make no
-/// more of them when memory is short, as the kernel's part of a timer is charged to it.
+/// How many are made when none is left: an attached device has as many requests under way, and its process is to make
+/// no more of them when memory is short, as the kernel's part of a timer is charged to it.
 const MADE_TOGETHER: usize = 64;
 
 /// How many are kept.

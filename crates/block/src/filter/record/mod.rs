@@ -1,5 +1,5 @@
-//! `record(A,file=F)`: writes down every write with its data, every flush, discard and growth, in the order in which they
-//! begin and end.
+//! `record(A,file=F)`: writes down every write with its data, every flush, discard and growth, in the order in which
+//! they begin and end.
 //!
 //! Owns: the filter and the [`Recorder`], a handle that tests keep to take the recording out and to set marks.
 //! Promises: an operation's begin is recorded before the device below sees it, its end before its user does. So a flush

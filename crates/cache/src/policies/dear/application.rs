@@ -10,8 +10,8 @@
 //! frequently used block, or is filed again and the next is looked at. A hit pays for each refiling, so LFU is
 //! O(1) amortised and costs a hit nothing, which matters while another replacement is in force.
 //!
-//! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped where
-//! the search for a victim comes upon it, unless it has come back by then.
+//! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped
+//! where the search for a victim comes upon it, unless it has come back by then.
 //!
 //! Among equals the one filed last leaves: what came in last has proved least, and of a loop that LFU is asked to
 //! replace a part then stays. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.

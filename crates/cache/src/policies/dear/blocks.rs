@@ -11,8 +11,9 @@
 //! Promises: a block is at the position that it knows, also when a timeline closes its gaps. Leaves to others: which
 //! timeline of an order a block is in.
 //!
-//! All that is known of a block is in its record in the table, half a line of a processor's cache, so a hit waits for memory
-//! once. A record moves when others come and go: its place in the table holds until a block is inserted or forgotten.
+//! All that is known of a block is in its record in the table, half a line of a processor's cache, so a hit waits for
+//! memory once. A record moves when others come and go: its place in the table holds until a block is inserted or
+//! forgotten.
 //!
 //! Cost: 32 bytes a place of the table, at least four places for three blocks and at most eight.
 
@@ -58,8 +59,8 @@ pub(super) struct Block {
     place: u32,
     /// The application that referred to it last.
     pub(super) owner: u16,
-    /// The frequency under which it is filed in the owner's LFU order, the true one may have grown since, or [`UNFILED`]; and above
-    /// [`RANK_BITS`] the state.
+    /// The frequency under which it is filed in the owner's LFU order, the true one may have grown since, or
+    /// [`UNFILED`]; and above [`RANK_BITS`] the state.
     rank_and_state: u16,
 }
 

@@ -1,10 +1,12 @@
 //! Which evicted blocks are remembered: those of the last so many evictions.
 //!
-//! Owns: the row of evictions, oldest first, and which of them keep a block. Promises: a block whose eviction is in the row is remembered until
-//! it comes back; an eviction that is not in the row keeps no block. Leaves to others: the blocks, and unlinking those forgotten.
+//! Owns: the row of evictions, oldest first, and which of them keep a block. Promises: a block whose eviction is in the
+//! row is remembered until it comes back; an eviction that is not in the row keeps no block. Leaves to others: the
+//! blocks, and unlinking those forgotten.
 //!
-//! A row and not a chain, as a ghost that comes back then costs no more than its bit: its eviction stays in the row, and is passed over
-//! there without a look at the block. The record of a block to be forgotten is prefetched some evictions before.
+//! A row and not a chain, as a ghost that comes back then costs no more than its bit: its eviction stays in the row,
+//! and is passed over there without a look at the block. The record of a block to be forgotten is prefetched some
+//! evictions before.
 
 use std::collections::VecDeque;
 
@@ -61,7 +63,8 @@ impl Ghosts {
         self.count -= 1;
     }
 
-    /// A block to be forgotten, no ghost any more, where the row is longer than `evictions`; to be asked until there is none.
+    /// A block to be forgotten, no ghost any more, where the row is longer than `evictions`; to be asked until there is
+    /// none.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         while self.row.len() > evictions {
             let oldest = self.oldest();

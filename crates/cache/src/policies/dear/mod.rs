@@ -16,45 +16,48 @@
 //!
 //! # Two parts
 //! The *application manager* (`application.rs`), one a stream, orders its blocks and offers one on demand. The *system
-//! manager* (`system.rs`) allocates: an application that was found sequential gives first; else the owner of the globally
-//! least recent block is asked, and may offer another of its blocks. The block that was spared then takes the *place* of
-//! the one that left in the global order, as in LRU-SP: so an application that spares its oldest blocks is not asked
-//! again and again because of them, and cannot pay with the blocks of others either.
+//! manager* (`system.rs`) allocates: an application that was found sequential gives first; else the owner of the
+//! globally least recent block is asked, and may offer another of its blocks. The block that was spared then takes the
+//! *place* of the one that left in the global order, as in LRU-SP: so an application that spares its oldest blocks is
+//! not asked again and again because of them, and cannot pay with the blocks of others either.
 //!
 //! The victim is chosen before the reference that needs it is counted; a verdict holds from the next reference on.
 //!
 //! # What is remembered
 //! The attributes of a block outlive its stay in the cache: without them no loop larger than the cache would be found.
-//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): of as many evictions as blocks are resident,
-//! and at least of `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the same. A
-//! block referenced by another stream than before becomes that stream's; it is known there, but has no distances in its
-//! time.
+//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): of as many evictions as blocks are
+//! resident, and at least of `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the
+//! same. A block referenced by another stream than before becomes that stream's; it is known there, but has no
+//! distances in its time.
 //!
-//! At most `streams_max` applications are told apart; the next takes over the manager, with its blocks, of the one whose
-//! last reference is the oldest.
+//! At most `streams_max` applications are told apart; the next takes over the manager, with its blocks, of the one
+//! whose last reference is the oldest.
 //!
 //! # Hits are counted together
-//! A hit needs the block's entry from memory, and so does counting it. A processor works ahead on the next references while
-//! it waits, but only so many instructions ahead. So a hit just moves its block and is put by; what is put by is counted
-//! when there are 32, when it would end a period, and before anything else happens that could tell the difference: a miss,
-//! a block that changes its owner, a new stream, a removal. The outcome is the same as if each hit were counted at once.
+//! A hit needs the block's entry from memory, and so does counting it. A processor works ahead on the next references
+//! while it waits, but only so many instructions ahead. So a hit just moves its block and is put by; what is put by is
+//! counted when there are 32, when it would end a period, and before anything else happens that could tell the
+//! difference: a miss, a block that changes its owner, a new stream, a removal. The outcome is the same as if each hit
+//! were counted at once.
 //!
 //! # Weakness
-//! A program that reads in pieces smaller than a block, or that end within one, refers to a block twice in a row. Plain copying in calls of
-//! 10 KiB so looks clustered where it is a scan, its blocks stay, and `dear` misses 56 % more than LRU beside another program. It is the
-//! paper's scheme and stays so; recording with `--collapse` leaves the second reference out.
+//! A program that reads in pieces smaller than a block, or that end within one, refers to a block twice in a row. Plain
+//! copying in calls of 10 KiB so looks clustered where it is a scan, its blocks stay, and `dear` misses 56 % more than
+//! LRU beside another program. It is the paper's scheme and stays so; recording with `--collapse` leaves the second
+//! reference out.
 //!
 //! # Invariants
-//! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the system's
-//!    order of places; a ghost is in its owner's LFU order or in none.
-//! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in `set_capacity`.
+//! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the
+//!    system's order of places; a ghost is in its owner's LFU order or in none.
+//! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in
+//!    `set_capacity`.
 //! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above.
 //!
 //! # Cost
-//! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block, resident or ghost; for each of
-//! the orders that it is in 8 to 65 more (recency, LFU, and places where there is more than one stream); 8 for each eviction that is
-//! remembered. A stream takes 12 KiB for its period, and for each frequency up to 1023 that its blocks have reached 112 bytes, and 520 at
-//! least where it had blocks.
+//! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block,
+//! resident or ghost; for each of the orders that it is in 8 to 65 more (recency, LFU, and places where there is more
+//! than one stream); 8 for each eviction that is remembered. A stream takes 12 KiB for its period, and for each
+//! frequency up to 1023 that its blocks have reached 112 bytes, and 520 at least where it had blocks.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -128,7 +131,8 @@ pub struct Dear {
     /// The position of the stream that referred last.
     current: u16,
     system: System,
-    /// Hits that are not yet counted: the position of the application, and the block's place in the table, which is its own.
+    /// Hits that are not yet counted: the position of the application, and the block's place in the table, which is its
+    /// own.
     hits: [(u16, usize); HITS_MAX],
     hit_count: usize,
     sink: Option<PeriodSink>,
@@ -298,7 +302,8 @@ impl Dear {
         }
     }
 
-    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` where there are too many blocks.
+    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` where there are too many
+    /// blocks.
     fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> Option<usize> {
         let Some(at) = known else { return self.blocks.insert(id, position) };
         self.ghosts.recall(&mut self.blocks, at);

@@ -1,9 +1,9 @@
 //! The system manager: which application gives up a block.
 //!
-//! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: an application
-//! that was found sequential gives first, the one with most blocks where there are several; else the owner of the block
-//! in the oldest place is asked, and where it offers another, the block that was spared takes the place of the one that
-//! leaves. Leaves to others: what an application offers.
+//! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: an
+//! application that was found sequential gives first, the one with most blocks where there are several; else the owner
+//! of the block in the oldest place is asked, and where it offers another, the block that was spared takes the place of
+//! the one that leaves. Leaves to others: what an application offers.
 //!
 //! While there is one stream there is nobody else to ask, and the order of places is not kept: detection costs a
 //! program alone no second list. With the second stream the places begin as the recency of the first.
@@ -95,8 +95,8 @@ impl System {
         }
     }
 
-    /// The next victim; `None` where nothing is resident. `sequential_first` is unset after a refusal, so that sequential
-    /// applications whose blocks are all refused do not keep the others from being asked.
+    /// The next victim; `None` where nothing is resident. `sequential_first` is unset after a refusal, so that
+    /// sequential applications whose blocks are all refused do not keep the others from being asked.
     pub(super) fn choose(
         &mut self,
         applications: &mut [Application],

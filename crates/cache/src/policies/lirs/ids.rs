@@ -1,8 +1,9 @@
 //! The ids that LIRS knows: found with one line of memory, each with its places in the stack and in a second order.
 //!
-//! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: an id is at the positions that its record
-//! knows, also when a timeline closes its gaps; moving an id touches its record, bits of its old positions and the newest end of an order, and
-//! nothing else that may be anywhere. Leaves to others: when an id becomes what.
+//! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: an id is at the positions
+//! that its record knows, also when a timeline closes its gaps; moving an id touches its record, bits of its old
+//! positions and the newest end of an order, and nothing else that may be anywhere. Leaves to others: when an id
+//! becomes what.
 //!
 //! | kind | in the stack | second order |
 //! |---|---|---|
@@ -12,7 +13,8 @@
 //!
 //! A place in the table holds until an id is inserted or forgotten.
 //!
-//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs for each order.
+//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs
+//! for each order.
 
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
@@ -165,8 +167,8 @@ impl Ids {
         self.stack.oldest() == Some(self.table.get(at).stack)
     }
 
-    /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, not in the stack, and the newest of the queue.
-    /// *Returns* its place; `None` where there are too many.
+    /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, not in the stack, and the
+    /// newest of the queue. *Returns* its place; `None` where there are too many.
     #[inline]
     pub(super) fn insert(&mut self, id: u64, weight: u64, is_lir: bool) -> Option<usize> {
         if self.table.count() >= IDS_MAX {

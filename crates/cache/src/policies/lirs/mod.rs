@@ -1,15 +1,15 @@
 //! LIRS: what comes back after few other ids stays, judged by the last distance between references and not by recency.
 //!
 //! # Idea
-//! The distance between an id's last two references (how many other ids came between them, its *inter-reference recency*)
-//! foretells the next one better than how long ago the last was: of a loop larger than the cache every id is "old" when it
-//! comes again, but all have the same distance, so any part of the loop may stay and hit, as long as it is not replaced
-//! by the rest. LIRS gives nearly all of the capacity to ids of low distance (*LIR*) and about 1 % to the others (*HIR*),
-//! among them all newcomers, which pass through that 1 % first in, first out.
+//! The distance between an id's last two references (how many other ids came between them, its *inter-reference
+//! recency*) foretells the next one better than how long ago the last was: of a loop larger than the cache every id is
+//! "old" when it comes again, but all have the same distance, so any part of the loop may stay and hit, as long as it
+//! is not replaced by the rest. LIRS gives nearly all of the capacity to ids of low distance (*LIR*) and about 1 % to
+//! the others (*HIR*), among them all newcomers, which pass through that 1 % first in, first out.
 //!
-//! Distances are never computed. A *stack* holds ids by recency, and its oldest is always LIR (it is *pruned* to be so).
-//! Whatever is referenced while it is in the stack has come back sooner than the oldest LIR id has, so it takes over the
-//! place of that one. Hence evicted ids stay in the stack as *ghosts* until pruning drops them.
+//! Distances are never computed. A *stack* holds ids by recency, and its oldest is always LIR (it is *pruned* to be
+//! so). Whatever is referenced while it is in the stack has come back sooner than the oldest LIR id has, so it takes
+//! over the place of that one. Hence evicted ids stay in the stack as *ghosts* until pruning drops them.
 //!
 //! # What happens
 //! | event | LIR | HIR in the stack | HIR not in the stack | ghost | unknown |
@@ -19,15 +19,15 @@
 //! | oldest of the stack while LIR outweighs its share | becomes HIR, newest of the queue | forgotten in the stack | | forgotten | |
 //! | victim refused | | newest of the queue again, and the oldest of the stack joins the queue before it | as before | | |
 //!
-//! A reference to the id that was referenced just before changes nothing: it says nothing about distances, but would turn
-//! every newcomer that is read in two pieces into LIR. The authors' program does the same. The queue is first in, first
-//! out among those that have fallen out of the stack, save that a hit makes its id the newest.
+//! A reference to the id that was referenced just before changes nothing: it says nothing about distances, but would
+//! turn every newcomer that is read in two pieces into LIR. The authors' program does the same. The queue is first in,
+//! first out among those that have fallen out of the stack, save that a hit makes its id the newest.
 //!
 //! # How many ghosts
 //! The authors' program bounds the stack by nothing near the cache's size, so ghosts could be as many as the ids of a
 //! trace. Here they weigh at most three times the capacity; beyond that the one evicted first is forgotten. A loop is
-//! seen while it is at most four times as long as the cache. Two times is too few for the published counts (multi1 at 500
-//! blocks), three and more give them all; [`Lirs::with_ghost_factor`] takes any other number.
+//! seen while it is at most four times as long as the cache. Two times is too few for the published counts (multi1 at
+//! 500 blocks), three and more give them all; [`Lirs::with_ghost_factor`] takes any other number.
 //!
 //! # Weights
 //! Shares are shares of weight. An id heavier than the whole LIR share never becomes LIR.
@@ -40,9 +40,9 @@
 //! 4. The ghosts weigh at most the ghost factor times the capacity.
 //!
 //! # Cost
-//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. A hit touches one line of
-//! memory that may be anywhere, that of the id's record. 21 to 43 bytes a resident id and a ghost, and for each order that it is in (`ids.rs`) 8 to 65
-//! more.
+//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. A hit touches one
+//! line of memory that may be anywhere, that of the id's record. 21 to 43 bytes a resident id and a ghost, and for each
+//! order that it is in (`ids.rs`) 8 to 65 more.
 //!
 //! # Source
 //! S. Jiang, X. Zhang, "LIRS: an efficient low inter-reference recency set replacement policy to improve buffer cache

@@ -47,7 +47,8 @@ impl World {
         under_way.settle(loses).await;
     }
 
-    /// A purge, and an append that says how far the log of purges goes; nothing else happens meanwhile. Whether there is one.
+    /// A purge, and an append that says how far the log of purges goes; nothing else happens meanwhile. Whether there
+    /// is one.
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;

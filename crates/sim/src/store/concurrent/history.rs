@@ -1,9 +1,9 @@
 //! What clients did and saw, and whether one store that does one thing at a time could have answered so.
 //!
-//! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once, and the store
-//! gives each accepted version a sequence, so the order of the versions of a key is known; a get is explained by a
-//! possible position in that order. Operations have a beginning and an end, in one count of all of them; one that a
-//! crash broke off has no end.
+//! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once,
+//! and the store gives each accepted version a sequence, so the order of the versions of a key is known; a get is
+//! explained by a possible position in that order. Operations have a beginning and an end, in one count of all of them;
+//! one that a crash broke off has no end.
 //!
 //! | rule | a get of version `v` is refused where |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | came back | a get in this life or before saw another version from before that life: what a crash lost stays lost |
 //! | purged | a purge that covers `v` began after `v` and returned before the get began |
 //!
-//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: a version that was written so long
-//! ago that its segment may be reclaimed, or the next ones. Any other miss breaks a promise, too.
+//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: a version that was
+//! written so long ago that its segment may be reclaimed, or the next ones. Any other miss breaks a promise, too.
 
 /// A moment: how many events came before it.
 pub type Time = u64;

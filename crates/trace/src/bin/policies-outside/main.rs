@@ -1,11 +1,11 @@
 //! Miss counts of the policies against an outside program: `libcachesim` of PyPI, run as a program by itself.
 //!
-//! Owns: what is compared, and the environment for Python below the build directory. Traces are made from a seed, and those
-//! of `--traces` are read where they are; every count is printed. That a comparison can fail is shown first: each policy is
-//! compared with the outside counts of another one, and has to differ.
+//! Owns: what is compared, and the environment for Python below the build directory. Traces are made from a seed, and
+//! those of `--traces` are read where they are; every count is printed. That a comparison can fail is shown first: each
+//! policy is compared with the outside counts of another one, and has to differ.
 //!
-//! Exits with 1 where a count differs or a wrong policy passes, with 2 where the command line is wrong, with 77 where the
-//! outside program cannot be had.
+//! Exits with 1 where a count differs or a wrong policy passes, with 2 where the command line is wrong, with 77 where
+//! the outside program cannot be had.
 
 mod outside;
 mod traces;

@@ -1,9 +1,9 @@
 //! Nectary's own trace format, which `nectary trace record` writes. The byte map is `docs/formats/trace.md`.
 //!
-//! Owns: what is in such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: whatever the writer wrote, the reader gives
-//! back; of a file that was cut short it gives what is whole and says so; nothing that is read is trusted before its
-//! checksum and its bounds have been checked, and the memory of both is bounded. Leaves to others: compression, and how
-//! references come about.
+//! Owns: what is in such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: whatever the writer wrote, the
+//! reader gives back; of a file that was cut short it gives what is whole and says so; nothing that is read is trusted
+//! before its checksum and its bounds have been checked, and the memory of both is bounded. Leaves to others:
+//! compression, and how references come about.
 
 mod layout;
 mod reader;
