@@ -247,7 +247,7 @@ pub fn command(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// What a round came to.
+/// The outcome of a round.
 enum Outcome {
     Passed,
     Failed,

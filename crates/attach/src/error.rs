@@ -49,7 +49,7 @@ pub enum Error {
     Ended {
         /// The block device.
         path: PathBuf,
-        /// What was seen of it.
+        /// The observed problem.
         problem: String,
     },
     /// The operating system refused.

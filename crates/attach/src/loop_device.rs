@@ -137,8 +137,8 @@ impl LoopDevice {
         name(device.as_raw_fd()).is_some_and(|name| name == self.name)
     }
 
-    /// Writes back what the kernel holds and releases it, where nobody has it for himself. One that is gone is
-    /// released.
+    /// Writes back what the kernel holds and releases the device, if nobody has it open exclusively. One that is gone
+    /// is released.
     ///
     /// *Errors*: [`Error::InUse`] where somebody has; [`Error::Os`] where writing back fails: then it stays.
     pub fn release(&self) -> Result<(), Error> {
@@ -218,7 +218,7 @@ pub fn is_loop_path(text: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Who uses a block device, in words: where it is mounted, else what stands on it.
+/// The users of a block device, in words: its mount, or else what is built on it.
 pub fn holders(path: &Path) -> String {
     let mounts = mounts(path);
     if !mounts.is_empty() {

@@ -1,4 +1,4 @@
-//! What a killed process left behind: loop devices whose FUSE connection is gone.
+//! Leftovers of a killed process: loop devices whose FUSE connection is gone.
 //!
 //! Owns: the name that says which process serves a loop device, and their release once it is gone. There is no stale
 //! mount of our own: the file's mount has no place and dies with its process. A file system on such a device is dead,

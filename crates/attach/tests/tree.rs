@@ -158,7 +158,7 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
         model[offset..offset + 10].copy_from_slice(&piece);
     }
     same(&model, "overwritten");
-    // What was cut off never comes back.
+    // Bytes that were cut off never come back.
     file.set_len(10_000).unwrap();
     model.truncate(10_000);
     same(&model, "truncated");

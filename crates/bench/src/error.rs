@@ -4,7 +4,7 @@
 
 use std::fmt::Display;
 
-/// What kind of failure it was.
+/// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The experiment cannot do what was requested.

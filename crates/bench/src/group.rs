@@ -83,7 +83,7 @@ impl MemoryGroup {
         self.write("cgroup.procs", &process.to_string())
     }
 
-    /// What is used, and for what.
+    /// The memory that is used, and its purpose.
     pub fn usage(&self) -> GroupUsage {
         let number = |name: &str| {
             let text = fs::read_to_string(self.path.join(name)).unwrap_or_default();

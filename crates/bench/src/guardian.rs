@@ -4,7 +4,7 @@
 //! so no Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends (the run is
 //! done, failed, or was ended by Ctrl-C or SIGKILL), the workers end too, and with them their private mounts. The
 //! guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises: it
-//! touches only what it was told, and loop devices whose process is dead.
+//! touches only what it was told to, and loop devices whose process is dead.
 
 use std::fs;
 use std::io::{BufRead, Write};

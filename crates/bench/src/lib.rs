@@ -8,7 +8,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `workload` | requests by stated laws, and what the bytes of an object are |
-//! | `contender` | the one small trait, and what stands behind it |
+//! | `contender` | the one small trait, and its implementations |
 //! | `disk`, `group`, `guardian` | modelled disks in the kernel, memory groups, and the end of both |
 //! | `worker` | the process of one contender: its storage, its clock, its requests |
 //! | `statistics` | medians of paired ratios, intervals |

@@ -91,7 +91,7 @@ pub struct Error {
     pub offset: u64,
     /// How many bytes it was about (0 where it has no length).
     pub length: u64,
-    /// What was expected and found, in words, and what to do where that is known.
+    /// What was expected and found, in words, and what to do if that is known.
     pub detail: String,
 }
 

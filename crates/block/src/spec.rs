@@ -20,7 +20,7 @@ pub const SPEC_BYTES_MAX: usize = 64 * 1024;
 /// The deepest nesting of parentheses that is read.
 pub const SPEC_DEPTH_MAX: usize = 32;
 
-/// What is wrong with a SPEC, and where.
+/// The error in a SPEC, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     /// The place, counted in characters from 0.
@@ -59,7 +59,7 @@ pub enum Form {
     Call {
         /// The name before the parenthesis.
         name: String,
-        /// What stands between the parentheses.
+        /// The text between the parentheses.
         arguments: Vec<Argument>,
     },
 }

@@ -146,7 +146,7 @@ impl BufferCache {
         Some(pins)
     }
 
-    /// Gives the bytes of a range, one piece a block, in order. What lies behind the end of the file is an error.
+    /// Gives the bytes of a range, one piece a block, in order. An access beyond the end of the file is an error.
     ///
     /// *Errors*: as all; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
     pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
@@ -294,7 +294,7 @@ impl BufferCache {
         self.shared.lock().recorder = recorder;
     }
 
-    /// What the cache did, and what it holds now.
+    /// The counters of the cache, and its contents now.
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;

@@ -184,7 +184,7 @@ fn policy_bytes(policy: &str) -> u64 {
     }
 }
 
-/// What a policy takes at any size, in bytes: what it knows of streams, and of what it evicted.
+/// The memory that a policy takes at any size, in bytes: for streams and for evicted ids.
 fn policy_fixed_bytes(policy: &str) -> u64 {
     match policy {
         "adaptive" => 16 << 20,

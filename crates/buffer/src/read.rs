@@ -17,7 +17,7 @@ use crate::shared::{Shared, Span, Ticket};
 use crate::source::Source;
 use crate::state::{Content, Entry, Load, State};
 
-/// Where a block comes from.
+/// The source of a block.
 pub(crate) enum Slot {
     Ready(Arc<Frame>),
     Wait(Arc<Load>),

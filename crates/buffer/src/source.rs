@@ -21,8 +21,7 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
-    /// Fills `buffers`, one after another, from `offset` on, and gives them back. What is behind the end reads as
-    /// zeroes.
+    /// Fills `buffers`, one after another, from `offset` on, and gives them back. Bytes beyond the end read as zeroes.
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
 
     /// Writes `buffers`, one after another, from `offset` on, and gives them back.

@@ -31,7 +31,7 @@ use crate::source::Source;
 use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
 
-/// A read that is under way, and those who wait for it.
+/// A read under way, and its waiters.
 #[derive(Default)]
 pub(crate) struct Load {
     result: OnceLock<Result<Arc<Frame>, Error>>,
@@ -156,7 +156,7 @@ pub(crate) struct State {
     victims: Vec<u64>,
 }
 
-/// What a reference came to.
+/// The outcome of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Referred {
     pub is_hit: bool,

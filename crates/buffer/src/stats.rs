@@ -1,6 +1,6 @@
 //! What the cache did, in numbers.
 //!
-//! Owns: the counts, their names, and their reading. Leaves to others: what was done for whom (`streams`).
+//! Owns: the counts, their names, and their reading. Leaves to others: counters by stream (`streams`).
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub struct Stats {
     pub resident_blocks: u64,
     /// The budget in all. *Units*: bytes, without tables.
     pub memory_bytes: u64,
-    /// What of it is taken. *Units*: bytes, without tables.
+    /// The part of it that is in use. *Units*: bytes, without tables.
     pub used_bytes: u64,
     /// What the source does not have yet. *Units*: bytes.
     pub dirty_bytes: u64,

@@ -1,4 +1,4 @@
-//! What was done for whom: a bounded table of streams.
+//! Counters by stream, in a bounded table.
 //!
 //! Owns: how streams are named, one row a stream with its hits, misses, ledger, last verdict and where it will read
 //! next. At most [`STREAMS_MAX`] have a row; the row of one that has not referred for longest goes to the next, and its
@@ -56,7 +56,7 @@ impl Verdicts {
         })
     }
 
-    /// What has come since; `None` where nothing has.
+    /// The accesses since then; `None` if there were none.
     pub fn take(&self) -> Option<Vec<Judged>> {
         let has_some = self.0.0.load(Ordering::Relaxed) && self.0.0.swap(false, Ordering::Relaxed);
         has_some.then(|| std::mem::take(&mut *self.0.1.lock().unwrap_or_else(PoisonError::into_inner)))

@@ -1,5 +1,5 @@
-//! Promises of the cache's calls, one at a time: what is read once, what fails whom, what a failed write leaves, what
-//! waits where.
+//! Promises of the cache's calls, one at a time: single reads, whom a failure reaches, what a failed write leaves, what
+//! waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -4,7 +4,7 @@
 
 use crate::policy::Policy;
 
-/// What one step towards a victim came to.
+/// The outcome of one step towards a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A victim left, or the order changed so that one is nearer.

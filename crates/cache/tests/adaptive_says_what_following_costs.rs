@@ -1,5 +1,5 @@
-//! `adaptive` says what those missed whom it followed, so that the price of following can be told from that of the
-//! choice.
+//! `adaptive` reports the misses of the policies that it followed, which separates the price of following from that of
+//! choosing.
 
 use nectary_cache::{Access, Adaptive, Policy, Stream, by_name};
 

@@ -38,7 +38,7 @@ struct Request {
     reply: answers::SyncSender<Answer>,
 }
 
-/// What is opened, and how.
+/// What to open, and how.
 pub struct Opening {
     /// The device's SPEC.
     pub spec: String,

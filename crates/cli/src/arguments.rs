@@ -440,7 +440,7 @@ mod tests {
                 assert!(place("Examples:") < place("Usage:"), "{path}");
                 assert!(place("Usage:") < place("Exit codes:"), "{path}");
             }
-            // What is hidden is for the program itself.
+            // Hidden options are for the program itself.
             for sub in command.get_subcommands_mut().filter(|sub| !sub.is_hide_set()) {
                 visit(sub, &path);
             }

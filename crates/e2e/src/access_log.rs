@@ -1,4 +1,4 @@
-//! Reads the proxy's access log: what each client requested, what was sent, and where it came from.
+//! Reads the proxy's access log: what each client requested, what was sent, and its origin.
 //!
 //! The layout is the combined format followed by result, seconds and object bytes (`docs/formats/access-log.md`); this
 //! reader knows no more of it than a user's script would: quoted strings, and words between spaces.

@@ -84,7 +84,7 @@ impl FileSystem {
     }
 }
 
-/// What a run did, and what was wrong.
+/// The actions of a run, and its errors.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Files that had been synced when the process was killed.

@@ -143,7 +143,7 @@ impl Series {
     }
 }
 
-/// What came out for one workload. The first series is Nectary, the second is Nectary again.
+/// The results of one workload. The first series is Nectary, the second is Nectary again.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The workload's name.

@@ -34,7 +34,7 @@ pub struct Filled {
     pub origin: Origin,
     /// How the proxy is run; change it between starts.
     pub command: ProxyCommand,
-    /// What is in the store.
+    /// The contents of the store.
     pub targets: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! A small blocking HTTP/1.1 client that trusts nothing: it tells a whole answer from one that was cut short.
 //!
 //! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. It sends
-//! exactly what it is told, so that odd requests can be made. It follows no redirects and decodes no contents.
+//! exactly the given bytes, so that odd requests can be made. It follows no redirects and decodes no contents.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ pub enum Failure {
     Truncated {
         /// The head of the answer.
         response: Box<Response>,
-        /// What the framing promised, where it did.
+        /// The length that the framing promised, if it did.
         expected: Option<u64>,
     },
     /// The answer is no HTTP.

@@ -75,7 +75,7 @@ impl ProxyCommand {
         })
     }
 
-    /// Where the access log is.
+    /// The path of the access log.
     pub fn access_log_path(&self) -> PathBuf {
         self.folder.join("access.log")
     }
@@ -157,7 +157,7 @@ pub struct Sequences {
     pub flushed: u64,
 }
 
-/// Where the store's ring is.
+/// The location of the store's ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPosition {
     /// The segment epoch that is being written.

@@ -99,7 +99,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What is wrong, in words.
+    /// The errors, in words.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.errors.clone();
         if self.measured.errors > 0 {

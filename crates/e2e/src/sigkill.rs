@@ -111,7 +111,7 @@ impl Plant {
         ("all-never-purged", Plant::AllNeverPurged),
     ];
 
-    /// True where this is what the bug must be reported as.
+    /// True if this is the report that the bug must cause.
     fn is_told_by(self, total: &Tally) -> bool {
         match self {
             Plant::WrongByte | Plant::ForgottenPurge | Plant::VersionNeverPut | Plant::KeyNeverPurged => {
@@ -163,7 +163,7 @@ impl Campaign {
     }
 }
 
-/// What came out of one round.
+/// The results of one round.
 #[derive(Clone, Debug)]
 pub struct RoundReport {
     /// Its number.
@@ -212,7 +212,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// What is wrong, in words; empty where everything is as it must be.
+    /// The errors, in words; empty if there are none.
     pub fn problems(&self, in_time: InTime) -> Vec<String> {
         let mut problems = Vec::new();
         let (total, stop) = (&self.tally, &self.after_stop);

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// An odd size for images, in bytes: not a multiple of what servers like to round to.
 const IMAGE_BYTES: usize = (9 << 20) + 4096;
 
-/// Says what is missing where some program is.
+/// Names the programs that are missing.
 fn lacks(test: &str, programs: &[&str]) -> bool {
     let missing: Vec<&str> = programs.iter().copied().filter(|name| find_program(name).is_none()).collect();
     if !missing.is_empty() {

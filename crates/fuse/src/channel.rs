@@ -28,7 +28,7 @@ pub struct Channel {
     file: File,
 }
 
-/// What came of waiting for a request.
+/// The outcome of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// So many bytes.
@@ -85,7 +85,7 @@ impl Channel {
 
     /// Writes an answer; it never waits for the kernel. `error` is 0 or the number of an error, below zero.
     ///
-    /// *Errors*: what the kernel says; one that nobody waits for any more is none.
+    /// *Errors*: the kernel's; none for a request that nobody waits for any more.
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         match self.write(unique, error, parts) {
             Err(error) if is_gone(&error) => Ok(()),

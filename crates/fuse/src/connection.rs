@@ -58,7 +58,7 @@ pub trait FileSystem: Send + Sync + 'static {
         let _ = (node, lookups);
     }
 
-    /// Who waits for a request was interrupted; `is_answered` where that has answered it.
+    /// The waiter of a request was interrupted; `is_answered` if that answered the request.
     fn interrupted(&self, unique: u64, is_answered: bool) {
         let _ = (unique, is_answered);
     }
@@ -134,7 +134,7 @@ impl Connection {
     }
 }
 
-/// What came of one step.
+/// The outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A request was read, or there was none.

@@ -83,7 +83,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
         }
         opcode::TMPFILE => {
-            // What follows is the kernel's own name for what has none: `/`.
+            // After it follows the kernel's name for a file without one: `/`.
             let CreateIn { flags, mode, umask, .. } = rest.take()?;
             Call::TemporaryFile { mode, umask, flags: flags as i32 }
         }
@@ -234,7 +234,7 @@ fn lock(lock: LockIn) -> Option<Lock> {
     (is_known && is_range).then_some(Lock { handle, owner, start, end, kind, process, is_flock: flags & 1 != 0 })
 }
 
-/// What was not read yet.
+/// The part not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

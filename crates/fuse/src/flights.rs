@@ -21,7 +21,7 @@ struct Flight {
     is_answered: bool,
 }
 
-/// What an interrupt came to.
+/// The outcome of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupted {
     /// The request was answered with `EINTR`.

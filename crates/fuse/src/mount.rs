@@ -27,9 +27,9 @@ const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
 /// How a file system is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// What lists of mounts show as its source.
+    /// The source in lists of mounts.
     pub source: String,
-    /// What they show behind `fuse.`; may be empty.
+    /// What lists of mounts show after `fuse.`; may be empty.
     pub subtype: String,
     /// The kind of the root, as in `st_mode`, and its permissions, until the kernel asks for them.
     pub root_mode: u32,

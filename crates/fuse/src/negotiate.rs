@@ -16,7 +16,7 @@ const PAGES_WITHOUT_FEATURE: usize = 32;
 const PAGES_EVERYWHERE: usize = 256;
 /// The field of the protocol has no more.
 const PAGES_MAX: usize = u16::MAX as usize;
-/// Where the kernel says it.
+/// The file in which the kernel says how many pages a request may have.
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
 /// The bytes of one request that the kernel allows on this machine.
@@ -33,7 +33,7 @@ pub struct Wishes {
     pub features: u64,
     /// How many requests that nobody waits for by himself, such as asynchronous direct I/O, may be under way at once.
     pub background_max: u16,
-    /// What times are rounded to. *Units*: nanoseconds.
+    /// The granularity of times. *Units*: nanoseconds.
     pub time_granularity_ns: u32,
 }
 
@@ -66,7 +66,7 @@ impl Agreed {
     }
 }
 
-/// What `INIT` is answered with.
+/// The answer to `INIT`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is agreed.

@@ -53,7 +53,7 @@ impl Reply {
         self.flights.can_be_cut_short(self.unique);
     }
 
-    /// Whether who waits was interrupted. It is answered all the same, with `EINTR` where it did not happen.
+    /// Whether the waiter was interrupted. It is answered all the same, with `EINTR` where it did not happen.
     pub fn is_interrupted(&self) -> bool {
         self.flights.is_interrupted(self.unique)
     }
@@ -65,7 +65,7 @@ impl Reply {
         }
     }
 
-    /// It is done; there is nothing to tell.
+    /// It is done; the kernel expects no answer.
     pub fn ok(self) {
         self.send(0, &[]);
     }

@@ -133,7 +133,7 @@ pub struct Read {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// Whose locks count, where the kernel says so.
+    /// The owner of the locks, if the kernel says so.
     pub owner: Option<u64>,
 }
 

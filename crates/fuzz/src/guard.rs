@@ -18,7 +18,7 @@ use crate::targets::Target;
 /// A run that takes longer is a finding; far more than any takes, for machines are shared.
 const RUN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Where the panics of all threads are noted.
+/// The place where panics of all threads are noted.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static HOOK: Once = Once::new();
 /// Whether a target runs; other panics are none of its.

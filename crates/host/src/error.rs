@@ -15,7 +15,7 @@ pub enum Error {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         problem: String,
     },
     /// Nothing listens on the socket: the part is not running.
@@ -43,7 +43,7 @@ pub enum Error {
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What was expected and what came.
+        /// What was expected and what was received.
         problem: String,
     },
     /// A file of certificates or a key cannot be used.

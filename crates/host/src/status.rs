@@ -58,7 +58,7 @@ pub struct Status {
     pub state: State,
     /// Its process.
     pub pid: u32,
-    /// What is wrong; empty where it is healthy.
+    /// The problems; empty if the part is healthy.
     #[serde(default)]
     pub problems: Vec<Problem>,
     /// The part's own figures.

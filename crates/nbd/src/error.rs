@@ -29,7 +29,7 @@ pub enum ErrorKind {
     Io,
 }
 
-/// A failure: what, where, and what to do where that is known.
+/// A failure: what failed, where, and what to do if that is known.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Error {
     /// The kind, which decides the remedy.

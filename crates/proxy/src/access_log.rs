@@ -157,7 +157,7 @@ impl LogBuffer {
         }
     }
 
-    /// Hands what there is to the writer; keeps it where the writer is behind.
+    /// Gives the lines to the writer, or keeps them if the writer is behind.
     pub fn flush(&mut self) {
         if self.lines.is_empty() {
             return;

@@ -80,7 +80,7 @@ impl Content {
         Content::Pieces(Box::pin(pieces), Some(length))
     }
 
-    /// What a fill brings, as far as `length` says, from where the reader stands.
+    /// The bytes that a fill brings, as far as `length` says, from the reader's position.
     pub fn of_fill(reader: FillReader, length: Option<u64>) -> Content {
         if length == Some(0) {
             return Content::Empty;

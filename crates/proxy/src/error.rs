@@ -16,7 +16,7 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The access log cannot be opened.

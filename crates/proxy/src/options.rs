@@ -1,4 +1,4 @@
-//! What a proxy is told when it starts.
+//! The settings that a proxy starts with.
 //!
 //! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: where
 //! options come from (arguments, files).
@@ -42,7 +42,7 @@ pub struct ProxyOptions {
     pub ignore_request_cache_control: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub store_set_cookie: bool,
-    /// What is believed, and told, of how requests came.
+    /// Which headers about earlier hops are believed, and which are sent on.
     pub forwarded: ForwardedOptions,
     /// Who may purge over HTTP; nobody by default.
     pub admin: AdminOptions,
@@ -92,7 +92,7 @@ pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// What is believed, and told to origins, of how requests came here: `Forwarded` and `X-Forwarded-*`.
+/// Which of `Forwarded` and `X-Forwarded-*` are believed, and sent to origins.
 #[derive(Debug, Clone, Default)]
 pub struct ForwardedOptions {
     /// The proxies in front of this one, which are believed; from anybody else such headers are removed.

@@ -93,12 +93,12 @@ impl Proxy {
         self.stats.clone()
     }
 
-    /// What ends it when requested.
+    /// The signal that ends it.
     pub fn shutdown(&self) -> &Shutdown {
         &self.shutdown
     }
 
-    /// Waits until it has ended; blocks the thread. Where one worker fails, the others are stopped.
+    /// Waits until it has ended; blocks the thread. If one worker fails, the others are stopped.
     ///
     /// *Errors*: the first worker's that failed.
     pub fn wait(self) -> Result<(), Error> {

@@ -85,7 +85,7 @@ pub(crate) struct Worker {
     pub rendered: RefCell<RenderedValues>,
     /// Room for the two parts of a key while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
-    /// Where requests are read to before it is known who answers them.
+    /// The buffer for requests until it is known which part answers them.
     pub room: RefCell<Box<[u8]>>,
     /// What this proxy appends to `Via`, and by what it knows itself there.
     pub via: HeaderValue,

@@ -1,4 +1,4 @@
-//! What an origin is told of how a request came: the same for every method.
+//! Headers by which an origin learns how a request came: the same for every method.
 
 use nectary_proxy::{ForwardedOptions, ProxyOptions};
 

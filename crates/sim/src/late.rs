@@ -102,8 +102,8 @@ impl Operations {
 }
 
 impl UnderWay {
-    /// Waits until everything has ended, as after the end of a process. Where there is a seed for it, some of what has
-    /// not come to the device never does. Nothing may be called afterwards.
+    /// Waits until everything has ended, as after the end of a process. If a seed is given for it, some operations that
+    /// have not reached the device never do. Nothing may be called afterwards.
     pub async fn settle(&self, loses: Option<u64>) {
         let tasks = {
             let mut operations = self.lock();

@@ -1,9 +1,8 @@
 //! Planted bugs: each has to be caught, and what caught it has to catch it again.
 //!
-//! Owns: what identifies a case, what is printed of it, and the command line that replays it alone. Promises: a bug
-//! counts as caught only if its case, run again, gives the same message and the same counts. Leaves to others: what a
-//! case runs, and that it runs on one thread in virtual time; on threads, or with a real clock, nothing can be
-//! repeated.
+//! Owns: the identity of a case, its printed form, and the command line that replays it. Promises: a bug counts as
+//! caught only if its case, run again, gives the same message and the same counts. Leaves to others: what a case runs,
+//! and that it runs on one thread in virtual time; on threads, or with a real clock, nothing can be repeated.
 
 use std::fmt;
 
@@ -62,7 +61,7 @@ pub struct Caught {
     pub case: Case,
     /// What it said first.
     pub broken: String,
-    /// Everything else that it came to. It is compared and not printed.
+    /// The other results. It is compared and not printed.
     pub account: String,
 }
 

@@ -38,7 +38,7 @@ impl Filter for Gate {
         let mut opened = (thread::current().id() != self.passes).then(|| self.opened.clone());
         Box::pin(async move {
             if let Some(opened) = &mut opened {
-                // Where nobody can open it any more, it is open.
+                // If the opener is gone, it counts as open.
                 let _ = opened.wait_for(|opened| *opened).await;
             }
             device.read_at(offset, buffers, context).await

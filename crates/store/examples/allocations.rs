@@ -84,7 +84,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What a kind of operation came to.
+/// The cost of a kind of operation.
 #[derive(serde::Serialize)]
 struct Kind {
     kind: &'static str,

@@ -99,7 +99,7 @@ fn measure() -> Result<bool, Failure> {
 async fn taken(path: &str, span_bytes: u64, objects: u64) -> Result<(usize, u64), Failure> {
     let options = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let _ = std::fs::remove_file(path);
-    // Sparse, so that it takes what is written and not what it has room for.
+    // Sparse, so that it takes only the space that is written.
     let span_bytes = span_bytes.next_multiple_of(1 << 20);
     std::fs::File::create(path)?.set_len(span_bytes)?;
     let device_options = DeviceOptions { create_bytes: Some(span_bytes), ..DeviceOptions::default() };

@@ -91,7 +91,7 @@ fn parse(words: &[String]) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// What one restart came to.
+/// The results of one restart.
 struct Restart {
     /// Records that were replayed.
     records: u64,
@@ -184,7 +184,7 @@ fn measure(options: &Options) -> Result<bool, Failure> {
 }
 
 fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, Failure> {
-    // Sparse, so that it takes what is written and not what it has room for.
+    // Sparse, so that it takes only the space that is written.
     std::fs::File::create(path)?.set_len(span_bytes(objects, options.body_bytes))?;
     let mut server = Server::start(options, objects, path, true)?;
     server.wait_for("write")?;

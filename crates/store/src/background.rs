@@ -16,7 +16,7 @@ pub enum Background {
     Caller,
 }
 
-/// Does `work`, which sends what it reads to somebody, on its own thread; false where there is none to be had.
+/// Does `work`, which sends its results, on its own thread; false if no thread could be started.
 pub(crate) fn spawn<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> bool {
     // As the writer's, it has its own timers and I/O: nobody else has to be polled for it to go on.
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };

@@ -11,7 +11,7 @@ use nectary_block as block;
 pub enum ErrorKind {
     /// There is no store where one was expected.
     Absent,
-    /// What is there is not a store, is of another version, or is damaged where a store cannot do without it.
+    /// The device holds no store, one of another version, or one with damage that a store cannot do without.
     Corrupt,
     /// It cannot be done now: budgets are used up or another process owns the store.
     Busy,
@@ -29,9 +29,9 @@ pub enum ErrorKind {
 pub struct Error {
     /// The kind, which decides the remedy.
     pub kind: ErrorKind,
-    /// What went wrong, where, what was expected and found, and what to do.
+    /// What failed, where, what was expected and found, and what to do.
     pub message: String,
-    /// What the device said, where it failed.
+    /// The device's error, if it failed.
     #[source]
     device: Option<Arc<block::Error>>,
 }

@@ -30,7 +30,7 @@ pub struct Span {
     layout: Layout,
 }
 
-/// What a segment's scan came to.
+/// The result of scanning a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// Appends and records that were believed.

@@ -60,11 +60,11 @@ pub enum Bug {
     AppendBoundUnchecked = 33,
     /// How far an entry of a checkpoint stands from its home is not compared with where it stands.
     CheckpointSlotUnchecked = 34,
-    /// What is not admitted replaces what is on the disk in memory alone.
+    /// An object that is not admitted replaces the one on the disk in memory only.
     UnadmittedLeavesOlder = 48,
     /// What is written is not debited from the write budget.
     WriteBudgetNotDebited = 49,
-    /// What was read goes into memory without a look at what has changed meanwhile.
+    /// Objects that were read go into memory without a check whether they have changed since.
     ReadUnchecked = 50,
     /// Of more than eight purges that share a block of the log the last is left out.
     PurgeOfManyUnlogged = 51,

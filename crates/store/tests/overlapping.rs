@@ -23,7 +23,7 @@ struct Gate {
 }
 
 async fn opened(mut gate: watch::Receiver<bool>) {
-    // Where nobody can open it any more, it is open.
+    // If the opener is gone, it counts as open.
     let _ = gate.wait_for(|is_open| *is_open).await;
 }
 

@@ -58,7 +58,7 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     put(&store, "first").await;
     store.sync().await.unwrap();
 
-    // More than eight segments wait, and behind them what is purged.
+    // More than eight segments wait, and after them the purged objects.
     gate.send(false).unwrap();
     for number in 0..9 * SEGMENT_BYTES / BODY_BYTES as u64 {
         put(&store, &format!("waits {number}")).await;

@@ -216,7 +216,7 @@ async fn a_purge_of_what_is_being_filled_and_is_nowhere_yet_voids_the_fill() {
         fill.write(bytes.slice(..length / 2)).await.expect("it is taken");
         store.purge_key(name.as_bytes()).await.expect("it is purged");
         assert_eq!(store.stat().counts.purges_absent, 0);
-        // Where it is no more stored, nobody is left to write for.
+        // If it is no longer stored, nobody is left to write for.
         let _ = fill.write(bytes.slice(length / 2..)).await;
         fill.finish().await.expect_err("what was purged is not stored");
         assert!(store.get(asked).await.is_none());

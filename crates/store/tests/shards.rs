@@ -52,7 +52,7 @@ async fn crashed() -> Vec<u8> {
     read(&*device, 0, STORE_BYTES as usize).await.unwrap().to_vec()
 }
 
-/// Where the chunks of checkpoints lie, with the numbers of their checkpoints.
+/// Locations of the chunks of checkpoints, with the numbers of their checkpoints.
 fn chunks(image: &[u8]) -> Vec<(usize, u64)> {
     let blocks = image.chunks(4096).enumerate();
     let chunks = blocks.filter(|(_, block)| block.starts_with(b"NCKC"));

@@ -14,7 +14,7 @@ use crate::formats::{Reader, Reference};
 /// How many distinct blocks are counted: 4 GiB of memory at most.
 pub const DISTINCT_MAX: usize = 1 << 27;
 
-/// What is in a trace.
+/// The contents of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stat {
     /// References to blocks; a request for several blocks is several.

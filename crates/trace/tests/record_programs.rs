@@ -21,7 +21,7 @@ struct Unusual {
 }
 
 impl Unusual {
-    /// Builds it, statically where `is_static`; says why not where there is no compiler.
+    /// Builds it, statically if `is_static`; says why not if there is no compiler.
     fn new(name: &str, is_static: bool) -> Option<Unusual> {
         let folder = Folder::new(name);
         folder.file("in", 40 * BLOCK);

@@ -47,7 +47,7 @@ struct Shared {
     device: SharedDevice,
     read_only: bool,
     counters: Arc<Counters>,
-    /// For the data of reads. Those of writes are where the kernel wrote them.
+    /// For the data of reads. The data of writes are where the kernel wrote them.
     memory: Pool,
 }
 

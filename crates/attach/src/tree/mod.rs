@@ -38,7 +38,7 @@ use serve::TreeFileSystem;
 const READ_BYTES: usize = 4 << 20;
 /// The unit of that memory. *Units*: bytes.
 const READ_UNIT_BYTES: usize = 64 << 10;
-/// What lists of mounts show as the kind, behind `fuse.`.
+/// The kind of file system in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-cache";
 
 /// How a directory is shown.
@@ -150,7 +150,7 @@ impl Tree {
         &self.options
     }
 
-    /// What it did and has.
+    /// Its counters and contents.
     pub fn figures(&self) -> TreeFigures {
         let cache = &self.file_system.bytes.cache;
         let nodes = self.file_system.nodes.count();

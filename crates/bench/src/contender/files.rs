@@ -225,7 +225,7 @@ impl Storage for Files {
                 }
                 Ok(Some(Found { pieces: vec![body], in_memory: false }))
             }
-            // Another thread has deleted it meanwhile.
+            // Another thread has deleted it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::failed(path.display(), error)),
         }

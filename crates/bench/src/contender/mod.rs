@@ -1,4 +1,4 @@
-//! Contenders behind one small trait: whatever keeps objects.
+//! Contenders behind one small trait: anything that keeps objects.
 //!
 //! Owns: the trait, the kinds that there are, and their names. A contender gets, puts and deletes whole objects;
 //! whether a byte is right is judged by the worker, never by the contender.
@@ -96,7 +96,7 @@ pub enum Kind {
 /// Opens a contender that another program brings.
 pub type Opener = fn(&Kind, &Place) -> Result<Box<dyn Storage>, Error>;
 
-/// What a contender stands on.
+/// The device that a contender uses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// Its block devices, one or more.

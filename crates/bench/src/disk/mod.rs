@@ -173,7 +173,7 @@ impl MeasuredDisk {
 
 impl Drop for MeasuredDisk {
     fn drop(&mut self) {
-        // What still uses it has been killed; what cannot be released now goes with this process.
+        // Its last users have been killed; what cannot be released now goes with this process.
         match &mut self.below {
             Below::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
             Below::Attached(attachment) => drop(attachment.release_when_unused()),

@@ -107,7 +107,7 @@ pub struct Options {
     pub seeds: Option<usize>,
     /// How much of a buffer cache may be dirty, in percent; the best of a sweep where nothing is said.
     pub dirty_percent: Option<u64>,
-    /// Pairs; ten where nothing is said.
+    /// Pairs; ten by default.
     pub pairs: Option<usize>,
     /// Only contenders whose name contains one of these, beside Nectary; all where there is none.
     pub only: Vec<String>,

@@ -1,4 +1,4 @@
-//! What came of a run: a result a contender, and what follows from it alone.
+//! The results of a run: one for each contender, and the figures that follow from it alone.
 //!
 //! Owns: the data that runs fill in and reports read. Leaves to others: how it comes about (`run`, `simulation`), and
 //! what is said of it (`report`, `text`, `plot`).
@@ -13,7 +13,7 @@ use crate::group::{GroupUsage, Keeping};
 use crate::worker::Piece;
 use crate::workload::{Demand, Locality, Totals};
 
-/// What came of one contender.
+/// The result of one contender.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaneResult {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct LaneResult {
     pub pieces: Vec<Piece>,
     /// Their sum.
     pub total: Piece,
-    /// What each of its disks did meanwhile.
+    /// What each of its disks did during the run.
     pub counts: Vec<DiskCounts>,
     /// How much its disks' time differed from real time: the kernel's milliseconds are so many of the disk's.
     pub speed: f64,
@@ -49,11 +49,11 @@ pub struct LaneResult {
 pub struct GroupResult {
     /// The group, with the laws of that seed.
     pub group: Group,
-    /// What its disk alone can do.
+    /// What its disk can do by itself.
     pub limit: Limit,
     /// What the workload demands of any store.
     pub demand: Demand,
-    /// What an LRU has of it.
+    /// The hits of LRUs of several sizes on this workload.
     pub locality: Locality,
     /// The options.
     pub totals: Totals,
@@ -61,7 +61,7 @@ pub struct GroupResult {
     pub lanes: Vec<LaneResult>,
 }
 
-/// What one share of dirty pages came to.
+/// The results with one share of dirty pages.
 #[derive(Debug, Clone, Serialize)]
 pub struct Swept {
     /// The file system.
@@ -96,9 +96,9 @@ pub struct Figure {
     pub low: f64,
     /// See `low`.
     pub high: f64,
-    /// What it should be at least, where something was set.
+    /// The target, if one was set.
     pub target: Option<f64>,
-    /// Whether the target is what it should be at most.
+    /// Whether the target is an upper bound.
     pub is_at_most: bool,
     /// Whether the run was long enough to say that it is short of its target.
     pub is_judged: bool,

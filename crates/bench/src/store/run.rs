@@ -108,7 +108,7 @@ struct Running {
 /// a byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) where this machine cannot run it.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
-    // What a run that was killed left behind, where its guardian was killed too.
+    // Leftovers of a run that was killed together with its guardian.
     let _ = nectary_attach::release_stale();
     let began = Instant::now();
     let mut guardian = Guardian::start((programs.guardian)())?;

@@ -162,7 +162,7 @@ impl Simulated for Ring {
 
 /// Simulates every contender of a disk size, and compares.
 ///
-/// *Errors*: [`ErrorKind::Void`] where hits are not what they should be.
+/// *Errors*: [`ErrorKind::Void`] if the hits are wrong.
 pub(super) fn compare(
     plan: &Plan,
     group: &Group,

@@ -244,7 +244,7 @@ fn table(text: &mut String, result: &GroupResult) {
     }
 }
 
-/// What a contender was given.
+/// A contender's memory, in words.
 fn memory(kind: &Kind) -> String {
     match kind {
         Kind::Nectary { memory_bytes, .. } | Kind::Foyer { memory_bytes, .. } => mega(*memory_bytes),

@@ -24,7 +24,7 @@ pub use client::Client;
 pub use replay::{Piece, Player};
 pub use timeline::Timeline;
 
-/// What a worker is told first.
+/// The first message to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// What it contends with.
@@ -43,7 +43,7 @@ pub struct Setup {
     pub memory: Option<Allowance>,
 }
 
-/// What a worker is asked.
+/// A request to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Ask {
     /// Make file systems and directories.

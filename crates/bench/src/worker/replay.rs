@@ -19,7 +19,7 @@ use crate::group::Keeper;
 use crate::workload::{Request, content};
 use crate::{Error, ErrorKind};
 
-/// What a piece of the workload came to.
+/// The results of a piece of the workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
     /// Requests.

@@ -9,7 +9,7 @@ use crate::device::{Context, SharedDevice, WriteFlags, read, write};
 
 type Step = fn(SharedDevice) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
-/// What is done before a crash and what has to be found after it.
+/// The operations before a crash, and what must be found after it.
 pub(super) struct Clause {
     pub name: &'static str,
     pub before: Step,

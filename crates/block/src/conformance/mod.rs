@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a single clause finds: nothing, or what is wrong in words.
+/// The finding of a single clause: nothing, or the violation in words.
 type Verdict = Result<(), String>;
 
 type Clause = fn(SharedDevice, Random) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;

@@ -68,7 +68,7 @@ impl Counter {
     }
 }
 
-/// Counts as dropped what was not told to have ended.
+/// Counts as dropped each operation whose end was not reported.
 struct Pending {
     counter: Arc<Counter>,
     began: Instant,
@@ -118,7 +118,7 @@ impl StatsFilter {
         StatsFilter { inner, counters: Counters::default() }
     }
 
-    /// What has passed until now.
+    /// The operations so far.
     pub fn snapshot(&self) -> Stats {
         let Counters { reads, writes, flushes, discards, zeroes } = &self.counters;
         Stats {

@@ -13,7 +13,7 @@ pub(super) struct Map {
     pub unit_bytes: u64,
 }
 
-/// What one device has of a range: contiguous there.
+/// The contiguous part of a range on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub device: usize,

@@ -74,7 +74,7 @@ pub const PERIOD_MAX: u32 = 1 << 16;
 /// Bits of a sample's word that hold the forward distance.
 const FORWARD_BITS: u32 = 16;
 
-/// What the detector can be told.
+/// The settings of the detector.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
     /// The length of the detection period. *Units*: references; taken between 1 and [`PERIOD_MAX`].

@@ -2,8 +2,8 @@
 //!
 //! One queue ordered by the last reference, and the victim is its newest. For a loop over more ids than fit this is the
 //! best that can be done without knowing the future: it keeps a part of the loop and lets the rest pass, where LRU and
-//! FIFO evict each id just before it comes again and never hit. For everything else it is ruinous, as what it keeps is
-//! what came first, however long ago. So it is a building stone for policies that detect loops, not a default.
+//! FIFO evict each id just before it comes again and never hit. For everything else it is ruinous, as it keeps the
+//! oldest blocks, however old they are. So it is a building stone for policies that detect loops, not a default.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids.

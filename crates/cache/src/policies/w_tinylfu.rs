@@ -169,7 +169,7 @@ impl WTinyLfu {
         }
     }
 
-    /// Who is to be offered; `None` where it would be the newcomer itself or there is nobody.
+    /// The id to offer; `None` if it would be the newcomer itself or there is none.
     fn victim(&mut self, room: u64, refusals: usize) -> Option<u64> {
         if refusals > 0 {
             return (0..3).find_map(|turn| self.queues.oldest((refusals + turn) % 3));

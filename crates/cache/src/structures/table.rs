@@ -94,7 +94,7 @@ impl<R: Record> Table<R> {
         self.put(record)
     }
 
-    /// Removes the record at a place where one was found; those that stood behind it for want of its place move up.
+    /// Removes the record at an occupied place; records that stood after it for lack of their own place move up.
     #[inline]
     pub(crate) fn remove(&mut self, place: usize) {
         let last = self.places.len() - 1;

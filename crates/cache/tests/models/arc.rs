@@ -9,7 +9,7 @@ pub struct Arc {
     b1: Items,
     b2: Items,
     target: f64,
-    /// Where the id that is referenced was remembered.
+    /// Where the accessed id was remembered.
     was_in: Option<u8>,
 }
 

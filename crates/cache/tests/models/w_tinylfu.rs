@@ -47,7 +47,7 @@ pub struct WTinyLfu {
     window_part: f64,
     /// References and hits of the sample, the hit rate of the last one, and the last step.
     sample: (u64, u64, f64, f64),
-    /// What room is made for.
+    /// The weight that needs room.
     room: u64,
     /// How often it was referenced, where it is itself compared.
     candidate: Option<u8>,

@@ -11,7 +11,7 @@ pub struct CacheMountArguments {
     /// The directory whose files are cached
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
-    /// Where it is shown; what is there is hidden meanwhile, and it may be SOURCE itself
+    /// Where the tree is shown; it hides the files there while it is mounted, and may be SOURCE itself
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Memory for blocks and the tables about them, as 512M

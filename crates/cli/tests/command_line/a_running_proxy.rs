@@ -12,7 +12,7 @@ use serde_json::Value;
 struct Running {
     child: Child,
     address: SocketAddr,
-    /// What it still has to say.
+    /// The output that it still writes.
     errors: BufReader<std::process::ChildStderr>,
 }
 

@@ -44,7 +44,7 @@ impl Layout {
     }
 }
 
-/// A suite's version and layout, and what came of it.
+/// A suite's version and layout, and its results.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The version that the suite gives itself.
@@ -55,7 +55,7 @@ pub struct Measured {
     pub outcomes: Vec<Outcome>,
 }
 
-/// One test of the suite, and what came of it.
+/// One test of the suite, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Row {
     /// The suite's name for it.
@@ -74,7 +74,7 @@ pub struct Row {
     pub detail: String,
 }
 
-/// What came of the suite in front of one contestant.
+/// The results of the suite in front of one contestant.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Name and version.
@@ -103,7 +103,7 @@ impl Outcome {
         self.rows.iter().filter(|row| row.kind != "check" && !row.passes()).collect()
     }
 
-    /// What is wrong with these results of Nectary: too many failures, or one that nobody has explained.
+    /// The faults in these results of Nectary: too many failures, or an unexplained one.
     pub fn problems(&self, layout: Layout) -> Vec<String> {
         let mut problems = Vec::new();
         for kind in ["required", "optimal"] {

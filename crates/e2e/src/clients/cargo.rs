@@ -78,7 +78,7 @@ fn fetch(cargo: &Path, folder: &Path, registry: Option<&str>) -> Result<(bool, S
         (None, Some(configuration)) => _ = std::fs::copy(configuration, home.join("config.toml"))?,
         (None, None) => {}
     }
-    // Where tests are run by cargo, it has told this process about itself.
+    // If cargo runs the tests, it has set variables for this process.
     for (name, _) in std::env::vars_os() {
         let is_cargos =
             name.to_string_lossy().starts_with("CARGO") && name != "CARGO_NET_RETRY" && name != "CARGO_HOME";

@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(100);
 /// Files by name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What came of a client.
+/// The results of a client.
 #[derive(Debug)]
 pub enum Verdict {
     /// It kept what is promised.
@@ -55,7 +55,7 @@ pub struct Report {
     pub packages: usize,
     /// URLs of which both runs wanted something.
     pub urls: usize,
-    /// Those of them that were hits the second time.
+    /// Those that were hits the second time.
     pub hits: usize,
     /// The others: the end of the URL, and what the cache did both times.
     pub misses: Vec<String>,

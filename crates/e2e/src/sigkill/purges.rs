@@ -15,7 +15,7 @@ pub const TAG_COUNT: usize = 64;
 /// How many prefixes there are; each key has one.
 pub const PREFIX_COUNT: usize = 32;
 
-/// What a purge is of.
+/// What a purge names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All keys with this tag.

@@ -292,7 +292,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What came of the load.
+/// The results of the load.
 struct Loaded {
     tally: Tally,
     polls: Vec<Poll>,

@@ -1,4 +1,4 @@
-//! The layouts of what the kernel is told.
+//! The layouts of answers to the kernel.
 #![allow(missing_docs)] // The fields are the kernel's, under whole words.
 
 use zerocopy::{Immutable, IntoBytes};

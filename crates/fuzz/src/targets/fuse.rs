@@ -4,7 +4,7 @@
 
 use super::choices;
 
-/// What requests are made of.
+/// The parts that requests are made of.
 pub const WORDS: &[&[u8]] = &[
     b"name\0",
     b"..\0",

@@ -317,7 +317,7 @@ pub fn rules(input: &[u8]) {
     conditional::set_validation(&mut asked.clone(), &answered);
 }
 
-/// Where nothing is quoted, the directives are those that stand between commas.
+/// If nothing is quoted, the directives are the parts between commas.
 fn plain_directives(headers: &HeaderMap, found: &cache_control::ResponseDirectives) {
     let lines: Vec<&[u8]> = headers.get_all(CACHE_CONTROL).into_iter().map(HeaderValue::as_bytes).collect();
     if lines.iter().any(|line| line.contains(&b'"')) {

@@ -124,7 +124,7 @@ pub fn url(input: &[u8]) {
     }
 }
 
-/// What URLs are made of.
+/// The parts that URLs are made of.
 pub const URL_WORDS: &[&[u8]] = &[
     b"nbd://",
     b"nbds://",

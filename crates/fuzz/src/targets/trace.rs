@@ -14,7 +14,7 @@ use nectary_trace::{Error, Reference};
 use super::choices;
 use crate::units;
 
-/// What lines are made of.
+/// The parts that lines are made of.
 pub const WORDS: &[&[u8]] = &[
     b"\n",
     b"\r\n",

@@ -56,7 +56,7 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
 pub struct Part {
     /// Its socket.
     pub path: PathBuf,
-    /// What it said, or why it did not.
+    /// The answer, or why there was none.
     pub status: Result<Status, Error>,
 }
 

@@ -55,7 +55,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// What is wrong, and where.
     pub message: String,
-    /// What to do; empty where nothing is known.
+    /// What to do; empty if that is not known.
     #[serde(rename = "do", default)]
     pub remedy: String,
 }

@@ -82,7 +82,7 @@ struct Entry {
     _permits: Permits,
 }
 
-/// What waits to be written.
+/// The bytes that wait to be written.
 struct Outgoing {
     header: [u8; request::BYTES],
     cookie: u64,
@@ -122,7 +122,7 @@ impl Connection {
         Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
     }
 
-    /// Why it has ended, where it has.
+    /// Why it ended, if it has.
     pub fn failure(&self) -> Option<&Failure> {
         self.shared.failure.get()
     }

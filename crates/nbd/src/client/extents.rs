@@ -25,7 +25,7 @@ impl ExtentList {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
 
-    /// What the server is to be asked about, where there is something.
+    /// The range that the server is still to be asked about, if there is one.
     pub fn left(&self) -> Option<(u64, u64)> {
         (self.position < self.end).then_some((self.position, self.end - self.position))
     }

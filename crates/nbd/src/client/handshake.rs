@@ -1,9 +1,9 @@
 //! Haggling on the side of the client: a plain state machine, bytes in, actions out.
 //!
-//! Owns: what is requested of a server in which order, and what to do without where it is refused. TLS comes first
-//! where it is wanted, and nothing is said before it; then structured replies, `base:allocation`, and the export by
-//! `NBD_OPT_GO` with its size constraints, or by `NBD_OPT_EXPORT_NAME` where the server knows no other way.
-//! Promises: lengths are bounded before they are used; a reply that fits nothing ends the haggling with a reason.
+//! Owns: the order of requests to a server, and what to do without when it refuses one. TLS comes first where it is
+//! wanted, and nothing is said before it; then structured replies, `base:allocation`, and the export by `NBD_OPT_GO`
+//! with its size constraints, or by `NBD_OPT_EXPORT_NAME` where the server knows no other way. Promises: lengths are
+//! bounded before they are used; a reply that fits nothing ends the haggling with a reason.
 
 use super::info::Listed;
 use crate::error::ErrorKind;
@@ -23,7 +23,7 @@ pub(crate) enum Goal {
     List,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Send these bytes.

@@ -13,7 +13,7 @@ use crate::wire::flag;
 pub struct Listed {
     /// Its name.
     pub name: String,
-    /// What the server says of it.
+    /// The server's description of it.
     pub description: Option<String>,
 }
 

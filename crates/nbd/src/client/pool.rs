@@ -69,7 +69,7 @@ impl Inner {
         self.agreed.flags & flag != 0
     }
 
-    /// A connection that has not ended, where there is one: the one whose turn it is, or else another.
+    /// A connection that has not ended, if there is one: the one whose turn it is, or else another.
     fn live(&self) -> Option<Arc<Connection>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.slots.len();

@@ -94,7 +94,7 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
 /// A range in whole blocks around some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Where its first block begins.
+    /// The offset of its first block.
     pub start: u64,
     /// Its length, whole blocks.
     pub length: usize,

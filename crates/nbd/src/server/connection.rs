@@ -51,7 +51,7 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
     let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
     stream.write_all(&machine.greeting()).await.map_err(failed)?;
     let mut bytes = Vec::new();
-    // Whether anything was said: who connects and goes has only looked whether somebody listens.
+    // Whether anything was received: a client that connects and leaves has only checked that a server listens.
     let mut has_spoken = false;
     loop {
         bytes.resize(machine.wants(), 0);
@@ -323,7 +323,7 @@ async fn begin(
         let (executor, replies) = (executor.clone(), replies.clone());
         Box::pin(async move {
             let answer = executor.run(command, payload).await;
-            // Where nobody writes replies any more the connection has ended.
+            // If nobody writes replies any more the connection has ended.
             let _ = replies.send(Reply::new(header.cookie, is_structured, Some(command), answer, permits));
         })
     };

@@ -50,7 +50,7 @@ impl Export {
         &self.name
     }
 
-    /// What is said of it to people.
+    /// Its description, for people.
     pub fn description(&self) -> &str {
         &self.description
     }

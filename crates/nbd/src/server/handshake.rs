@@ -26,7 +26,7 @@ pub(crate) const ALLOCATION_ID: u32 = 1;
 /// How many bytes of what is skipped are taken at once.
 const SKIP_BYTES: usize = 4096;
 
-/// What is to be done.
+/// The next action.
 pub(crate) enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
@@ -84,7 +84,7 @@ impl Handshake {
         }
     }
 
-    /// What a server says first.
+    /// A server's first message.
     pub fn greeting(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(18);
         out.extend(MAGIC.to_be_bytes());

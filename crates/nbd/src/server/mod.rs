@@ -66,7 +66,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// What a server has seen.
+/// The counters of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ServerFigures {
     /// Connections now.
@@ -174,7 +174,7 @@ impl Server {
 
     /// Accepts nothing more, lets requests in flight end, closes all connections, and flushes the devices.
     ///
-    /// *Errors*: the first flush that failed. What takes longer than [`STOP_TIME_MAX`] is left behind.
+    /// *Errors*: the first flush that failed. Connections that take longer than [`STOP_TIME_MAX`] are abandoned.
     pub async fn stop(mut self) -> Result<(), nectary_block::Error> {
         self.shared.stop.request();
         let ended = async { while self.tasks.join_next().await.is_some() {} };

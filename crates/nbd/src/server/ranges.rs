@@ -2,8 +2,8 @@
 //!
 //! Owns: the order between writes that change part of a block and all other writes of that block. The former read the
 //! block, change it and write it back, so nothing else may write there meanwhile: they lock exclusively. Whole blocks
-//! are written under a shared lock, which keeps out the former alone. Promises: nobody is overtaken by somebody
-//! who came later and wants the same blocks; a wait that is dropped gives up its place.
+//! are written under a shared lock, which keeps out the former alone. Promises: no request is overtaken by a later one
+//! for the same blocks; a dropped wait gives up its place.
 //!
 //! *Cost*: a mutex and a walk over what is held, which the limits on requests in flight bound.
 

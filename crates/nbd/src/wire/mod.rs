@@ -1,7 +1,7 @@
 //! The bytes of the protocol: numbers, headers, options and replies, as the NBD protocol document fixes them.
 //!
 //! Owns: encoding and decoding, big-endian, without I/O. Promises: no length from outside is used before it is compared
-//! with what there is. Leaves to others: what is answered (`server`), what is requested (`client`).
+//! with what there is. Leaves to others: the answers (`server`), the requests (`client`).
 
 pub(crate) mod bytes;
 pub(crate) mod errno;

@@ -22,7 +22,7 @@ pub enum Forward {
     VaryMiss,
     /// The request's directives demand it.
     Request,
-    /// What is stored is stale.
+    /// The stored response is stale.
     Stale,
 }
 
@@ -40,7 +40,7 @@ impl Forward {
     }
 }
 
-/// What happened to one request.
+/// The events of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
     /// Answered from the store, fresh for `ttl_s` more seconds (negative: stale).

@@ -12,7 +12,7 @@ use super::parse_date_s;
 /// The longest heuristic lifetime, in seconds.
 pub const HEURISTIC_LIFETIME_S_MAX: u64 = 24 * 3600;
 
-/// Where a lifetime comes from.
+/// The source of a lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// `s-maxage`, `max-age` or `Expires`.

@@ -28,7 +28,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What a response's directives are.
+    /// A response's directives.
     pub fn directives(&self, headers: &HeaderMap) -> ResponseDirectives {
         let targeted = self.is_for_origin.then(|| targeted::directives(headers)).flatten();
         targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))

@@ -93,7 +93,7 @@ fn parse(value: &[u8]) -> Option<Spec> {
     spec_of(ranges_of(value)?.trim_ascii())
 }
 
-/// What is behind the unit, where that is bytes.
+/// The text after the unit, if the unit is bytes.
 fn ranges_of(value: &[u8]) -> Option<&[u8]> {
     let (unit, ranges) = value.split_at_checked(6)?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(ranges)

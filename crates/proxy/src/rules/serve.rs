@@ -68,7 +68,7 @@ impl Stored {
 /// What to do with a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Serve it. Where it is stale, the request allows that.
+    /// Serve it. If it is stale, the request allows that.
     Serve {
         /// Its age, in seconds.
         age_s: u64,

@@ -120,7 +120,7 @@ fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderN
     }
 }
 
-/// Goes to the origin alone, and back to what is stored where that fails.
+/// Goes only to the origin, and back to the stored response if that fails.
 async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> Response<ReplyBody> {
     if stale.is_none() {
         return pass::pass(request, None, why).await;
@@ -184,7 +184,7 @@ fn answer_stale(
     answer(request, object, age_s, cache_status, Outcome::Stale)
 }
 
-/// What becomes of a request whose fetch failed.
+/// What happens to a request whose fetch failed.
 fn fail(
     request: ClientRequest,
     why: Forward,
@@ -242,7 +242,7 @@ fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) ->
     response
 }
 
-/// What came of another's fetch.
+/// The outcome of another request's fetch.
 enum Followed {
     Answered(Response<ReplyBody>),
     /// The URL varies by these headers, and this request is for another variant.

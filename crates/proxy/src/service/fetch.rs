@@ -51,7 +51,7 @@ pub(super) struct Plan {
     herald: Herald,
 }
 
-/// What the one who began the fetch is told.
+/// The information for the request that began the fetch.
 pub(super) enum Told {
     /// The response with this status is being stored: read along. The cookies are for the asker alone.
     Streaming(u16, Vec<HeaderValue>),
@@ -74,7 +74,7 @@ impl ClientRequest {
         if is_from_here { Reach::Everywhere } else { Reach::Beyond }
     }
 
-    /// Where this request goes, and its head for there.
+    /// The destination of this request, and its head for there.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
         // Only a reverse proxy speaks for its origin; nobody else needs to know who asks.
         let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
@@ -118,7 +118,7 @@ impl Plan {
         }
     }
 
-    /// The same for nobody who waits: no client is told of what comes before the answer.
+    /// The same for a fetch that no client waits for: nobody receives informational responses.
     pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
         Plan { herald: Herald::silent(&request.worker), ..Plan::new(request, names, Some(stale)) }
     }
@@ -166,7 +166,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             }
         };
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
-            // Those who wait for it have the same to go back to.
+            // Those who wait for it have the same response to go back to.
             drop(fill);
             _ = tell.send(Told::Stale(response.status()));
             return;
@@ -300,7 +300,7 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    // So that what clients are told of it is true.
+    // So that clients are told the truth about it.
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {

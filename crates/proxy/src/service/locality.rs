@@ -1,8 +1,9 @@
 //! Hints of locality for the store: what a page embeds belongs to the page.
 //!
-//! Owns: who belongs to whom, told from `Referer`. A hint is made where something has to be read or fetched: what is
-//! stored is laid beside its page, and what lies elsewhere is laid there when it is read for it. Hits in memory pay
-//! nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what they accept.
+//! Owns: which object belongs to which page, as `Referer` says. A hint is made where something has to be read or
+//! fetched: what is stored is laid beside its page, and what lies elsewhere is laid there when it is read for it. Hits
+//! in memory pay nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what
+//! they accept.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};

@@ -1,4 +1,4 @@
-//! What a client is told of a request whose bytes were refused before it was one.
+//! The answer to a client whose bytes were refused before they formed a request.
 //!
 //! Owns: the status of each violation, and the bytes of the answer: no parser has seen the request, so no request is
 //! answered, logged or counted but the connection's. *Source*: RFC 9112, 2.3, 3 and 6.1; RFC 9110, 15.5 and 15.6.

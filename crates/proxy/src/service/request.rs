@@ -26,7 +26,7 @@ pub(crate) struct Client {
     /// Whether it may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
-    /// Whether it is believed what it says of how its requests came to it.
+    /// Whether its headers about earlier hops are believed.
     pub is_trusted: bool,
     /// Whether it came to an address for administration.
     pub is_admin: bool,
@@ -45,7 +45,7 @@ pub(crate) struct ClientRequest {
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
-    /// The primary key of its URL, or its target as it came where it has none.
+    /// The primary key of its URL, or its target as received if it has none.
     pub key: Vec<u8>,
     pub features: Features,
     pub directives: RequestDirectives,

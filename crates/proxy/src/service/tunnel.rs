@@ -55,7 +55,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     }
 }
 
-/// Copies until it is over. `early` came behind the head.
+/// Copies until it is over. `early` arrived after the head.
 pub(super) async fn run(
     watch: &Rc<Watch>,
     client: WatchedStream<TcpStream>,

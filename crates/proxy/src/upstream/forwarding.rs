@@ -29,7 +29,7 @@ pub(crate) struct Forwarding {
 }
 
 impl Forwarding {
-    /// Makes a client's headers those that an origin is told.
+    /// Turns a client's headers into those for an origin.
     pub fn apply(&self, headers: &mut HeaderMap) {
         if !self.is_trusted {
             let names: Vec<HeaderName> = headers.keys().filter(|name| is_forwarding(name)).cloned().collect();

@@ -21,7 +21,7 @@ use crate::wire::framing::Violation;
 
 /// Headers by which origins take another request for the one that was sent although no key and no `Vary` has them: a
 /// client that may set them decides what others get from the store. They are not sent with requests that could be
-/// stored. What says how a request came is for [`Forwarding`].
+/// stored. The headers about earlier hops are for [`Forwarding`].
 const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
 /// A request's head as an origin gets it.
@@ -75,7 +75,7 @@ impl RequestHead {
     }
 }
 
-/// The path and query of a URI; `/` where it has none, `*` where it is that.
+/// The path and query of a URI; `/` if it has none, `*` if it is that.
 fn origin_form(uri: &Uri) -> PathAndQuery {
     match uri.path_and_query() {
         Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
@@ -122,7 +122,7 @@ impl RequestBody {
         RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), fault })
     }
 
-    /// Where it will be said what the client did wrong.
+    /// The cell into which the client's mistake is written, once it is known.
     pub fn fault(&self) -> Option<Rc<Cell<Option<BodyFault>>>> {
         match self {
             RequestBody::Empty => None,

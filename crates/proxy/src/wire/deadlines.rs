@@ -300,7 +300,7 @@ impl Watch {
         match (self.side, phase) {
             (_, Phase::Head) => past(&self.head_since, limits.head),
             (_, Phase::Body) => past(&self.read_since, limits.body),
-            // What came before it is still to be answered.
+            // Requests before it are still to be answered.
             (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
             (Side::Origin, Phase::Refused) => quiet(limits.linger),
             (Side::Client, Phase::Opaque) => quiet(limits.tunnel),

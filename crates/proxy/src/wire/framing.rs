@@ -456,7 +456,7 @@ fn later_minor_of_response(line: &[u8]) -> Option<usize> {
     matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
 }
 
-/// What is wrong with codings that are not `chunked` alone.
+/// The error in transfer codings other than `chunked` alone.
 fn wrong_coding(value: &[u8]) -> Violation {
     let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let last = codings.next_back().unwrap_or_default();

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 /// The most informational responses before a final one. All of them together are no longer than a head may be.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
-/// One informational response as it came.
+/// One informational response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Informational {
     /// Its status, from 100 to 199.

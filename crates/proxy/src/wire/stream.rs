@@ -59,7 +59,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
         let this = &mut *self;
         if let Some(violation) = this.watch.violation() {
             if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
-                // What came before is still to be answered. Nobody is woken: the connection asks `is_refused` when it
+                // Earlier requests are still to be answered. Nobody is woken: the connection asks `is_refused` when it
                 // has polled the parser.
                 return Poll::Pending;
             }
@@ -167,8 +167,8 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> SharedStream<S> {
-    /// Writes the informational responses that are there, as far as they can go out now. An error comes again where the
-    /// answer behind them is written.
+    /// Writes the informational responses that are there, as far as they can go out now. The error is returned again
+    /// after the answers before it are written.
     pub fn announce(&self, context: &mut Context<'_>) {
         _ = self.0.borrow_mut().poll_announced(context);
     }

@@ -1,4 +1,4 @@
-//! A client that sends what it is told and reads what comes, without any library's opinion.
+//! A client that sends exactly the given bytes and reads the answer, without an HTTP library.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -32,7 +32,7 @@ pub struct Changed {
     pub cells: std::ops::Range<usize>,
     pub change: Change,
     pub began: Time,
-    /// `NEVER` where it failed or nobody was told.
+    /// `NEVER` if it failed or got no answer.
     pub ended: Time,
     pub is_forced: bool,
 }
@@ -191,7 +191,7 @@ impl Search<'_> {
     fn from(&mut self, taken: Taken, number: u64, depth: usize) -> bool {
         self.furthest = self.furthest.max(taken.first);
         let open = || (taken.first..self.steps.len()).filter(|index| !taken.has(*index));
-        // What nobody was told of need not have happened.
+        // An operation without an answer need not have happened.
         if open().all(|index| self.steps[index].ended == NEVER) {
             return true;
         }
@@ -205,7 +205,7 @@ impl Search<'_> {
         if let Some(&read) = next.iter().find(is_read) {
             return self.from(taken.with(read), number, depth + 1);
         }
-        // What nobody was told of is only tried where a read may need it next.
+        // An operation without an answer is only tried where a read may need it next.
         let wanted =
             |read: u64| next.iter().any(|&at| matches!(self.steps[at].kind, Kind::Read(number) if number == read));
         let is_needed = |index: &usize| match (self.steps[*index].ended, self.steps[*index].kind) {

@@ -51,7 +51,7 @@ pub struct Report {
     pub written_back: u64,
     /// Write-backs that failed.
     pub write_back_errors: u64,
-    /// What cannot be explained, counted.
+    /// Violations, counted.
     pub broken_count: u64,
     /// The first of them in words.
     pub broken: Vec<String>,

@@ -37,7 +37,7 @@ use crate::random::Random;
 /// How many operations a description names.
 const NAMES_MAX: usize = 6;
 
-/// What kind of crash it was.
+/// The kind of crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CrashModel {
     /// The process died: completed writes are there.
@@ -61,7 +61,7 @@ impl CrashModel {
 pub struct CrashOptions {
     /// The most states of one epoch and one kind of crash.
     pub max_per_epoch: usize,
-    /// Decides what is tried where not everything is.
+    /// Decides which states are tried if there are too many for all.
     pub seed: u64,
     /// The most operations that a random subset keeps, or loses.
     pub subset_size: usize,

@@ -11,7 +11,7 @@ use crate::store::expectation::{Expectation, RecoveredStore};
 use crate::store::workload::{KEYS, open_options};
 use crate::store::{body, primary, variant};
 
-/// What a check came to.
+/// The outcome of a check.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Keys that hit with bytes that are allowed.

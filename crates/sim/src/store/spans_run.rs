@@ -377,7 +377,7 @@ impl Run {
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
         for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
-            // What was purged meanwhile is not demanded.
+            // Objects that were purged in the meantime are not demanded.
             let Expected { is_shaken, is_purged, .. } = self.expected[key as usize];
             if is_shaken || is_purged {
                 continue;
@@ -443,7 +443,7 @@ impl Run {
                 (expected.oldest, expected.durable) = (expected.floor, expected.floor);
             }
         }
-        // Those that know better are there when it is opened.
+        // Spans that know better are present when it is opened.
         self.keeps_all = true;
     }
 

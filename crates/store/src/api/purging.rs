@@ -135,7 +135,7 @@ impl Store {
     /// Purges, and does `then` with its generation when it holds in memory.
     async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
         let puts = self.puts();
-        // Where there are several spans each notes every purge, so that one that has not come as far is told.
+        // With several spans each notes every purge, so that a span that is behind gets it.
         let may_leave_out = turn.guard.is_none();
         let record = loop {
             match puts.begin_purge(target, may_leave_out) {

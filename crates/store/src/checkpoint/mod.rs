@@ -60,7 +60,7 @@ pub(crate) struct Checkpoints {
     pub background: Background,
 }
 
-/// Writes the index as checkpoint `number`, and flushes. Returns what it says; `None` where it does not fit its area.
+/// Writes the index as checkpoint `number`, and flushes. Returns its contents; `None` if they do not fit its area.
 ///
 /// `last_sequence` is the highest sequence before `position`.
 pub(crate) async fn write_checkpoint(

@@ -53,7 +53,7 @@ pub(crate) struct Warm {
     pub is_wanted: bool,
     /// The checkpoint whose hot list is read.
     pub checkpoint: Option<CheckpointHeader>,
-    /// Where that lies which was written since, newest first.
+    /// Locations of the objects written since, newest first.
     pub newest: Vec<Location>,
 }
 

@@ -1,8 +1,8 @@
-//! Records that are found alone, where the header of their append is lost: which of them are believed.
+//! Records found without the header of their append: which of them are believed.
 //!
-//! Owns: the rule. Their sequence fits between what stands before them and behind them. And as an open finds a segment
-//! by a whole append in it: where none stands before them and a later open wrote the next one, they count only as far
-//! as that append states as flushed. Leaves to others: finding them (`segment`).
+//! Owns: the rule. Their sequence fits between those before and after them. And as an open finds a segment by a whole
+//! append in it: where none stands before them and a later open wrote the next one, they count only as far as that
+//! append states as flushed. Leaves to others: finding them (`segment`).
 
 use crate::format::open_count_of;
 
@@ -15,7 +15,7 @@ pub struct NextAppend {
     pub flushed_sequence: u64,
 }
 
-/// What stands around records that are found alone.
+/// The bytes around records that are found without their append's header.
 #[derive(Clone, Copy)]
 pub struct Alone {
     pub last_sequence: u64,

@@ -3,7 +3,7 @@
 //! Owns: the question whether what a segment holds stays long enough to be read. Where the ring turns slowly a share of
 //! the segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); where it turns in seconds,
 //! time counts: a segment stays where the last as many openings as are left to it took at least [`READING_MS`]. So the
-//! margin follows the load, and falls by itself when it ends. What is re-inserted counts like what is put, as it opens
+//! margin follows the load, and falls by itself when it ends. Re-inserted bytes count like put ones, as they open
 //! segments too.
 //!
 //! *Cost*: the clock is read only for what lies in the oldest quarter of the ring.

@@ -55,7 +55,7 @@ pub enum Care {
     Verify,
 }
 
-/// What a segment's scan came to.
+/// The result of scanning a segment.
 #[derive(Debug, Clone, Default)]
 pub struct Scanned {
     /// Appends read.
@@ -74,7 +74,7 @@ pub struct Scanned {
     pub end: u64,
     /// How far the purge log went, as appends say.
     pub purge_end: LogEnd,
-    /// What was flushed, as appends say.
+    /// The flushed sequence, as appends state it.
     pub flushed_sequence: u64,
     /// The last sequences before appends that are missing or not whole.
     pub holes: Vec<u64>,
@@ -82,7 +82,7 @@ pub struct Scanned {
     pub opens: Vec<FirstAppend>,
 }
 
-/// The first append after an open. What it says was flushed is what that open had recovered.
+/// The first append after an open. The sequence that it says was flushed is the one that this open had recovered.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstAppend {
     pub first_sequence: u64,
@@ -477,7 +477,7 @@ impl Ahead {
         let Spare { mut records, table, buffer } = spare;
         let mut reader = SegmentReader::ahead(device, layout, epoch);
         reader.table = table;
-        // There is nothing in it yet, so it is where nothing is looked for.
+        // There is nothing in it yet, so nothing is looked for there.
         reader.window = buffer.map(|mut buffer| {
             buffer.set_len(0);
             (u64::MAX, buffer)
@@ -497,8 +497,8 @@ impl Ahead {
 
     /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.
     ///
-    /// The first append is judged by that sequence; each further one by the append before it. Where anything is missing
-    /// or not whole, that sequence says what else is believed.
+    /// The first append is judged by that sequence; each further one by the append before it. If anything is missing or
+    /// damaged, that sequence decides what else is believed.
     pub fn holds_after(&self, last_sequence: u64) -> bool {
         let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
         clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)

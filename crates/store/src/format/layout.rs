@@ -1,4 +1,4 @@
-//! Where the areas of a span lie.
+//! The locations of a span's areas.
 //!
 //! Owns: the superblock, how a span of a given size is divided, and address arithmetic. It is immutable once a store is
 //! made.

@@ -11,7 +11,7 @@ pub const CLASS_BITS: u32 = 6;
 /// The place alone.
 pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;
 
-/// Where a record lies and how long it may be.
+/// The location of a record, and its longest possible length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Location {
     /// Granules from the start of the segments.

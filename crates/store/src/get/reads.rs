@@ -130,7 +130,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Hands on what was found to those who wait.
+    /// Gives the result to those who wait.
     pub fn end(self, found: Option<ReadEntry>) {
         self.list.end(self.number, found);
     }
@@ -142,7 +142,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Somebody who waits; the last of them forgets the read.
+/// A waiter; the last of them forgets the read.
 struct Waiter<'a> {
     list: &'a List,
     number: u64,

@@ -37,7 +37,7 @@ impl Presence {
         self.present.load(Ordering::Acquire) == u64::MAX
     }
 
-    /// Waits until the shard of a hash is there. *Cost*: one load where it is.
+    /// Waits until the shard of a hash is there. *Cost*: one load if it is present.
     pub async fn wait(&self, hash: KeyHash) {
         if !self.has(hash) {
             self.wanted.fetch_or(bit(shard_of(hash)), Ordering::AcqRel);

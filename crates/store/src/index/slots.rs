@@ -50,7 +50,7 @@ impl Slots {
         std::mem::replace(self, Slots::empty(0))
     }
 
-    /// Adds whole slots as they are on disk, where there is room for them; false where there is none.
+    /// Adds whole slots as they are on disk, if there is room for them; otherwise false.
     pub fn add(&mut self, on_disk: &[u8]) -> bool {
         let fits =
             on_disk.len() <= self.bytes.capacity() - self.bytes.len() && on_disk.len().is_multiple_of(SLOT_BYTES);

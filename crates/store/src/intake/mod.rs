@@ -147,7 +147,7 @@ impl Intake {
         self.queue.wake.notify_one();
     }
 
-    /// Gives up what will not be written; what lies elsewhere already stays in memory.
+    /// Gives up objects that will not be written; those already on the disk stay in memory.
     pub fn give_up(&self, item: &Unwritten) {
         if item.moved_from.is_none() {
             self.state.memory.drop_unwritten(&item.entry);

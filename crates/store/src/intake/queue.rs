@@ -23,9 +23,9 @@ pub struct Unwritten {
     pub sequence: u64,
     /// The version of the same key that it replaces, where that is in memory.
     pub previous: Option<Arc<Entry>>,
-    /// Where it lies already, of one that is rewritten.
+    /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,
-    /// What it is to be laid down with, whatever hints say by then.
+    /// What it is to be placed with, whatever hints say by then.
     pub tie: Option<HintId>,
 }
 

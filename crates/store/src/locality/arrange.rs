@@ -25,7 +25,7 @@ const LONG_SHARE: u64 = 2;
 pub struct Unplaced {
     /// Its own id; none where it is no whole object.
     pub id: Option<HintId>,
-    /// What ties it to others.
+    /// The hints that tie it to others.
     pub tie: Option<Tie>,
     /// Its length with padding.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Where groups lie: the extents of what was packed together, so that a read takes a group and nothing beside it.
+//! Locations of groups: the extents of objects that were packed together, so that a read takes exactly one group.
 //!
 //! Owns: for each segment that was written since the store was opened, the extents of its groups, and a bound on all of
 //! them. It is advice: an extent that is wrong costs bytes. For a segment that was written before, or beyond the bound,
@@ -64,8 +64,8 @@ impl Groups {
         self.count.load(Ordering::Relaxed) * GROUP_BYTES
     }
 
-    /// Notes the groups of an append, in the order in which they lie, behind those that were noted before. `begins`
-    /// says that it is the segment's first.
+    /// Notes the groups of an append, in the order of their locations, after those noted before. `begins` says that it
+    /// is the segment's first.
     pub fn add(&self, segment: u64, epoch: u64, begins: bool, extents: &[Range<u64>]) {
         let Some(mut segment) = self.segment(segment) else { return };
         if begins {

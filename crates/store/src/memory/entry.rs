@@ -166,7 +166,7 @@ impl Entry {
         (bytes + self.metadata.len() * 2) as u64 + self.tags.memory_bytes() + ENTRY_BYTES
     }
 
-    /// Where it lies on disk, once it was written.
+    /// Its location on disk, once it was written.
     pub fn location(&self) -> Option<Location> {
         match self.location.load(Ordering::Acquire) {
             0 => None,
@@ -174,7 +174,7 @@ impl Entry {
         }
     }
 
-    /// Says where it lies on disk.
+    /// Its location on disk.
     pub fn set_location(&self, location: Location) {
         self.location.store(location.pack(), Ordering::Release);
     }

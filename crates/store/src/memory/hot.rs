@@ -13,7 +13,7 @@ const REFERENCES_LOG_MAX: u32 = 15;
 pub struct HotPlace(u64);
 
 impl HotPlace {
-    /// What lies at `location`, requested so often.
+    /// The object at `location`, and how often it was requested.
     pub fn new(location: Location, references: u32) -> HotPlace {
         let log = references.max(1).ilog2().min(REFERENCES_LOG_MAX);
         HotPlace(location.pack() | u64::from(log) << REFERENCES_SHIFT)

@@ -1,6 +1,6 @@
 //! Entries in memory alone: into the tier, and on to what waits to be written.
 //!
-//! Owns: what the policy and the map are told of them. Leaves to others: when (`admission`).
+//! Owns: what the policy and the map learn of them. Leaves to others: when (`admission`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

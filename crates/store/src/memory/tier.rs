@@ -70,7 +70,7 @@ struct Neighbours {
     bytes: u64,
 }
 
-/// What came of an entry that was in memory before the store was opened.
+/// The outcome of an entry that was in memory before the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warmed {
     /// It is in memory.
@@ -166,7 +166,7 @@ impl MemoryTier {
         self.map.pin().get(entry.id()).is_some_and(other)
     }
 
-    /// Says where the entry of `hash` at `from` lies now.
+    /// Notes that the entry of `hash` at `from` is now here.
     pub fn relocate(&self, hash: KeyHash, from: Location, to: Location) {
         let _replacement = self.lock();
         if let Some(entry) = self.get_at(hash, from) {
@@ -234,7 +234,7 @@ impl MemoryTier {
 
     /// Puts an entry that was read from disk, where `still_valid` says so under the lock that orders replacement.
     ///
-    /// Where another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
+    /// If another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
     pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -252,7 +252,7 @@ impl MemoryTier {
     }
 
     /// Puts an entry that was in memory before the store was opened, where that pushes nothing out and `still_valid`
-    /// says so under the lock that orders replacement. Returns what came of it.
+    /// says so under the lock that orders replacement. Returns the outcome.
     pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -341,7 +341,7 @@ impl MemoryTier {
         true
     }
 
-    /// Lets neighbours go that nobody came for.
+    /// Drops neighbours that nobody requested.
     fn age_neighbours(&self, replacement: &mut Replacement) {
         let age = replacement.capacity / NEIGHBOURS_AGE_SHARE;
         let oldest = |replacement: &Replacement| replacement.neighbours.queue.front().map(|(_, born)| *born);

@@ -19,7 +19,7 @@ pub const VARIANT_BYTES_MAX: usize = 8192;
 pub struct KeyRef<'a> {
     /// What is requested.
     pub primary: &'a [u8],
-    /// Which of its representations; empty where there is one.
+    /// Which variant; empty if there is only one.
     pub variant: &'a [u8],
 }
 

@@ -465,7 +465,7 @@ mod tests {
                         loop {
                             match table.verdict(PrimaryHash(1), 9, b"http://a/b", &[TagHash(1)]) {
                                 Verdict::Live => return false,
-                                // Where that is no news it is seen from the rules alone.
+                                // The rules alone show whether it is new.
                                 Verdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
                                 verdict => assert!(verdict == before || verdict == Verdict::Key),
                             }

@@ -30,7 +30,7 @@ pub(crate) struct Puts {
     pub state: Arc<State>,
     pub intake: Arc<Intake>,
     pub rewriting: Arc<Rewriting>,
-    /// Where fills find what somebody else has put meanwhile.
+    /// A fill finds the objects that others put while it ran.
     pub lookup: Arc<Lookup>,
     pub fills: FillTable,
     /// How many purges are remembered at most.
@@ -150,8 +150,8 @@ impl Puts {
         Ok(kept)
     }
 
-    /// Lets an object go by that is neither written nor kept; returns its sequence. What it replaces, in memory alone,
-    /// is gone.
+    /// Lets an object go by that is neither written nor kept; returns its sequence. The version it replaces, if that is
+    /// only in memory, is removed.
     ///
     /// Where something is on the disk by now, that came while this was fetched and stays.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {

@@ -23,7 +23,7 @@ pub(crate) enum Target {
     All,
 }
 
-/// What came of a purge at first.
+/// The first result of a purge.
 pub(crate) enum Begun {
     /// There is nothing of it, and nothing can come back: it is done.
     Absent,

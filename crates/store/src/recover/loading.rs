@@ -9,7 +9,7 @@
 //! 1. The writer brings the shards before it writes anything. So what the disk holds is what recovery found, and where
 //!    a chunk turns out to be damaged the shards that are missing are made again: from the other checkpoint, or from
 //!    all segments.
-//! 2. Whatever happens, waiting ends: where the writer is gone, what is missing stays empty.
+//! 2. Waiting always ends: if the writer is gone, missing shards stay empty.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ pub struct Loading {
     /// Shards whose slots are in the index, one bit each.
     loaded: u64,
     wanted: Arc<AtomicU64>,
-    /// Where shards are read on another thread: what comes from there.
+    /// If shards are read on another thread: the channel they come by.
     arriving: Option<mpsc::UnboundedReceiver<ReadShard>>,
 }
 
@@ -156,7 +156,7 @@ struct Shards {
     header: CheckpointHeader,
     /// One bit each.
     left: u64,
-    /// Those that are read first, one bit each.
+    /// The shards to read first, one bit each.
     wanted: Arc<AtomicU64>,
 }
 
@@ -190,7 +190,7 @@ impl Shards {
 
 /// What is left to do to an index: shards to be loaded, and records to be replayed.
 pub struct Rest {
-    /// Where some shards are not loaded: what they are loaded from.
+    /// If some shards are not loaded: where to load them from.
     pub loading: Option<Loading>,
     pub replay: Replay,
     /// Up to here no record may be missing.

@@ -60,7 +60,7 @@ pub struct Recovered {
 /// What is known of the purges of a span of several before it is opened.
 #[derive(Default)]
 pub struct SpanPurges {
-    /// What its log has, where that was read already.
+    /// The contents of its log, if that was read already.
     pub found: Option<purge_log::Recovered>,
     /// How far the span will have come with the purges of its store.
     pub order: PurgeOrder,

@@ -39,7 +39,7 @@ struct Logged {
     place: u64,
 }
 
-/// What is to be done to one shard.
+/// The changes to one shard.
 #[derive(Default)]
 struct ShardReplay {
     records: Vec<Logged>,

@@ -31,7 +31,7 @@ pub fn care(epoch: u64, newest: u64) -> Care {
     if epoch + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
-/// What of the log is to be replayed.
+/// The part of the log to replay.
 struct Log {
     /// The first epoch, and the last.
     oldest: u64,
@@ -125,7 +125,7 @@ impl RollForward<'_> {
         let log = &log;
         let take = async move {
             for epoch in oldest..=end {
-                // Where the other thread is gone, it is read here.
+                // If the other thread is gone, it is read here.
                 let ahead = match segments.recv().await {
                     Some(ahead) => ahead,
                     None => log.segment(device, layout, epoch).await,

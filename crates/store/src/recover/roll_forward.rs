@@ -83,7 +83,7 @@ impl<'a> RollForward<'a> {
         crash_hole.unwrap_or(self.scanned.last_sequence)
     }
 
-    /// Loads what is not loaded and replays all of it; false where it is damaged.
+    /// Loads the missing parts and replays all of it; false if it is damaged.
     pub async fn load_all(&mut self) -> bool {
         let recovered_sequence = self.recovered_sequence();
         let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, Replay::new()));
@@ -136,8 +136,8 @@ impl<'a> RollForward<'a> {
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
-        // What a crash cut off was settled by the open that came after it: what that recovered stands. A hole right
-        // before what is found first of that open is its own: it writes where the log ends.
+        // The open after a crash decided what the crash cut off: what it recovered is valid. A hole right before what
+        // is found first of that open is its own: it writes where the log ends.
         for first in &scanned.opens {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));

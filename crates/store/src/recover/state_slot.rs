@@ -26,7 +26,7 @@ pub struct Membership {
     pub present: u64,
 }
 
-/// What a state slot says.
+/// The contents of a state slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StateSlot {
     /// Opens of the span so far, and changes of the membership.

@@ -161,7 +161,7 @@ fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
     found
 }
 
-/// What is read at once, of objects in the order in which they lie.
+/// Extents to read at once, of objects in the order of their locations.
 fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for object in chosen {
@@ -249,7 +249,7 @@ mod tests {
     async fn one_object_admitted_by(admission: AdmissionOptions) -> (Store, Arc<Entry>, Location) {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-        // What is not synced stays where it waits.
+        // Objects that are not synced stay where they wait.
         let write_delay = std::time::Duration::from_secs(3600);
         let options = OpenOptions {
             memory_bytes: 16 << 20,

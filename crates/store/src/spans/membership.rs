@@ -1,4 +1,4 @@
-//! What spans remember of who was there, and what a span may be believed that was away.
+//! What spans remember of which spans were present, and whether a span that was away may be believed.
 //!
 //! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not
 //! believed, in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`,
@@ -16,7 +16,7 @@ use crate::recover::Membership;
 /// known.
 ///
 /// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be
-/// an older copy. Who is not seen may have gone on alone.
+/// an older copy. A span that is not seen may have served alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -55,7 +55,7 @@ fn is_with(own: &Membership, seen: &[Option<Membership>], latest: &Membership) -
     own.id == latest.id || own.id == latest.before || own.before == latest.before && came_to_nothing(own, seen)
 }
 
-/// Whether a change was never committed: somebody whom it names has not come as far.
+/// Whether a change was never committed: a span that it names has not reached it.
 fn came_to_nothing(change: &Membership, seen: &[Option<Membership>]) -> bool {
     named(change).filter_map(|span| seen.get(span).copied().flatten()).any(|own| own.number < change.number)
 }

@@ -174,7 +174,7 @@ impl Spans {
 
     /// Finds an object in memory or on disk, and tells a failed device from a miss, as [`Store::try_get`].
     ///
-    /// *Errors*: those of the device; `Stopped` where no span is there.
+    /// *Errors*: those of the device; `Stopped` if no span is present.
     pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
         if let Some(only) = self.sole() {
             return only.try_get(key).await;
@@ -354,7 +354,7 @@ impl Spans {
     async fn notice_losses(&self) {
         if !self.inner.is_closed.load(Ordering::Acquire) && self.present().any(|(_, store)| store.stopped().is_some()) {
             let present = self.inner.present.load(Ordering::Acquire);
-            // Where nobody is left, each call says so itself.
+            // If no span is left, each call reports that itself.
             let _ = self.settle(present, false).await;
         }
     }

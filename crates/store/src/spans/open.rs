@@ -254,7 +254,7 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
     Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))
 }
 
-/// What all spans have in common: as those say that are there, or for a store that is to be made.
+/// What all spans have in common: as the present ones say, or for a new store.
 fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -> Result<Member, Error> {
     let count = specs.len() as u32;
     let mut common: Option<Member> = None;

@@ -3,7 +3,7 @@
 //! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order is
 //! the same as long as there is the store, also where a span was replaced by one of another size: a key that went back
 //! to an earlier place would find what was there before. A span that goes away changes nothing for keys that belong to
-//! others. Leaves to others: who is there.
+//! others. Leaves to others: which spans are present.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

@@ -1,4 +1,4 @@
-//! Appends: from what waits to what is written.
+//! Appends: from waiting objects to written ones.
 //!
 //! Owns: when an append is due, how large it is, and how many are in flight. One is as large as its buffers allow: each
 //! end of an append cuts the groups that are under way, and smaller ones, more of them in flight, were slower too where

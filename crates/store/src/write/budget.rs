@@ -35,7 +35,7 @@ const LOST_SHARE: u64 = 10;
 pub(crate) struct Budget {
     /// Objects in memory, unwritten ones and fills included.
     pub tier_bytes: u64,
-    /// Of those, what may be unwritten.
+    /// The part of those that may be unwritten.
     pub unwritten_bytes: u64,
     /// What fills may hold.
     pub fill_bytes: u64,

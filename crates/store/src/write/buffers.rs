@@ -12,12 +12,12 @@ pub(super) struct AppendBuffers {
 }
 
 impl AppendBuffers {
-    /// Keeps to `bytes_max`, but where one append alone has more.
+    /// Stays within `bytes_max`, unless one append alone is larger.
     pub fn new(bytes_max: u64) -> AppendBuffers {
         AppendBuffers { bytes_max, in_flight_bytes: 0, spare: Vec::new() }
     }
 
-    /// What another append may have while those in flight are there, in bytes.
+    /// The room for another append while those in flight exist, in bytes.
     pub fn left(&self) -> u64 {
         self.bytes_max.saturating_sub(self.in_flight_bytes)
     }

@@ -32,7 +32,7 @@ impl Writer {
         let commands = &self.commands;
         let arrived = |shard: usize| {
             state.presence.arrive(1 << shard);
-            // Where nobody holds the store any more, nobody waits.
+            // If nobody holds the store any more, nobody waits.
             !commands.is_closed()
         };
         let missing = rest.bring(&state.span.device, &state.span.layout, &state.index, arrived).await;

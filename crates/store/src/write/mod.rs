@@ -109,7 +109,7 @@ pub(crate) struct Start {
     pub flush_interval: Option<Duration>,
 }
 
-/// Who waits for an answer.
+/// The waiter for an answer.
 type Reply = oneshot::Sender<Result<(), Error>>;
 /// A purge, how far its store has come with it, and who waits for it.
 type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
@@ -165,7 +165,7 @@ pub(crate) struct Writer {
     tables: Option<AbortOnDropHandle<Tables>>,
     /// Re-insertion from it.
     harvest: Option<AbortOnDropHandle<()>>,
-    /// What brings back into memory what was there before the store was opened.
+    /// Brings objects that were in memory before the store was opened back into memory.
     warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
     /// At most one task, which learns what the ring holds.

@@ -42,7 +42,7 @@ impl Writer {
             }
             return None;
         }
-        // What is purged is found all the same: until the purge is durable, it is what hides what it replaced.
+        // A purged version is found all the same: until the purge is durable, it hides the versions that it replaced.
         let verdict = state.verdict(entry);
         if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
             state.memory.drop_unwritten(entry);

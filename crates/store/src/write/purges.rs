@@ -112,7 +112,7 @@ impl Writer {
         }
     }
 
-    /// Notes somebody who waits for room among purges.
+    /// Notes a waiter for room among purges.
     pub(super) fn ask_purge_room(&mut self, reply: Reply) {
         self.room_waiting.push((Instant::now(), reply));
         self.room_at = Some(Instant::now());

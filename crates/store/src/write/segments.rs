@@ -32,7 +32,7 @@ const FORGOTTEN_AT_ONCE: usize = 1024;
 /// A record: its hash and where it stands.
 type Standing = (KeyHash, Location);
 
-/// What stands in a segment.
+/// The contents of a segment.
 pub(super) struct Tables {
     epoch: u64,
     standing: Vec<Standing>,

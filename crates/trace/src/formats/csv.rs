@@ -22,7 +22,7 @@ const VOLUME_SHIFT: u32 = 48;
 /// What the columns mean; they are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
-    /// What stands between two values.
+    /// The text between two values.
     pub separator: u8,
     /// What was referred to: an offset in bytes, or a block.
     pub target: Target,
@@ -30,7 +30,7 @@ pub struct Columns {
     pub size: Option<usize>,
     /// `read` or `write`, or their first letters, in any case; everything is read where there is none.
     pub operation: Option<usize>,
-    /// Whose reference it is; the volume where there are none.
+    /// The stream of the reference; the volume if there are no streams.
     pub stream: Vec<usize>,
     /// Which address space it is in; one for all where there are none.
     pub volume: Vec<usize>,

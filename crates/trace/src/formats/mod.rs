@@ -45,7 +45,7 @@ pub struct Reference {
 pub trait Reader: Send {
     /// Appends the references of the next record, which may be none; `false` at the end of the trace.
     ///
-    /// *Errors*: says which file, where in it, what was expected and what is there; nothing was appended then.
+    /// *Errors*: which file, where in it, what was expected and what was found; nothing was appended then.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
 
     /// What a stream read so far is, in words; `None` where the format does not say.

@@ -43,7 +43,7 @@ use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Outcome, Totals,
 /// The default size of a block: that of the traces in the literature. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 
-/// What is recorded, and where to.
+/// What is recorded, and into which file.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The file to write; gzip where its name ends in `.gz`.
@@ -111,7 +111,7 @@ pub struct Summary {
     pub outcome: Outcome,
     /// Whether the recording was stopped before the last of the command's children had ended.
     pub is_stopped: bool,
-    /// What is in the file.
+    /// The contents of the file.
     pub totals: Totals,
     /// Distinct blocks.
     pub blocks: u64,

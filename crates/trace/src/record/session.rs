@@ -42,7 +42,7 @@ pub(super) struct Session<W: Write> {
     unseen: [u64; Unseen::ALL.len()],
     /// What is still to be written of it.
     unseen_since: HashMap<(u32, Unseen), u64>,
-    /// The process that stands for those that cannot be told.
+    /// The process that counts as the origin of accesses whose process is not known.
     unknown: Option<u32>,
     page_bytes: u64,
     flushed: Instant,

@@ -105,7 +105,7 @@ impl AsRawFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // What came meanwhile was meant for the recording.
+        // A signal that arrived while waiting was meant for the recording.
         while self.next().is_some() {}
         let _ = change(libc::SIG_SETMASK, Some(&self.former));
     }

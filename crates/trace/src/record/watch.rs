@@ -124,7 +124,7 @@ impl Watch {
         })
     }
 
-    /// Takes calls until nobody is left who could make one.
+    /// Takes calls until no process is left that could make one.
     fn watch(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
         let is_nothing_left = loop {
             let descriptors = [

@@ -87,7 +87,7 @@ impl Size {
 
 /// Reads a list of sizes and ranges, as `512,768,1024`, `10%..60%:10%` or `1M..8M:1M`.
 ///
-/// *Errors*: says in words what is wrong, also where there are more than [`SIZES_MAX`].
+/// *Errors*: the mistake in words, also if there are more than [`SIZES_MAX`].
 pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',').map(str::trim) {

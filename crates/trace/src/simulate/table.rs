@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::{Row, Workload, policies};
 
-/// What stands in the cells.
+/// The kind of numbers in the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
     /// The number of misses.

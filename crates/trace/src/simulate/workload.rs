@@ -25,7 +25,7 @@ const TRACE_SHIFT: u32 = 48;
 pub struct Workload {
     name: String,
     blocks: Vec<u64>,
-    /// As many as there are blocks; none where there is one stream.
+    /// As many as there are blocks; none if there is one stream.
     streams: Vec<Stream>,
     distinct: u64,
     /// What streams are called, the first [`NAMES_MAX`] of them that have names, by number.
@@ -157,7 +157,7 @@ impl Workload {
         &self.streams
     }
 
-    /// What a stream is called.
+    /// A stream's name.
     pub fn stream_name(&self, stream: Stream) -> Option<&str> {
         let index = self.names.binary_search_by_key(&stream.0, |(known, _)| known.0).ok()?;
         Some(&self.names[index].1)

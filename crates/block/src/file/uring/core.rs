@@ -25,7 +25,7 @@ pub(super) type Reply = Result<Vec<Buffer>, Error>;
 /// Operations that have ended, to be told once the ring's lock is free.
 pub(super) type Ended = Vec<(oneshot::Sender<Reply>, Reply)>;
 
-/// An operation and whom to tell when it has ended.
+/// An operation, and the waiter for its end.
 pub(super) struct Job {
     transfer: Transfer,
     vectors: Vec<libc::iovec>,

@@ -190,7 +190,7 @@ impl State {
             let index = match start - oldest.arrived > PATIENCE_NS {
                 true => 0,
                 false => {
-                    // Who came later than the arm became free was not there to be chosen.
+                    // A request that came after the arm became free could not be chosen.
                     let present = self.waiting.iter().take(queue_depth).take_while(|other| other.arrived <= start);
                     platters.next(present.map(|other| &other.work), start).unwrap_or(0)
                 }

@@ -9,7 +9,7 @@ pub enum Event {
     WriteBegun {
         /// The operation's number.
         id: u64,
-        /// Where it writes, in bytes.
+        /// The offset of the next write, in bytes.
         offset: u64,
         /// What it writes.
         data: Bytes,
@@ -20,7 +20,7 @@ pub enum Event {
     ZeroesBegun {
         /// The operation's number.
         id: u64,
-        /// Where it begins, in bytes.
+        /// The offset of the first byte.
         offset: u64,
         /// How much it zeroes, in bytes.
         length: u64,

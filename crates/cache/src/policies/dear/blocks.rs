@@ -263,7 +263,7 @@ impl Blocks {
     }
 }
 
-/// The blocks as those who know the positions of one order.
+/// The blocks by their position in one order.
 struct In<'a, const ORDER: usize>(&'a mut Blocks);
 
 impl<const ORDER: usize> Owner for In<'_, ORDER> {

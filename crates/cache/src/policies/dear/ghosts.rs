@@ -147,7 +147,7 @@ mod tests {
                 ghosts.recall(&mut blocks, at);
             }
             assert_eq!(ghosts.count(), 666);
-            // Those that came back are evicted again, and remembered by that.
+            // Blocks that came back are evicted again, and remembered by that.
             let again = (0..1000).filter(|id| id % 3 == 0);
             let mut forgotten = evict(&mut ghosts, &mut blocks, again, 1000);
             forgotten.extend(evict(&mut ghosts, &mut blocks, 1000..2000, 1000));

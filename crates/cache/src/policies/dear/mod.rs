@@ -83,7 +83,7 @@ use system::System;
 /// How many hits are counted together at most.
 const HITS_MAX: usize = 32;
 
-/// What DEAR can be told.
+/// The settings of DEAR.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
     /// Period, sublists and threshold of every stream's detector.

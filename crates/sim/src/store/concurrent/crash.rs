@@ -38,7 +38,7 @@ pub struct CrashReport {
     pub hits: u64,
     /// Gets that had to.
     pub demanded: u64,
-    /// What cannot be explained, counted.
+    /// Violations, counted.
     pub broken_count: u64,
     /// The first of it in words.
     pub broken: Vec<String>,

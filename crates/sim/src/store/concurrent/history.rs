@@ -20,7 +20,7 @@
 /// A moment: how many events came before it.
 pub type Time = u64;
 
-/// What became of a version.
+/// What happened to a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Nobody was told.
@@ -136,7 +136,7 @@ pub struct History {
     pub told: Vec<Told>,
 }
 
-/// What a check came to.
+/// The outcome of a check.
 #[derive(Debug, Default, Clone)]
 pub struct Checked {
     /// Gets that hit.
@@ -274,7 +274,7 @@ impl<'a> Register<'a> {
     fn sequence(&self, version: &Version) -> Option<u64> {
         match version.outcome {
             Outcome::Accepted { sequence, .. } => Some(sequence),
-            // What is written again has a higher one, but below that of all that came later.
+            // A rewritten object has a higher one, but below that of all later puts.
             _ => self
                 .gets
                 .iter()
@@ -295,7 +295,7 @@ impl<'a> Register<'a> {
 
     /// Whether what `newer` replaced stays away in a life.
     fn hides(&self, newer: &Version, life: usize) -> bool {
-        // What is in memory alone replaces nothing that is on the disk.
+        // A version that is only in memory replaces nothing on the disk.
         matches!(newer.outcome, Outcome::Accepted { is_admitted: false, .. }) || self.survives(newer, life)
     }
 

@@ -52,7 +52,7 @@ pub struct Report {
     pub reads_shared: u64,
     /// Purges that returned.
     pub purges: u64,
-    /// What cannot be explained, counted.
+    /// Violations, counted.
     pub broken_count: u64,
     /// The first of them in words.
     pub broken: Vec<String>,

@@ -34,7 +34,7 @@ const DAMAGED_MAX: usize = 1024;
 pub struct Doubt {
     /// Purges that hold in memory and are not durable yet. One that was given up before it was written counts for ever.
     purges: AtomicU64,
-    /// What waits to be rewritten.
+    /// Objects that wait to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,
     /// Keys with a damaged record, and the epoch with which the cycle is over.
     damaged: Mutex<HashMap<KeyHash, u64>>,

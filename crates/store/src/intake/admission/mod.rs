@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! 1. What is, or may be, on the disk is replaced on the disk: a version that follows it is admitted whatever the rules
-//!    say. So nothing that was replaced comes back, whatever happens to what is in memory.
+//!    say. So no replaced version comes back, whatever happens to the ones in memory.
 //! 2. What was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash it is a
 //!    miss, and what it replaced (in memory alone, by 1) is too.
 //! 3. An object that was not admitted is looked at again once, when it is requested while it is in memory: then it was

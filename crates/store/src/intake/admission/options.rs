@@ -32,7 +32,7 @@ pub enum AdmitRule {
     /// All of them.
     #[default]
     All,
-    /// Those whose key was requested before, as far as that is remembered.
+    /// Objects whose key was requested before, as far as that is remembered.
     SecondRequest,
 }
 
@@ -103,8 +103,8 @@ impl fmt::Display for WriteBudget {
 pub struct AdmissionOptions {
     /// By who asks.
     pub rule: AdmitRule,
-    /// Bodies of fewer bytes are not admitted, but for empty ones, as those may say where others lie. Of a body of
-    /// unknown length this is asked where it ends as one record.
+    /// Bodies of fewer bytes are not admitted, except empty ones, as those may be redirects. Of a body of unknown
+    /// length this is asked where it ends as one record.
     pub bytes_min: u64,
     /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,

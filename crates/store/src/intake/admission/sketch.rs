@@ -36,7 +36,7 @@ impl Sketch {
         Sketch { younger: vec![0; words], older: vec![0; words], count: 0, count_max }
     }
 
-    /// What it takes, in bytes.
+    /// The memory it takes, in bytes.
     pub fn bytes(&self) -> u64 {
         (self.younger.len() + self.older.len()) as u64 * 8
     }

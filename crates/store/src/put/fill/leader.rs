@@ -43,7 +43,7 @@ pub struct Fill {
     tags: Tags,
     fragments: u32,
     decision: Decision,
-    /// Room for the object, where it is one record whose length is known.
+    /// Room for the object, if it is one record of known length.
     reserved: Option<Reserved>,
     /// It was waited for such room in vain.
     has_no_room: bool,
@@ -280,8 +280,8 @@ impl Fill {
         Ok(object)
     }
 
-    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` where something of its key came to the
-    /// disk meanwhile, which stays.
+    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` if an object of its key was written in
+    /// the meantime; that one stays.
     pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
         let decision = self.decision;
         let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {

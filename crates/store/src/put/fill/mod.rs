@@ -1,8 +1,8 @@
 //! Fills: one fetch of a key, read by everybody who waits for it while it comes in.
 //!
-//! Owns: who leads, what followers see, and what both share. `leader` keeps the window of bytes and makes an entry (or
-//! fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and whether they
-//! may be stored.
+//! Owns: which fill leads, what followers see, and the state both share. `leader` keeps the window of bytes and makes
+//! an entry (or fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and
+//! whether they may be stored.
 //!
 //! *Circle*: a role is one of the two sides, and each side hands out what the other sees first.
 //!
@@ -59,7 +59,7 @@ pub enum FillHead {
         /// Length of the body, where it is known.
         body_bytes: Option<u64>,
     },
-    /// What was stale has been confirmed.
+    /// A stale response has been confirmed.
     Object(Object),
     /// It is not storable: go on your own.
     Declined,

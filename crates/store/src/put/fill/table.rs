@@ -173,7 +173,7 @@ impl FillUnderWay {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether a purge that came since may be meant for what is being fetched. What has no head yet may get any tag.
+    /// Whether a later purge may name the object that is being fetched. What has no head yet may get any tag.
     pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();

@@ -67,7 +67,7 @@ fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
     misses
 }
 
-/// What `adaptive` did, and what it says that it did.
+/// What `adaptive` did, and what it reports.
 struct Played {
     capacity: u64,
     adaptive: Adaptive,

@@ -215,7 +215,7 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     Ok(short)
 }
 
-/// Where the recorded traces are.
+/// The folder of the recorded traces.
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }

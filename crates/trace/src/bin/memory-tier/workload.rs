@@ -106,7 +106,7 @@ impl Workload {
         }
     }
 
-    /// What was made, in words.
+    /// A description of the workload.
     pub fn description(&self) -> String {
         let once = 100.0 * self.once as f64 / self.distinct.max(1) as f64;
         let gib = self.distinct_bytes as f64 / f64::from(1 << 30);

@@ -1,4 +1,4 @@
-//! What is compared: traces made from a seed, and those of the literature where they are.
+//! The traces to compare: some made from a seed, and those of the literature if they are present.
 
 use std::path::Path;
 

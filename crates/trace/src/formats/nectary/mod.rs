@@ -40,7 +40,7 @@ pub struct Process {
     pub name: String,
 }
 
-/// What kind of file it is.
+/// The kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
@@ -103,7 +103,7 @@ impl Unseen {
     pub const ALL: [Unseen; 5] =
         [Unseen::Call32, Unseen::IoUring, Unseen::IoSubmit, Unseen::NotPermitted, Unseen::BeyondBounds];
 
-    /// What it is, for people.
+    /// A description for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Unseen::Call32 => "32-bit calls",
@@ -131,7 +131,7 @@ pub enum Outcome {
 pub struct End {
     /// How it ended.
     pub outcome: Outcome,
-    /// What is in the file.
+    /// The contents of the file.
     pub totals: Totals,
 }
 

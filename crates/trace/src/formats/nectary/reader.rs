@@ -56,7 +56,7 @@ struct Run {
     is_write: bool,
 }
 
-/// What an item is wrong about: what was expected, what was found.
+/// The error in an item: what was expected, what was found.
 type Wrong = (&'static str, String);
 
 impl<R: Read> Nectary<R> {
