@@ -27,7 +27,7 @@ pub struct Counts {
     pub failed_count: u64,
     /// Tests marked `#[ignore]`.
     pub ignored: u64,
-    /// Reasons given for what was not run, with the test that gave each; empty where none was named.
+    /// Reasons given for what was not run, with the test that gave each; empty if none was named.
     pub not_run: Vec<(String, String)>,
     /// How many `test result:` lines there were.
     pub results: u64,
@@ -96,7 +96,7 @@ impl Counts {
     }
 }
 
-/// The number that stands before `word`; 0 where there is none.
+/// The number that stands before `word`; 0 if there is none.
 fn number_before(text: &str, word: &str) -> u64 {
     let before = text.split_once(word).map_or("", |parts| parts.0);
     before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)

@@ -26,7 +26,7 @@ pub struct Package {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its licence, an SPDX expression; empty where it names none.
+    /// Its licence, an SPDX expression; empty if it names none.
     pub licence: String,
     /// What it depends on.
     pub dependencies: Vec<Dependency>,

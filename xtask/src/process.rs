@@ -121,7 +121,7 @@ fn end_of(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
 
 /// Runs a command whose output is the result.
 ///
-/// *Errors*: where it fails.
+/// *Errors*: if it fails.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot start {command:?}"))?;

@@ -273,7 +273,7 @@ struct Item {
     target: Option<String>,
 }
 
-/// What a round runs. Where there are fuzz targets among it, they are built once more so that coverage is counted.
+/// What a round runs. If there are fuzz targets among it, they are built once more so that coverage is counted.
 fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Item>> {
     let only = &options.only;
     let mut items = Vec::new();

@@ -197,8 +197,8 @@ impl Attachment {
 
     /// Waits until the serving has ended, and gives how it ended; once. It blocks the calling thread.
     ///
-    /// *Errors*: [`Error::Ended`] where the kernel ended the connection under the block device, which is released then;
-    /// [`Error::Device`] where the last flush failed. *Durability*: `Ok` means that all that was written survives what
+    /// *Errors*: [`Error::Ended`] if the kernel ended the connection under the block device, which is released then;
+    /// [`Error::Device`] if the last flush failed. *Durability*: `Ok` means that all that was written survives what
     /// the device's flush makes it survive.
     pub fn finish(&self) -> Result<(), Error> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

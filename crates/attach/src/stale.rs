@@ -67,7 +67,7 @@ fn release(path: &Path, process: u32) -> Vec<String> {
     told
 }
 
-/// Takes a dead file system out of the tree, also where somebody still stands in it.
+/// Takes a dead file system out of the tree, also if somebody still stands in it.
 fn unmount(place: &str) -> io::Result<()> {
     let place = CString::new(place)?;
     for flags in [0, libc::MNT_DETACH] {
@@ -79,7 +79,7 @@ fn unmount(place: &str) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// When a process started, in the kernel's ticks since boot; `None` where it is gone, or dead and not yet buried.
+/// When a process started, in the kernel's ticks since boot; `None` if it is gone, or dead and not yet buried.
 fn started(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     start_in(&text)

@@ -41,7 +41,7 @@ impl Guardian {
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
     }
 
-    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] where there is no
+    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] if there is no
     /// such one, as another disk would be measured than the user meant.
     pub fn make_folder(&mut self, path: &Path) -> Result<(), Error> {
         let parent = path.parent().unwrap_or(path);

@@ -114,7 +114,7 @@ impl Rates {
 
 /// Measures; `progress` is told how many of how many runs are done.
 ///
-/// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] where a byte was wrong.
+/// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] if a byte was wrong.
 pub fn limits(
     options: &LimitsOptions,
     guardian: Command,

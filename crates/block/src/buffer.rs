@@ -160,7 +160,7 @@ impl Spare {
         Some(start)
     }
 
-    /// Keeps memory of `capacity` bytes, where there is room for it.
+    /// Keeps memory of `capacity` bytes, if there is room for it.
     fn keep(&mut self, start: NonNull<u8>, capacity: usize) -> bool {
         let has_room = self.bytes + capacity <= SPARE_BYTES_MAX;
         let Some(starts) = self.starts.get_mut(capacity / BUFFER_ALIGNMENT - 1).filter(|_| has_room) else {

@@ -87,9 +87,9 @@ pub struct Error {
     pub device: String,
     /// The operation that failed.
     pub operation: Operation,
-    /// Where it began, in bytes from the start of the device (0 where it has no place).
+    /// Where it began, in bytes from the start of the device (0 if it has no place).
     pub offset: u64,
-    /// How many bytes it was about (0 where it has no length).
+    /// How many bytes it was about (0 if it has no length).
     pub length: u64,
     /// What was expected and found, in words, and what to do if that is known.
     pub detail: String,

@@ -40,7 +40,7 @@ impl FromStr for Engine {
 /// How devices are opened, for every device in a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Creates a file of this size, with its blocks allocated, where there is none.
+    /// Creates a file of this size, with its blocks allocated, if there is none.
     pub create_bytes: Option<u64>,
     /// How files and disks are read and written.
     pub engine: Engine,

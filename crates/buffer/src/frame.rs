@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 /// One version of a block.
 pub(crate) struct Frame {
     pub bytes: Box<[u8]>,
-    /// Its place in the budget; none where memory that was there anyway is copied for a write.
+    /// Its place in the budget; none if memory that was there anyway is copied for a write.
     _place: Option<OwnedSemaphorePermit>,
 }
 

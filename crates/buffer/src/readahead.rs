@@ -46,7 +46,7 @@ impl State {
         has..until
     }
 
-    /// Takes a place for a block that is to be read ahead; `None` where too many wait.
+    /// Takes a place for a block that is to be read ahead; `None` if too many wait.
     pub fn ahead_place(&mut self) -> Option<u64> {
         let most = self.budget.ahead_max;
         while self.ahead.waiting >= most {

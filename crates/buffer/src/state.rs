@@ -294,7 +294,7 @@ impl State {
         self.dirty_by_age.remove(&dirty.number);
     }
 
-    /// Ends a read of a block: it is kept where somebody still wants it.
+    /// Ends a read of a block: it is kept if somebody still wants it.
     pub fn loaded(&mut self, id: u64, load: &Arc<Load>, result: &Result<Arc<Frame>, Error>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let is_same = matches!(&entry.content, Content::Loading(current) if Arc::ptr_eq(current, load));

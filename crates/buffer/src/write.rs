@@ -94,7 +94,7 @@ impl State {
 }
 
 impl Shared {
-    /// Writes into memory at once, where nothing has to be waited for; `false` where nothing was done.
+    /// Writes into memory at once, if nothing has to be waited for; `false` if nothing was done.
     pub(crate) fn write_now(
         self: &Arc<Shared>,
         state: &mut State,
@@ -141,7 +141,7 @@ impl Shared {
         Ok(buffers)
     }
 
-    /// Waits until so many blocks may become dirty; `None` where writes do not stay in memory any more.
+    /// Waits until so many blocks may become dirty; `None` if writes do not stay in memory any more.
     async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
         loop {
             let changed = self.changed.notified();

@@ -96,7 +96,7 @@ impl State {
 }
 
 impl Shared {
-    /// Starts the background where there is something to do and it does not run.
+    /// Starts the background if there is something to do and it does not run.
     pub(crate) fn ensure_writer(self: &Arc<Shared>, state: &mut State) {
         if !state.has_writer && !state.dirty.is_empty() {
             state.has_writer = true;

@@ -30,7 +30,7 @@ pub(crate) trait Evicts: Policy {
     fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step;
 }
 
-/// Evicts until `room` more units fit; `false` where nothing is left to offer or too many victims were refused.
+/// Evicts until `room` more units fit; `false` if nothing is left to offer or too many victims were refused.
 pub(crate) fn make_room<P: Evicts>(
     policy: &mut P,
     room: u64,

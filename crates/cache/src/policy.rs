@@ -36,10 +36,10 @@ pub trait Policy: Send {
     /// The policy's name as users write it.
     fn name(&self) -> &'static str;
 
-    /// Refers to `id`; inserts it with `weight` where it is not resident.
+    /// Refers to `id`; inserts it with `weight` if it is not resident.
     ///
-    /// `evict` is offered victims one by one; it answers `true` where the victim is given up (it is then no longer
-    /// resident) and `false` where it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
+    /// `evict` is offered victims one by one; it answers `true` if the victim is given up (it is then no longer
+    /// resident) and `false` if it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
     /// refusals; what was given up until then stays evicted. *Cost*: O(1) amortised, no allocation once the tables have
     /// grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
@@ -51,7 +51,7 @@ pub trait Policy: Send {
         let _ = id;
     }
 
-    /// How often a resident id was referenced since it came, as far as the policy counts it; 0 where it is not
+    /// How often a resident id was referenced since it came, as far as the policy counts it; 0 if it is not
     /// resident.
     fn references(&self, id: u64) -> u32 {
         u32::from(self.contains(id))

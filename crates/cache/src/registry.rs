@@ -11,7 +11,7 @@ pub const NAMES: &[&str] = &[
     "dear", "adaptive",
 ];
 
-/// Makes the policy called `name`; `None` where there is none of that name.
+/// Makes the policy called `name`; `None` if there is none of that name.
 ///
 /// MIN has no name here: it is made with the future that it has to know ([`Min::new`](crate::Min::new)).
 pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {

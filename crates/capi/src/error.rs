@@ -93,7 +93,7 @@ pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
     code
 }
 
-/// The text of this thread's last failed call; empty where none has failed.
+/// The text of this thread's last failed call; empty if none has failed.
 pub fn last() -> *const c_char {
     let none: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(none.as_ptr())

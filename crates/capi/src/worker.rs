@@ -42,7 +42,7 @@ struct Request {
 pub struct Opening {
     /// The device's SPEC.
     pub spec: String,
-    /// Size of a store that is made where there is none; 0: none is made.
+    /// Size of a store that is made if there is none; 0: none is made.
     pub create_bytes: u64,
     /// Memory for everything.
     pub memory_bytes: u64,

@@ -239,7 +239,7 @@ pub struct CreateArguments {
     /// Size of the store, as 10G, of several spans of each; needed for a file that does not exist yet, else all of the device
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Size of a segment, as 16M; chosen by the store's size where it is not given
+    /// Size of a segment, as 16M; chosen by the store's size if it is not given
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub segment: Option<u64>,
     /// Overwrite whatever is there
@@ -281,7 +281,7 @@ pub struct PurgeArguments {
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["all", "tag"],
         value_parser = NonEmptyStringValueParser::new())]
     pub prefix: Option<String>,
-    /// All objects that have this tag, or one of these where it is given more than once
+    /// All objects that have this tag, or one of these if it is given more than once
     #[arg(long, value_name = "TAG", conflicts_with = "prefix", value_parser = NonEmptyStringValueParser::new())]
     pub tag: Vec<String>,
     /// Everything that is in the store

@@ -1,4 +1,4 @@
-//! Progress on the terminal: elapsed time, bytes and what is left; nothing where the standard error stream is no
+//! Progress on the terminal: elapsed time, bytes and what is left; nothing if the standard error stream is no
 //! terminal.
 //!
 //! Owns: how it looks.

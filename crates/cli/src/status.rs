@@ -30,7 +30,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(exit_code(&parts))
 }
 
-/// The code of the worst part; that of "not found" where nothing runs.
+/// The code of the worst part; that of "not found" if nothing runs.
 fn exit_code(parts: &[Part]) -> u8 {
     let state = |part: &Part| part.status.as_ref().map_or(State::Broken, |status| status.state);
     match parts.iter().map(state).max() {

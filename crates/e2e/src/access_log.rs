@@ -19,12 +19,12 @@ pub struct Line {
     pub body_bytes: u64,
     /// The cache's result (`HIT`, `MISS`, …).
     pub result: String,
-    /// Size of the whole object, where it is known.
+    /// Size of the whole object, if it is known.
     pub object_bytes: Option<u64>,
 }
 
 impl Line {
-    /// True where the answer came from the store.
+    /// True if the answer came from the store.
     pub fn is_hit(&self) -> bool {
         self.result == "HIT"
     }
@@ -41,7 +41,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
         .collect()
 }
 
-/// Reads one line; `None` where it does not have the layout.
+/// Reads one line; `None` if it does not have the layout.
 pub fn parse(line: &str) -> Option<Line> {
     let (_, rest) = line.split_once('"')?;
     let (request, rest) = rest.split_once('"')?;

@@ -101,7 +101,7 @@ pub struct Outcome {
     pub problems: Vec<String>,
 }
 
-/// Why this machine cannot run any of it, where it cannot.
+/// Why this machine cannot run any of it, if it cannot.
 pub fn missing(system: FileSystem) -> Option<String> {
     // SAFETY: a plain system call.
     if unsafe { libc::geteuid() } != 0 {
@@ -407,7 +407,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Bounds the memory of the group, where there is one; -1 for no bound. The kernel refuses a bound below what the
+    /// Bounds the memory of the group, if there is one; -1 for no bound. The kernel refuses a bound below what the
     /// group uses while it can take nothing back, for example pages that are being written to a device whose process
     /// was killed.
     fn limit(&self, bytes: i64) -> Result<()> {
@@ -530,7 +530,7 @@ impl Drop for Disk {
         }
         self.kill();
         if !self.device.as_os_str().is_empty() {
-            // It releases what a killed process left; where nothing is left it says so, and that is well.
+            // It releases what a killed process left; if nothing is left it says so, and that is well.
             let _ = nectary::run(&["detach", &self.device.display().to_string()], self.scratch.path());
         }
         if let Some(group) = &self.group {

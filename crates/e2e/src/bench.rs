@@ -276,7 +276,7 @@ pub fn machine() -> String {
     format!("{count} x {model}, Linux {}", kernel.trim())
 }
 
-/// True where both processors that the measurement pins to exist.
+/// True if both processors that the measurement pins to exist.
 pub fn has_two_processors() -> bool {
     Path::new("/sys/devices/system/cpu/cpu1").exists() && guard::find_program("wrk").is_some()
 }

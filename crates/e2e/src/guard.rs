@@ -171,7 +171,7 @@ pub fn files_max() -> u64 {
     if known { limit.rlim_max } else { 1024 }
 }
 
-/// True where a program of this name is on the PATH (or in the system directories).
+/// True if a program of this name is on the PATH (or in the system directories).
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':').chain(["/usr/sbin", "/sbin"]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())

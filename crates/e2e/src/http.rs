@@ -59,12 +59,12 @@ impl Response {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// True where `Cache-Status` says that the proxy answered from its store without asking the origin.
+    /// True if `Cache-Status` says that the proxy answered from its store without asking the origin.
     pub fn is_hit(&self) -> bool {
         self.cache_status().split(';').skip(1).any(|part| part.trim() == "hit")
     }
 
-    /// The last member of `Cache-Status`: what the nearest cache did. Empty where the field is absent.
+    /// The last member of `Cache-Status`: what the nearest cache did. Empty if the field is absent.
     pub fn cache_status(&self) -> &str {
         let last = self.headers.iter().rev().find(|(name, _)| name == "cache-status");
         last.and_then(|(_, value)| value.rsplit(',').next()).unwrap_or("").trim()
@@ -215,7 +215,7 @@ impl Reader<'_> {
         parse_head(&head[..end])
     }
 
-    /// Reads the body into the response; true where the connection can be used again.
+    /// Reads the body into the response; true if the connection can be used again.
     fn body(&mut self, response: &mut Response, method: &str) -> Result<bool, Failure> {
         let keep = !response.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if method == "HEAD" || matches!(response.status, 204 | 304) {

@@ -1,6 +1,6 @@
 //! The peers that Nectary is measured beside: nginx and Varnish, each configured to answer from memory with one worker.
 //!
-//! Promises configurations that favour the peer where there is a choice: no access log, no added headers, files in
+//! Promises configurations that favour the peer if there is a choice: no access log, no added headers, files in
 //! memory (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file
 //! cache. They are here in full, to be checked.
 
@@ -120,7 +120,7 @@ http {{
     }
 }
 
-/// Asks a program for its version; the bare name where it does not tell.
+/// Asks a program for its version; the bare name if it does not tell.
 fn version(name: &str, program: &std::path::Path, option: &str) -> String {
     let output = Command::new(program).arg(option).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();

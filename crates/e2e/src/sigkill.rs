@@ -180,7 +180,7 @@ pub struct RoundReport {
     pub laps: f64,
     /// The bug of the campaign was planted.
     pub is_planted: bool,
-    /// From exec to the first hit; `None` where no key had to hit.
+    /// From exec to the first hit; `None` if no key had to hit.
     pub first_hit: Option<Duration>,
 }
 
@@ -296,7 +296,7 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
     Ok(summary)
 }
 
-/// Plants every bug in a separate round, and prints the result; true where each was reported as what it is.
+/// Plants every bug in a separate round, and prints the result; true if each was reported as what it is.
 pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
     let mut good = true;
     for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const WRITES: &str = "pwrite64,pwritev,pwritev2";
 const FLUSHES: &str = "fdatasync,fsync";
 
-/// True where `strace` may trace; prints why not otherwise.
+/// True if `strace` may trace; prints why not otherwise.
 fn can_trace() -> bool {
     let Some(strace) = find_program("strace") else {
         not_run("faulty calls: strace is not installed");

@@ -190,7 +190,7 @@ impl Worker {
 
     /// Reads a request and hands it over. On a descriptor that blocks it waits for one.
     ///
-    /// *Errors*: `WouldBlock` where there is none; else what the kernel's end of the protocol reports.
+    /// *Errors*: `WouldBlock` if there is none; else what the kernel's end of the protocol reports.
     pub fn step(&mut self) -> io::Result<Step> {
         match self.receive()? {
             Received::Bytes(bytes) => {

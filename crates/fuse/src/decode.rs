@@ -35,7 +35,7 @@ pub struct Form {
 
 /// Reads what is asked: `arguments` is what follows the header, without the data of a write, which have `data_bytes`.
 ///
-/// Gives `None` where something is cut off or out of bounds.
+/// Gives `None` if something is cut off or out of bounds.
 pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
     let mut rest = Rest(arguments);
     let call = match header.opcode {

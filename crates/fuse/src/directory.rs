@@ -24,7 +24,7 @@ impl Listing {
         Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
     }
 
-    /// Adds an entry where there is room for it, and says whether there was. `kind` is that of `d_type`; `next_offset`
+    /// Adds an entry if there is room for it, and says whether there was. `kind` is that of `d_type`; `next_offset`
     /// is where a listing goes on behind the entry. `entry` counts as a look-up unless its node is 0, which says that
     /// its attributes are not known, and stands for `.` and `..` as well; it is needed only for a listing with
     /// attributes.

@@ -77,7 +77,7 @@ impl Kernel {
         self.answer().expect("INIT is answered")
     }
 
-    /// The next answer; `None` where none comes.
+    /// The next answer; `None` if none comes.
     pub fn answer(&self) -> Option<Answer> {
         let mut bytes = vec![0; 2 << 20];
         let count = (&self.file).read(&mut bytes).ok().filter(|&count| count >= 16)?;

@@ -53,7 +53,7 @@ impl Reply {
         self.flights.can_be_cut_short(self.unique);
     }
 
-    /// Whether the waiter was interrupted. It is answered all the same, with `EINTR` where it did not happen.
+    /// Whether the waiter was interrupted. It is answered all the same, with `EINTR` if it did not happen.
     pub fn is_interrupted(&self) -> bool {
         self.flights.is_interrupted(self.unique)
     }

@@ -14,7 +14,7 @@ pub struct Caller {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The *thread*, as this process's pid namespace sees it; 0 where it has none there, and for what the kernel does
+    /// The *thread*, as this process's pid namespace sees it; 0 if it has none there, and for what the kernel does
     /// by itself.
     pub thread: u32,
 }
@@ -101,7 +101,7 @@ pub enum Call<'a> {
     ReadDirectory { handle: u64, offset: u64, size: u32, plus: bool },
     /// A lock that stands in the way of this one.
     GetLock(Lock),
-    /// A lock; `waits` where it may be waited for. It must not be waited for inside
+    /// A lock; `waits` if it may be waited for. It must not be waited for inside
     /// [`serve`](crate::FileSystem::serve).
     SetLock { lock: Lock, waits: bool },
     /// Whether the caller may.

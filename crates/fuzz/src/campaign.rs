@@ -183,7 +183,7 @@ pub const PLANTED: [(Bug, &str); 3] = [
     (Bug::CheckpointSlotUnchecked, "store-checkpoint"),
 ];
 
-/// Plants each bug and makes the default run of its target; prints what became of it. False where one survives, or the
+/// Plants each bug and makes the default run of its target; prints what became of it. False if one survives, or the
 /// run finds something without it.
 pub fn planted(guard: &Guard) -> io::Result<bool> {
     let mut good = Bug::DECODERS.iter().all(|bug| PLANTED.iter().any(|planted| planted.0 == *bug));

@@ -17,7 +17,7 @@ pub fn folder(target: &Target) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "corpus", target.name].iter().collect()
 }
 
-/// The inputs of a folder in the order of their names; none where there is no folder.
+/// The inputs of a folder in the order of their names; none if there is no folder.
 pub fn read(folder: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -35,7 +35,7 @@ pub fn name(input: &[u8]) -> String {
     format!("{low:08x}{:08x}", crc32c::crc32c_append(!low, input))
 }
 
-/// Puts an input into a folder, which is made where there is none.
+/// Puts an input into a folder, which is made if there is none.
 pub fn write(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(name(input));

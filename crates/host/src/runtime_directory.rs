@@ -23,7 +23,7 @@ pub struct RuntimeDirectory {
 impl RuntimeDirectory {
     /// Finds this user's runtime directory and makes it, with mode 0700, where it is absent.
     ///
-    /// *Errors*: [`Error::Directory`] where it cannot be made, is not a directory of this user's, or others can write
+    /// *Errors*: [`Error::Directory`] if it cannot be made, is not a directory of this user's, or others can write
     /// to it.
     pub fn open() -> Result<RuntimeDirectory, Error> {
         RuntimeDirectory::at(choose(|name| std::env::var_os(name).map(PathBuf::from), user_id()))
@@ -61,7 +61,7 @@ impl RuntimeDirectory {
 
     /// The path of the socket of the part called `part`, such as `proxy-127.0.0.1:8080`.
     ///
-    /// *Errors*: [`Error::Directory`] where the path would be longer than a socket's may be.
+    /// *Errors*: [`Error::Directory`] if the path would be longer than a socket's may be.
     pub fn socket(&self, part: &str) -> Result<PathBuf, Error> {
         let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
         let name: String = part.chars().map(safe).collect();
@@ -76,7 +76,7 @@ impl RuntimeDirectory {
 
     /// The paths of all sockets in it, in the order of their names.
     ///
-    /// *Errors*: [`Error::Io`] where the directory cannot be read.
+    /// *Errors*: [`Error::Io`] if the directory cannot be read.
     pub fn sockets(&self) -> Result<Vec<PathBuf>, Error> {
         let failed = |source| Error::Io { path: self.path.clone(), source };
         let mut sockets = Vec::new();

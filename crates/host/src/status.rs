@@ -79,7 +79,7 @@ impl Status {
         }
     }
 
-    /// Adds a problem; the state becomes `state` where that is worse.
+    /// Adds a problem; the state becomes `state` if that is worse.
     pub fn with_problem(mut self, state: State, what: impl Into<String>, remedy: impl Into<String>) -> Status {
         self.problems.push(Problem { what: what.into(), remedy: remedy.into() });
         self.state = self.state.max(state);

@@ -70,7 +70,7 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Trusts the certificates of `ca`, else those of the system; shows the certificate and key of `identity` where the
+    /// Trusts the certificates of `ca`, else those of the system; shows the certificate and key of `identity` if the
     /// server wants some. All files are PEM.
     ///
     /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.

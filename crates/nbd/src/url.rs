@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::CLIENT_CONNECTIONS_MAX;
 use crate::wire::bytes::text;
 
-/// The port that is meant where none is given.
+/// The port that is meant if none is given.
 pub const DEFAULT_PORT: u16 = 10809;
 
 /// The longest URL that is read, in bytes.

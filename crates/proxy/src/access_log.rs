@@ -181,7 +181,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Opens the log and starts its thread; `None` where there is no log.
+    /// Opens the log and starts its thread; `None` if there is no log.
     pub fn start(target: &AccessLog) -> Result<Option<LogWriter>, Error> {
         let mut out: Box<dyn Write + Send> = match target {
             AccessLog::None => return Ok(None),

@@ -34,7 +34,7 @@ pub struct AdminOptions {
 impl AdminOptions {
     /// Checks what can be checked before anything is opened.
     ///
-    /// *Errors*: [`Error::AdminWithoutToken`] where other machines could purge.
+    /// *Errors*: [`Error::AdminWithoutToken`] if other machines could purge.
     pub fn check(&self) -> Result<(), Error> {
         match self.listen.iter().find(|address| self.token.is_none() && !is_loopback(address.ip())) {
             Some(&address) => Err(Error::AdminWithoutToken { address }),
@@ -50,7 +50,7 @@ pub struct AdminToken(Box<[u8]>);
 impl AdminToken {
     /// Reads a file that holds one token, with or without a line end behind it.
     ///
-    /// *Errors*: [`Error::AdminToken`] where the file cannot be read, or what it holds is no token:
+    /// *Errors*: [`Error::AdminToken`] if the file cannot be read, or what it holds is no token:
     /// [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] visible ASCII characters.
     pub fn read(path: &Path) -> Result<AdminToken, Error> {
         let failed = |what: String| Error::AdminToken { path: path.to_owned(), what };

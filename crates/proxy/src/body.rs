@@ -35,7 +35,7 @@ pub(crate) enum Content {
     Empty,
     /// In one piece.
     Whole(Bytes),
-    /// Piece by piece; with how many bytes are still to come, where that is known.
+    /// Piece by piece; with how many bytes are still to come, if that is known.
     Pieces(Pieces, Option<u64>),
 }
 

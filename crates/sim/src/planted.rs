@@ -25,7 +25,7 @@ impl Case {
         Case { seed, state: None }
     }
 
-    /// The bug and the case that `--bug NAME --replay SEED`, and `--state N` where it is given, ask for; `None` without
+    /// The bug and the case that `--bug NAME --replay SEED`, and `--state N` if it is given, ask for; `None` without
     /// them.
     ///
     /// A bug that is not one of `names` ends the process with code 2, and so does a bug without a seed.

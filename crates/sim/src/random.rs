@@ -18,7 +18,7 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A number below `bound`; 0 where the bound is 0.
+    /// A number below `bound`; 0 if the bound is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.bits() % bound }
     }

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
 //!
-//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made where there is none,
+//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made if there is none,
 //! and what is on the device is lost. What the store's own threads allocate counts too: each kind ends with a sync.
 //! Nothing is drawn but the store's identity, so two runs differ by less than 1 %, and two builds can be compared; to
 //! compare with an older one, copy this file there. Exits with 1 where gets were not answered from where they should

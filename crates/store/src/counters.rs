@@ -166,13 +166,13 @@ counters! {
 
 impl Counts {
     /// Bytes written to the device, checkpoints and purges included, for each byte of a body that was admitted; `None`
-    /// where nothing was.
+    /// if nothing was.
     pub fn written_per_admitted(&self) -> Option<f64> {
         let written = self.append_bytes + self.metadata_bytes;
         (self.admitted_bytes > 0).then(|| (written as f64 / self.admitted_bytes as f64 * 1000.0).round() / 1000.0)
     }
 
-    /// The share of the bytes put that was admitted to the disk; `None` where nothing was put.
+    /// The share of the bytes put that was admitted to the disk; `None` if nothing was put.
     pub fn admitted_share(&self) -> Option<f64> {
         let share = self.admitted_bytes as f64 / self.put_bytes.max(1) as f64;
         (self.put_bytes > 0).then(|| (share * 1000.0).round() / 1000.0)

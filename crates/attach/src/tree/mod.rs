@@ -190,7 +190,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
 
 /// Takes a tree off a directory; also what a killed process left there.
 ///
-/// *Errors*: [`Error::InUse`]; [`Error::Os`] where nothing of the kind is there.
+/// *Errors*: [`Error::InUse`]; [`Error::Os`] if nothing of the kind is there.
 pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
     if !is_tree(directory) {
         let source = std::io::Error::from_raw_os_error(libc::EINVAL);

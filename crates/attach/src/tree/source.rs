@@ -70,7 +70,7 @@ impl FileSource {
     /// The descriptor for writing; `node` is opened for it the first time.
     pub fn writer(&self, node: &OwnedFd) -> Result<&File, Errno> {
         if self.writer.get().is_none() {
-            // Where two come at once, one of the descriptors is closed again.
+            // If two come at once, one of the descriptors is closed again.
             let _ = self.writer.set(sys::open(node, libc::O_RDWR)?);
         }
         self.writer.get().ok_or(Errno::new(libc::EIO))

@@ -8,7 +8,7 @@ use std::path::Path;
 use nectary_attach::{Attachment, Error, Options};
 use nectary_block::Registry;
 
-/// Says why nothing can be attached here, where it cannot.
+/// Says why nothing can be attached here, if it cannot.
 pub fn is_missing(test: &str) -> bool {
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);

@@ -37,7 +37,7 @@ const BLOCK_BYTES: u64 = 4096;
 const FULL_SHARE: f64 = 0.95;
 /// How long the kernel lets dirty pages wait (`dirty_expire_centisecs`).
 const DIRTY_MAX: Duration = Duration::from_secs(30);
-/// The share of the buffer cache that may be dirty, in percent, where nothing else is said (`dirty_ratio`).
+/// The share of the buffer cache that may be dirty, in percent, if nothing else is said (`dirty_ratio`).
 pub const DIRTY_PERCENT: u64 = 20;
 /// How often a put on a full file system deletes the least recently used and tries again.
 const FULL_ATTEMPTS_MAX: usize = 20;

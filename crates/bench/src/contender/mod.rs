@@ -36,7 +36,7 @@ pub struct Found {
 /// Each call has the whole request: whose it is ([`Request::client`]), and the page that the object belongs to by its
 /// hint ([`Request::page_key`]), which a contender may use or leave alone.
 pub trait Storage: Send + Sync {
-    /// Finds an object; `None` where it is not there.
+    /// Finds an object; `None` if it is not there.
     fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
 
     /// Keeps an object. `body` is all of it; the request's hint says what it belongs to.
@@ -156,7 +156,7 @@ pub enum Prepared {
 impl Prepared {
     /// Puts it into service with cold caches; `opener` is for what this crate does not know.
     ///
-    /// *Errors*: [`ErrorKind::Missing`] where there is none.
+    /// *Errors*: [`ErrorKind::Missing`] if there is none.
     pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn Storage>, Error> {
         Ok(match self {
             Prepared::Nectary { memory_bytes, settings, place } => {

@@ -23,7 +23,7 @@ pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;
 
-/// From how many waiting requests a modelled disk chooses, where nothing else is said.
+/// From how many waiting requests a modelled disk chooses, if nothing else is said.
 pub const QUEUE_DEPTH: usize = 32;
 /// The name of the measured disk in SPECs of this crate.
 const NAME: &str = "measured";

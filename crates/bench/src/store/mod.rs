@@ -103,23 +103,23 @@ pub struct Options {
     pub ablations: bool,
     /// Chooses the requests.
     pub seed: u64,
-    /// Seeds of the workload, from `seed` on; five where nothing is said, on a virtual clock and for more than a look.
+    /// Seeds of the workload, from `seed` on; five if nothing is said, on a virtual clock and for more than a look.
     pub seeds: Option<usize>,
-    /// How much of a buffer cache may be dirty, in percent; the best of a sweep where nothing is said.
+    /// How much of a buffer cache may be dirty, in percent; the best of a sweep if nothing is said.
     pub dirty_percent: Option<u64>,
     /// Pairs; ten by default.
     pub pairs: Option<usize>,
-    /// Only contenders whose name contains one of these, beside Nectary; all where there is none.
+    /// Only contenders whose name contains one of these, beside Nectary; all if there is none.
     pub only: Vec<String>,
-    /// Disk sizes of the table to run, in GB; all where there is none.
+    /// Disk sizes of the table to run, in GB; all if there is none.
     pub sizes: Vec<u64>,
-    /// Only pages that embed so many objects on average, of a bare disk's; all of them where there is none.
+    /// Only pages that embed so many objects on average, of a bare disk's; all of them if there is none.
     pub embedded: Vec<u64>,
     /// The directory whose device is the bare disk.
     pub folder: Option<PathBuf>,
     /// The program that contends with foyer, where it is there.
     pub foyer: Option<PathBuf>,
-    /// Disks in real time, so many times faster; on a virtual clock where nothing is said.
+    /// Disks in real time, so many times faster; on a virtual clock if nothing is said.
     pub speed: Option<f64>,
     /// From how many waiting requests a modelled disk chooses the next; 1 is a disk of 1999.
     pub queue_depth: usize,

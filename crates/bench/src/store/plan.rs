@@ -18,10 +18,10 @@ const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
 /// How far beyond its allowance a contender can come between two looks without being killed.
 const HARD_BYTES: u64 = 512 << 20;
-/// Seeds of the workload on a virtual clock where nothing is said, and the fewest that an interval is made of.
+/// Seeds of the workload on a virtual clock if nothing is said, and the fewest that an interval is made of.
 const SEEDS: usize = 5;
 pub(super) const SEEDS_MIN: usize = 5;
-/// Pairs where nothing is said, and in a quick run.
+/// Pairs if nothing is said, and in a quick run.
 pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// Requests of a quick run.
@@ -81,7 +81,7 @@ pub struct Plan {
 impl Plan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for a scale or a number of pairs out of bounds, or where nothing is left to
+    /// *Errors*: [`ErrorKind::Usage`] for a scale or a number of pairs out of bounds, or if nothing is left to
     /// compare.
     pub fn new(options: Options) -> Result<Plan, Error> {
         let usage = |message: String| Error::new(ErrorKind::Usage, message);

@@ -97,7 +97,7 @@ pub struct Player {
 }
 
 impl Player {
-    /// Some threads on a clock, in a memory group where there is one.
+    /// Some threads on a clock, in a memory group if there is one.
     pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
         let timeline = Timeline::new(threads, clock.disks());
         let charged = clock.cost().disks;

@@ -19,7 +19,7 @@ pub fn body(object: u32, bytes: u32) -> Vec<u8> {
     body
 }
 
-/// The first byte of a body, given in pieces, that is not the object's; `None` where it is right and whole.
+/// The first byte of a body, given in pieces, that is not the object's; `None` if it is right and whole.
 ///
 /// A body that is too short or too long is wrong where it ends.
 pub fn first_wrong(object: u32, bytes: u32, pieces: &[impl AsRef<[u8]>]) -> Option<u64> {

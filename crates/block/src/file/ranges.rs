@@ -13,14 +13,14 @@ use crate::buffer::Buffer;
 use crate::device::Extent;
 use crate::error::{Error, ErrorKind, Operation};
 
-/// The unit of zeroes that are written where nothing better is possible, in bytes.
+/// The unit of zeroes that are written if nothing better is possible, in bytes.
 const ZEROES_BYTES: usize = 1 << 20;
 
 fn is_unsupported(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV))
 }
 
-/// Unmaps a range where that is possible; a hint.
+/// Unmaps a range if that is possible; a hint.
 pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     match sys::fallocate(&shared.file, mode, offset, length) {
@@ -55,7 +55,7 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
     Ok(())
 }
 
-/// Lists what is mapped in a range; all of it where that cannot be found out.
+/// Lists what is mapped in a range; all of it if that cannot be found out.
 pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);

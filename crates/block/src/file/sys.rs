@@ -84,7 +84,7 @@ pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
     Ok([libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&status.f_type))
 }
 
-/// The alignment that direct I/O on the file needs: `None` where the kernel does not say, 0 where it refuses.
+/// The alignment that direct I/O on the file needs: `None` if the kernel does not say, 0 if it refuses.
 pub(super) fn direct_alignment(file: &File) -> Option<u32> {
     // SAFETY: all zeroes is a value of this plain structure.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };

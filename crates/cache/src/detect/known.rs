@@ -24,7 +24,7 @@ impl Known {
         Known { blocks_max: blocks_max.max(1), arena: Arena::new(), queue: Queue::new(0), histories: Vec::new() }
     }
 
-    /// The history of `id`, made the most recent; a default one where it is not known.
+    /// The history of `id`, made the most recent; a default one if it is not known.
     pub fn refer(&mut self, id: u64) -> &mut History {
         let index = match self.arena.find(id) {
             Some(index) => {

@@ -7,7 +7,7 @@
 //!
 //! # How to use it
 //! One [`Detector`] a stream. At each reference call [`Detector::observe`] with the block's history (a default one for
-//! a block never seen before); it answers a [`PeriodReport`] where the reference ended a period. Policies that detect
+//! a block never seen before); it answers a [`PeriodReport`] if the reference ended a period. Policies that detect
 //! take a [`PeriodSink`] by their method `explain_to` and give it a [`PeriodEvent`] for every period of every stream;
 //! the report and the event print themselves, one line each.
 //!
@@ -113,7 +113,7 @@ impl History {
         self.frequency
     }
 
-    /// The virtual time of the last reference, its low 32 bits; 0 where there was none.
+    /// The virtual time of the last reference, its low 32 bits; 0 if there was none.
     pub fn last(&self) -> u32 {
         self.last
     }

@@ -43,7 +43,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The average forward distances of the sublists, by increasing attribute value; a slice, empty where fewer blocks than
+/// The average forward distances of the sublists, by increasing attribute value; a slice, empty if fewer blocks than
 /// sublists were known. *Units*: references.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Averages {

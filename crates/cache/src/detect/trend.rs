@@ -31,7 +31,7 @@ const CUT: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trend {
     pub(super) averages: Averages,
-    /// From -1 (falls throughout) to 1 (rises throughout); 0 where there are no averages.
+    /// From -1 (falls throughout) to 1 (rises throughout); 0 if there are no averages.
     pub(super) tau: f64,
 }
 

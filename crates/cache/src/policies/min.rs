@@ -48,7 +48,7 @@ const PARKED: u8 = 1;
 pub struct Future(sync::Arc<[u32]>);
 
 impl Future {
-    /// Looks into the future of a trace of ids; `None` where it has more than 2^32 - 1 references.
+    /// Looks into the future of a trace of ids; `None` if it has more than 2^32 - 1 references.
     pub fn of(ids: &[u64]) -> Option<Future> {
         if ids.len() > NEVER as usize {
             return None;

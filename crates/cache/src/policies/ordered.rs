@@ -29,7 +29,7 @@ pub trait Discipline: std::fmt::Debug + Send {
 #[derive(Debug, Clone, Copy)]
 struct Resident {
     id: u64,
-    /// Its position in the order; [`NOWHERE`] where there is no id.
+    /// Its position in the order; [`NOWHERE`] if there is no id.
     position: u32,
 }
 

@@ -20,7 +20,7 @@ const ENTRIES_MIN: usize = 4;
 #[derive(Debug, Clone, Copy)]
 struct Index {
     hash: u32,
-    /// The slab index; [`NONE`] where there is none.
+    /// The slab index; [`NONE`] if there is none.
     index: u32,
 }
 
@@ -145,7 +145,7 @@ impl Arena {
         (newer != NONE).then_some(newer)
     }
 
-    /// Adds `id`, which must not be there, to no queue; `None` where the slab is at its limit.
+    /// Adds `id`, which must not be there, to no queue; `None` if the slab is at its limit.
     pub(crate) fn add(&mut self, id: u64, weight: u64) -> Option<u32> {
         let entry = Entry { id, weight, links: Links::NONE, place: 0, queue: 0, hits: 0 };
         let index = if self.free != NONE {
@@ -183,7 +183,7 @@ impl Arena {
         self.free = index;
     }
 
-    /// Adds `id`, which must not be there, as the newest of `queue`; `false` where the slab is at its limit.
+    /// Adds `id`, which must not be there, as the newest of `queue`; `false` if the slab is at its limit.
     pub(crate) fn insert(&mut self, queue: &mut Queue, id: u64, weight: u64) -> bool {
         let Some(index) = self.add(id, weight) else { return false };
         self.link(queue, index);

@@ -21,7 +21,7 @@ const IDS_MAX: usize = 1 << 28;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    /// Its position in the timeline of its queue; [`NOWHERE`] where there is no id.
+    /// Its position in the timeline of its queue; [`NOWHERE`] if there is no id.
     position: u32,
     queue: u8,
 }
@@ -99,7 +99,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         Some(soon)
     }
 
-    /// Adds `id`, which must not be there, as the newest of a queue; `false` where there are too many.
+    /// Adds `id`, which must not be there, as the newest of a queue; `false` if there are too many.
     #[inline]
     pub(crate) fn insert(&mut self, queue: usize, id: u64, weight: u64) -> bool {
         let has_room = self.table.count() < IDS_MAX;
@@ -137,7 +137,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         (entry.position, entry.queue) = (position, queue as u8);
     }
 
-    /// Makes the oldest id of a queue the newest of another; `false` where there is none.
+    /// Makes the oldest id of a queue the newest of another; `false` if there is none.
     #[inline]
     pub(crate) fn pass_oldest(&mut self, from: usize, to: usize) -> bool {
         let Some(place) = self.oldest(from).and_then(|id| self.find(id)) else { return false };

@@ -197,7 +197,7 @@ impl Timeline {
     }
 
     /// Makes room in a full ring. Where it closes gaps, every id that counts gets a new position, which is told to
-    /// `owner`. `false` at the limit of positions, where nothing is changed.
+    /// `owner`. `false` at the limit of positions, if nothing is changed.
     #[cold]
     pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();

@@ -12,7 +12,7 @@ pub enum Operation {
         weight: u64,
         stream: u32,
     },
-    /// A stretch of a loop or, where it is longer than its length, of a scan.
+    /// A stretch of a loop or, if it is longer than its length, of a scan.
     Loop {
         first: u64,
         blocks: u64,

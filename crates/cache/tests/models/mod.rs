@@ -25,11 +25,11 @@ pub type Items = VecDeque<Item>;
 
 /// What a model must do; making room is the same for all.
 pub trait Model {
-    /// A reference to a resident id changes what it changes; `false` where the id is not resident.
+    /// A reference to a resident id changes what it changes; `false` if the id is not resident.
     fn hit(&mut self, id: u64) -> bool;
     /// A reference to an id that is not resident is noted before room is made for it.
     fn miss(&mut self, _id: u64, _weight: u64) {}
-    /// Offers at most one id; `None` where there is none.
+    /// Offers at most one id; `None` if there is none.
     fn step(&mut self, refusals: usize, evict: Evict<'_>) -> Option<bool>;
     /// Takes an id in for which there is room now.
     fn insert(&mut self, id: u64, weight: u64);
@@ -82,7 +82,7 @@ pub fn set_capacity(model: &mut dyn Model, capacity: u64, evict: Evict<'_>) {
     model.tidy(0);
 }
 
-/// The model of a policy; `None` where it has its own file of tests.
+/// The model of a policy; `None` if it has its own file of tests.
 pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
     Some(match name {
         "fifo" => Box::new(plain::Plain::new(capacity, Kind::Fifo)),
@@ -111,7 +111,7 @@ fn take(queue: &mut Items, id: u64) -> Option<Item> {
     queue.remove(position)
 }
 
-/// Moves an id of `queue` to its newest end; `false` where it is not there.
+/// Moves an id of `queue` to its newest end; `false` if it is not there.
 fn refresh(queue: &mut Items, id: u64) -> bool {
     let found = take(queue, id);
     found.map(|item| queue.push_front(item)).is_some()

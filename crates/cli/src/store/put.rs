@@ -58,7 +58,7 @@ async fn put(
     Ok(GOOD)
 }
 
-/// The input, and its length where that is known beforehand.
+/// The input, and its length if that is known beforehand.
 fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if path == Path::new("-") {
         return Ok((Box::new(std::io::stdin()), None));

@@ -151,7 +151,7 @@ fn spawn(name: String, command: Command, address: SocketAddr, scratch: Scratch) 
     Ok(Contestant { name, address, _process: Some(process), _scratch: Some(scratch) })
 }
 
-/// A program's name and version; the bare name where it does not tell.
+/// A program's name and version; the bare name if it does not tell.
 fn version(name: &str, option: &str) -> String {
     let output = Command::new(find_program(name).unwrap_or_else(|| Path::new(name).to_owned())).arg(option).output();
     let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();

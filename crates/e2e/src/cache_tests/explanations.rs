@@ -63,7 +63,7 @@ const EXPLANATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Why a test fails, where that is known.
+/// Why a test fails, if that is known.
 pub fn of(row: &Row) -> Option<String> {
     if let Some((_, text)) = EXPLANATIONS.iter().find(|(id, _)| *id == row.id) {
         return Some((*text).to_owned());

@@ -123,7 +123,7 @@ fn commit() -> String {
     git(Path::new("."))
 }
 
-/// The commit of a folder; nothing where it is not under git.
+/// The commit of a folder; nothing if it is not under git.
 fn git(folder: &Path) -> String {
     let said = Command::new("git").arg("-C").arg(folder).args(["describe", "--always", "--dirty"]).output().ok();
     said.filter(|said| said.status.success())

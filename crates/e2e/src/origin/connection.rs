@@ -93,7 +93,7 @@ impl Connection {
         Ok(self.stream.read_buf(&mut self.input).await? > 0)
     }
 
-    /// Answers one request; false where the connection has to end.
+    /// Answers one request; false if the connection has to end.
     async fn answer(&mut self, request: Request) -> io::Result<bool> {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let (version, behaviour) = self.shared.with(&request.target, |found| {
@@ -205,7 +205,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what the behaviour says; false where the connection has to end.
+    /// Does what the behaviour says; false if the connection has to end.
     async fn misbehave(
         &mut self,
         behaviour: Behaviour,

@@ -114,7 +114,7 @@ impl Round<'_> {
         (began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001)).min(1.0)
     }
 
-    /// True where new bytes may be requested now.
+    /// True if new bytes may be requested now.
     fn may_grow(&self) -> bool {
         let bytes_max = (self.load.round_bytes_max as f64 * self.share()) as u64;
         self.origin.body_bytes() < self.body_bytes_begin + bytes_max
@@ -430,7 +430,7 @@ fn broken(target: &str, failure: &dyn std::fmt::Display, round: &Round<'_>, tall
     }
 }
 
-/// True where the answer says that the purge is done.
+/// True if the answer says that the purge is done.
 fn purge_holds(what: &str, answer: Result<Response, Failure>, round: &Round<'_>, tally: &mut Tally) -> bool {
     match answer {
         Ok(response) if response.status == 200 => return true,

@@ -55,7 +55,7 @@ struct Stored {
     epoch_min: u64,
     /// When the latest request began that it answered.
     hit_began: Instant,
-    /// When it was first seen as a hit; `None` where it is on the device, as it was found there after a restart.
+    /// When it was first seen as a hit; `None` if it is on the device, as it was found there after a restart.
     unproven_since: Option<Instant>,
 }
 
@@ -127,17 +127,17 @@ impl KeyModel {
         }
     }
 
-    /// True where something is surely stored, as far as the ring has not reached it.
+    /// True if something is surely stored, as far as the ring has not reached it.
     pub fn is_stored(&self) -> bool {
         !self.stored.is_empty()
     }
 
-    /// True where something is stored that the ring has not reached.
+    /// True if something is stored that the ring has not reached.
     pub fn is_stored_in(&self, ring: RingPosition) -> bool {
         self.stored.last().is_some_and(|stored| stored.epoch_min >= ring.tail(self.bytes))
     }
 
-    /// True where everything that was fetched is purged.
+    /// True if everything that was fetched is purged.
     pub fn is_purged(&self) -> bool {
         self.purged_below > self.requested
     }

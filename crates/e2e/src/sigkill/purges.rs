@@ -56,7 +56,7 @@ impl Reach {
         }
     }
 
-    /// True where something that was hit by a request that began at `at` has surely outlived these purges.
+    /// True if something that was hit by a request that began at `at` has surely outlived these purges.
     pub fn spares(&self, at: Instant) -> bool {
         self.under_way == 0 && self.doubt_until.is_none_or(|until| until < at)
     }

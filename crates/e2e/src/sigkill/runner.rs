@@ -256,7 +256,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Plants the bug of the campaign, where that is not done elsewhere; true where there was something to plant it at.
+    /// Plants the bug of the campaign, where that is not done elsewhere; true if there was something to plant it at.
     fn plant_after_restart(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<bool> {
         let Some(plant) = self.campaign.plant else { return Ok(false) };
         let mut keys = self.clients.iter_mut().flat_map(|client| client.keys_mut());

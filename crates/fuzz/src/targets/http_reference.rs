@@ -62,7 +62,7 @@ enum Length {
     None,
 }
 
-/// The length that headers give; nothing where they are ambiguous.
+/// The length that headers give; nothing if they are ambiguous.
 fn length(headers: &[Header<'_>]) -> Option<Length> {
     let mut found = Length::None;
     for header in headers {

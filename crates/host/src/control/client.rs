@@ -16,8 +16,8 @@ use crate::{Error, RuntimeDirectory, Status};
 
 /// Asks the part whose socket is at `path` and waits for its answer for `timeout` at most.
 ///
-/// *Errors*: [`Error::Absent`] where nothing listens, [`Error::Fault`] where the part refuses, [`Error::Protocol`]
-/// where its answer is not one, [`Error::Io`] where it takes too long.
+/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses, [`Error::Protocol`]
+/// where its answer is not one, [`Error::Io`] if it takes too long.
 pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> Result<Value, Error> {
     let failed = |source: io::Error| Error::Io { path: path.to_owned(), source };
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -62,7 +62,7 @@ pub struct Part {
 
 /// Asks every part of `directory` how it is, `timeout` at most each; sockets that nobody serves any more are removed.
 ///
-/// *Errors*: [`Error::Io`] where the directory cannot be read.
+/// *Errors*: [`Error::Io`] if the directory cannot be read.
 pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
     let mut parts = Vec::new();
     for path in directory.sockets()? {

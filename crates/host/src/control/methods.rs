@@ -41,7 +41,7 @@ impl Methods {
 
     /// Adds a method; one of the same name is replaced. `call` is given the request's parameters (null without any).
     ///
-    /// Calls run at the same time where several clients ask; a call under way is dropped when the server stops.
+    /// Calls run at the same time if several clients ask; a call under way is dropped when the server stops.
     pub fn register<F>(
         &mut self,
         name: &'static str,

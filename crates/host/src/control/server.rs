@@ -58,7 +58,7 @@ impl ControlServer {
     /// Makes the socket of the part called `part` and serves `methods` on it.
     ///
     /// Must be called in a tokio runtime with I/O and time enabled, in which it then runs. *Errors*: [`Error::Busy`]
-    /// where a live process serves that part; [`Error::Io`] where the socket cannot be made.
+    /// where a live process serves that part; [`Error::Io`] if the socket cannot be made.
     pub fn start(
         directory: &RuntimeDirectory,
         part: &str,

@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of requests to a server, and what to do without when it refuses one. TLS comes first where it is
 //! wanted, and nothing is said before it; then structured replies, `base:allocation`, and the export by `NBD_OPT_GO`
-//! with its size constraints, or by `NBD_OPT_EXPORT_NAME` where the server knows no other way. Promises: lengths are
+//! with its size constraints, or by `NBD_OPT_EXPORT_NAME` if the server knows no other way. Promises: lengths are
 //! bounded before they are used; a reply that fits nothing ends the haggling with a reason.
 
 use super::info::Listed;

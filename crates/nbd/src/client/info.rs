@@ -102,7 +102,7 @@ impl ExportInfo {
 
 /// Asks a server about an export.
 ///
-/// *Errors*: [`ErrorKind::Absent`] where nothing listens or there is no such export; else what went wrong.
+/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; else what went wrong.
 pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Error> {
     match open(url, options, Goal::Info).await? {
         Reached::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
@@ -112,7 +112,7 @@ pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Err
 
 /// Asks a server for its exports; the URL's export does not matter.
 ///
-/// *Errors*: [`ErrorKind::Refused`] where the server does not tell; else as [`info`].
+/// *Errors*: [`ErrorKind::Refused`] if the server does not tell; else as [`info`].
 pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {
     match open(url, options, Goal::List).await? {
         Reached::List(list) => Ok(list),

@@ -45,7 +45,7 @@ pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<
     transmit(stream, agreed, shared).await
 }
 
-/// Haggles; nothing where the client only wanted to look.
+/// Haggles; nothing if the client only wanted to look.
 async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(Transport, Agreed)>, String> {
     let mut machine = Handshake::new(shared.exports.clone(), shared.options.tls.is_some());
     let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
@@ -186,7 +186,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The next request; none where the client has ended the connection.
+    /// The next request; none if the client has ended the connection.
     async fn next(&mut self) -> Result<Option<Request>, String> {
         let failed = |error: io::Error| format!("the connection failed: {error}");
         // A client may be silent for as long as it wants between requests.
@@ -332,7 +332,7 @@ async fn begin(
     }
 }
 
-/// Writes replies until nobody makes any; tells the reading side where that fails.
+/// Writes replies until nobody makes any; tells the reading side if that fails.
 async fn write_replies(
     mut writer: WriteHalf,
     mut queue: UnboundedReceiver<Reply>,

@@ -32,7 +32,7 @@ pub struct Export {
 impl Export {
     /// Describes an export.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] where the name is longer than 4096 bytes or has a NUL in it.
+    /// *Errors*: [`ErrorKind::Invalid`] if the name is longer than 4096 bytes or has a NUL in it.
     pub fn new(name: &str, description: &str, device: SharedDevice, read_only: bool) -> Result<Export, Error> {
         for part in [name, description] {
             if text(part.as_bytes()).is_err() {
@@ -112,7 +112,7 @@ pub struct Exports {
 impl Exports {
     /// Makes the table.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] where two have one name, or there are more than [`EXPORTS_MAX`].
+    /// *Errors*: [`ErrorKind::Invalid`] if two have one name, or there are more than [`EXPORTS_MAX`].
     pub fn new(exports: Vec<Export>) -> Result<Exports, Error> {
         if exports.len() > EXPORTS_MAX {
             let message = format!("{} exports, at most {EXPORTS_MAX} are served", exports.len());
@@ -134,7 +134,7 @@ impl Exports {
         self.list.iter()
     }
 
-    /// The export of a name; the empty name means the only one, where there is one alone.
+    /// The export of a name; the empty name means the only one, if there is one alone.
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.list.iter().find(|export| export.name == name);
         match self.list.as_slice() {

@@ -277,7 +277,7 @@ impl Handshake {
     fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
-            // Also where it fails.
+            // Also if it fails.
             self.context = None;
         }
         if !self.is_structured {

@@ -56,14 +56,14 @@ impl State {
             }
             let Some((claim, granted)) = self.waiting.remove(index) else { return };
             self.held.push(claim);
-            // Where nobody waits any more, the dropped wait has already been or will be released.
+            // If nobody waits any more, the dropped wait has already been or will be released.
             let _ = granted.send(());
         }
     }
 }
 
 impl RangeLocks {
-    /// Locks `start..end`, and waits for it where that is needed.
+    /// Locks `start..end`, and waits for it if that is needed.
     pub fn lock(&self, start: u64, end: u64, exclusive: bool) -> Lock {
         let mut state = self.lock_state();
         state.next += 1;

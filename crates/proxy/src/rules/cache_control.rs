@@ -1,4 +1,4 @@
-//! `Cache-Control` in requests and responses, and `Pragma` where a request has nothing better.
+//! `Cache-Control` in requests and responses, and `Pragma` if a request has nothing better.
 //!
 //! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2; RFC 5861.
 //! What stands for it in a reverse proxy is read in [`targeted`](super::targeted).

@@ -37,7 +37,7 @@ fn opaque(tag: &[u8]) -> &[u8] {
 /// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at
 /// `response_ms`.
 ///
-/// `If-None-Match` decides alone where it is present. Without `Last-Modified`, `If-Modified-Since` is compared with
+/// `If-None-Match` decides alone if it is present. Without `Last-Modified`, `If-Modified-Since` is compared with
 /// `Date` and at last with the time of reception.
 pub fn is_not_modified(
     method: &Method,
@@ -77,7 +77,7 @@ pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
     is_strong && condition == modified.as_bytes()
 }
 
-/// Replaces a request's conditions by ones that validate the stored response; false where it has no validator.
+/// Replaces a request's conditions by ones that validate the stored response; false if it has no validator.
 pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     for name in CONDITIONAL_HEADERS {
         request.remove(name);

@@ -18,7 +18,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Takes an absolute URI apart; `None` where it is not `http` or `https`, has user information, or a bad port.
+    /// Takes an absolute URI apart; `None` if it is not `http` or `https`, has user information, or a bad port.
     pub fn of(uri: &Uri) -> Option<Origin> {
         let scheme = uri.scheme()?;
         let https = *scheme == Scheme::HTTPS;

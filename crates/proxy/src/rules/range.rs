@@ -79,7 +79,7 @@ enum Spec {
 }
 
 impl Spec {
-    /// The bytes of a response of this size; `None` where it has none of them.
+    /// The bytes of a response of this size; `None` if it has none of them.
     fn within(self, size_bytes: u64) -> Option<Range<u64>> {
         let range = match self {
             Spec::From(first, last) => first..last.saturating_add(1).min(size_bytes),

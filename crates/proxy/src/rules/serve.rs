@@ -1,7 +1,7 @@
 //! Whether a stored response may answer a request as it is.
 //!
 //! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: fresh, allowed stale, allowed stale while it is validated, or to
-//! be validated first; and what is allowed where that fails. `only-if-cached` and what to do when there is nothing
+//! be validated first; and what is allowed if that fails. `only-if-cached` and what to do when there is nothing
 //! stored are the caller's.
 //!
 //! | what is stored is stale, and | it is served |
@@ -30,7 +30,7 @@ pub struct Stored {
     pub lifetime_ms: u64,
     /// How long after that it may be served while it is validated, in seconds.
     pub while_revalidate_s: u32,
-    /// The same where the origin fails; `None` where the origin does not say.
+    /// The same where the origin fails; `None` if the origin does not say.
     pub if_error_s: Option<u32>,
     /// Never without validation.
     pub no_cache: bool,
@@ -58,7 +58,7 @@ impl Stored {
         current_age_ms(self.initial_age_ms, self.response_ms, now_ms)
     }
 
-    /// Its age and its remaining lifetime at `now_ms`, in milliseconds; the latter is not positive where it is stale.
+    /// Its age and its remaining lifetime at `now_ms`, in milliseconds; the latter is not positive if it is stale.
     fn age_and_ttl_ms(&self, now_ms: u64) -> (u64, i64) {
         let age_ms = self.age_ms(now_ms);
         (age_ms, self.lifetime_ms as i64 - age_ms.min(i64::MAX as u64) as i64)

@@ -97,7 +97,7 @@ pub fn names_in(variant: &[u8]) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Appends `:` and the normalised value; nothing where the header is absent.
+/// Appends `:` and the normalised value; nothing if the header is absent.
 fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
     let mut lines = request.get_all(name).into_iter();
     let Some(first) = lines.next() else { return };

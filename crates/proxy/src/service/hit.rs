@@ -18,7 +18,7 @@ use crate::body::ReplyBody;
 use crate::rules::vary::push_variant;
 use crate::worker::{Mode, Worker};
 
-/// Answers from memory, and takes the request's headers for it; `None`, and the request as it was, where it cannot.
+/// Answers from memory, and takes the request's headers for it; `None`, and the request as it was, if it cannot.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,

@@ -32,7 +32,7 @@ const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 pub(crate) enum Source {
     /// The store.
     Object(Object),
-    /// A fetch under way, with the length where it is known.
+    /// A fetch under way, with the length if it is known.
     Fill(FillReader, Option<u64>),
 }
 
@@ -279,7 +279,7 @@ pub(crate) fn own_with(
     finish(&request.client, status, headers, content, None)
 }
 
-/// What a client gets where there is no response: the origin failed, or the client did.
+/// What a client gets if there is no response: the origin failed, or the client did.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
         FetchError::Client(fault) => return at_fault(request, *fault),

@@ -74,7 +74,7 @@ impl ClientRequest {
     }
 }
 
-/// Appends the primary key of a request to `out`; false where its target has none in the worker's mode.
+/// Appends the primary key of a request to `out`; false if its target has none in the worker's mode.
 ///
 /// In a reverse proxy the one origin counts, whatever authority the client names.
 pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) -> bool {

@@ -126,7 +126,7 @@ impl Entries {
     }
 }
 
-/// Writes a response's metadata; `None` where it exceeds a bound of the format.
+/// Writes a response's metadata; `None` if it exceeds a bound of the format.
 pub fn encode_response(head: &ResponseHead, headers: &HeaderMap) -> Option<Bytes> {
     let mut out = Vec::with_capacity(HEAD_BYTES + headers.len() * 32);
     out.resize(HEAD_BYTES, 0);
@@ -139,7 +139,7 @@ pub fn encode_response(head: &ResponseHead, headers: &HeaderMap) -> Option<Bytes
     finish(out, KIND_RESPONSE, head.status.as_u16(), count, ages)
 }
 
-/// Writes a marker; `None` where it exceeds a bound of the format.
+/// Writes a marker; `None` if it exceeds a bound of the format.
 pub fn encode_marker(names: &[HeaderName]) -> Option<Bytes> {
     let mut out = vec![0; HEAD_BYTES];
     for name in names {
@@ -179,7 +179,7 @@ fn finish(mut out: Vec<u8>, kind: u16, status: u16, count: u16, numbers: [u64; 3
     Some(Bytes::from(out))
 }
 
-/// Reads metadata; `None` where it is not as the format says.
+/// Reads metadata; `None` if it is not as the format says.
 pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     let u16_at = |at: usize| bytes.get(at..at + 2).map(|field| u16::from_le_bytes([field[0], field[1]]));
     let u64_at = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_le_bytes);

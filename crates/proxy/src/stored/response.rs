@@ -87,7 +87,7 @@ impl StoredResponse {
     }
 }
 
-/// Prepares a response's headers for the store and writes its metadata; `None` where it exceeds the format.
+/// Prepares a response's headers for the store and writes its metadata; `None` if it exceeds the format.
 ///
 /// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time
 /// of reception, as RFC 9110, 6.6.1 wants of recipients that store.

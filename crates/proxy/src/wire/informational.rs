@@ -18,7 +18,7 @@ pub struct Informational {
 }
 
 impl Informational {
-    /// Its headers; `None` where a line is none.
+    /// Its headers; `None` if a line is none.
     pub fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::with_capacity(self.lines.len());
         for line in &self.lines {

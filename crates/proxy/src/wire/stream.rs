@@ -183,7 +183,7 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
-    /// Reads requests and answers them by the shortcut as long as that can be done. Pending where nothing is left to be
+    /// Reads requests and answers them by the shortcut as long as that can be done. Pending if nothing is left to be
     /// done before more comes or goes out; ready where hyper has to be polled. `room` is where requests are read to.
     pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();

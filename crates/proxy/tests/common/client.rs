@@ -74,7 +74,7 @@ impl Client {
         tokio::time::timeout(LIMIT, self.read_reply(to_head)).await.expect("in time").expect("a response")
     }
 
-    /// Reads one response, or nothing where the connection ends without one.
+    /// Reads one response, or nothing if the connection ends without one.
     pub async fn reply_or_end(&mut self) -> Option<Reply> {
         tokio::time::timeout(LIMIT, self.read_reply(false)).await.expect("in time")
     }

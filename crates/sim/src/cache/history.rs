@@ -1,7 +1,7 @@
 //! What clients of a cached device did and saw, cell by cell, and whether one device that does one thing at a time
 //! could have answered so.
 //!
-//! A cell is 4 KiB of the device and holds the number of the write that it comes from, 0 where it is zeroes. Each write
+//! A cell is 4 KiB of the device and holds the number of the write that it comes from, 0 if it is zeroes. Each write
 //! has a number that no other has. Two questions are answered:
 //!
 //! - *Could it be?* There must be an order of the operations of a cell that keeps the order of those that did not

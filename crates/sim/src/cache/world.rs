@@ -321,7 +321,7 @@ fn filled(number: u64, cells: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(cells * CELL_BYTES / 8)
 }
 
-/// The number that fills some bytes; `None` where there are several.
+/// The number that fills some bytes; `None` if there are several.
 fn number_in(bytes: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     bytes.chunks_exact(8).all(|eight| eight == number.to_le_bytes()).then_some(number)

@@ -89,7 +89,7 @@ pub struct CrashState {
     pub hash: u64,
     /// How many events of the recording had happened.
     pub point: usize,
-    /// The event that ended the last flush that had ended well, where there was one.
+    /// The event that ended the last flush that had ended well, if there was one.
     pub flushed_through: Option<usize>,
     marks: Arc<[u64]>,
     mark_count: usize,

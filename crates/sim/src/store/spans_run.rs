@@ -564,7 +564,7 @@ fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDe
     SpanDevice { spec, device: Ok(Arc::new(Switch::new(inner, &device.off))), size_bytes }
 }
 
-/// Version and body of an object; `None` where the body cannot be read to its end.
+/// Version and body of an object; `None` if the body cannot be read to its end.
 async fn contents(object: &Object) -> Option<(u32, Vec<u8>)> {
     let version = u32::from_le_bytes(object.metadata()[..].try_into().ok()?);
     let mut bytes = Vec::with_capacity(object.body_bytes() as usize);

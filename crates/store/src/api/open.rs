@@ -51,7 +51,7 @@ const COMMANDS_MAX: usize = 1024;
 impl Store {
     /// Makes an empty store on a device.
     ///
-    /// *Errors*: `Invalid` where the size does not fit; `Corrupt` where something else is on the device and `force` is
+    /// *Errors*: `Invalid` if the size does not fit; `Corrupt` if something else is on the device and `force` is
     /// not set. *Durability*: the empty store survives what a flush survives when this returns.
     pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
         Store::create_span(device, options, Member::SOLE).await
@@ -98,9 +98,9 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a device has a store: `true`, or `false` where it is blank.
+    /// Whether a device has a store: `true`, or `false` if it is blank.
     ///
-    /// *Errors*: `Corrupt` where something else is there, so that it is not overwritten by mistake.
+    /// *Errors*: `Corrupt` if something else is there, so that it is not overwritten by mistake.
     pub async fn probe(device: &SharedDevice) -> Result<bool, Error> {
         let size = device.geometry().size_bytes;
         if size < 2 * BLOCK_BYTES {
@@ -118,7 +118,7 @@ impl Store {
 
     /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
     ///
-    /// *Errors*: `Corrupt` where there is no store that this program knows; `Invalid` for a budget that is too small;
+    /// *Errors*: `Corrupt` if there is no store that this program knows; `Invalid` for a budget that is too small;
     /// `Io`. Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended
     /// since the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` says what that
     /// had until all is there.

@@ -48,7 +48,7 @@ impl Store {
     /// written twice and one flush, shared by purges at the same time. Where as many purges are remembered as may be
     /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
     /// others are forgotten with them.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` where fills that began
+    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` if fills that began
     /// long ago keep all others from being forgotten; then nothing is purged.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await

@@ -106,7 +106,7 @@ pub struct SpanStat {
     pub spec: String,
     /// Why it is not there, where that is so.
     pub lost: Option<String>,
-    /// Its state; `None` where it could not be opened.
+    /// Its state; `None` if it could not be opened.
     pub stat: Option<Stat>,
 }
 

@@ -182,7 +182,7 @@ impl ChunkWriter<'_> {
         Ok(())
     }
 
-    /// Writes what is gathered; false where the area has no room for it.
+    /// Writes what is gathered; false if the area has no room for it.
     async fn write_chunk(&mut self) -> Result<bool, Error> {
         let offset = self.offset;
         let length = (CHUNK_HEADER_BYTES + self.payload.len()).next_multiple_of(BLOCK_BYTES as usize);
@@ -292,7 +292,7 @@ impl CheckpointHeader {
     }
 }
 
-/// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` where a chunk of it is
+/// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` if a chunk of it is
 /// damaged.
 ///
 /// They are put into `slots`, which are empty and have room for them. The buffer of an earlier call is used again, as

@@ -1,7 +1,7 @@
 //! Records found without the header of their append: which of them are believed.
 //!
 //! Owns: the rule. Their sequence fits between those before and after them. And as an open finds a segment by a whole
-//! append in it: where none stands before them and a later open wrote the next one, they count only as far as that
+//! append in it: if none stands before them and a later open wrote the next one, they count only as far as that
 //! append states as flushed. Leaves to others: finding them (`segment`).
 
 use crate::format::open_count_of;

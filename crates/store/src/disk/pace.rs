@@ -22,7 +22,7 @@ const OPENINGS: u64 = 64;
 /// When segments were opened.
 pub struct Pace {
     begun: Instant,
-    /// By epoch: the milliseconds at which it was opened, and one; 0 where that was in no time that is known.
+    /// By epoch: the milliseconds at which it was opened, and one; 0 if that was in no time that is known.
     opened: [AtomicU64; OPENINGS as usize],
 }
 
@@ -48,7 +48,7 @@ impl Pace {
         self.opened[(epoch % OPENINGS) as usize].store(now_ms + 1, Ordering::Relaxed);
     }
 
-    /// How long the last `count` openings took until now, in milliseconds; forever where there were fewer.
+    /// How long the last `count` openings took until now, in milliseconds; forever if there were fewer.
     fn took(&self, count: u64, head: u64, now_ms: u64) -> u64 {
         let Some(first) = (head + 1).checked_sub(count) else { return u64::MAX };
         match self.opened[(first % OPENINGS) as usize].load(Ordering::Relaxed) {

@@ -233,7 +233,7 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The epoch that the first append in this segment states; where that is damaged, or of an earlier cycle than the
+    /// The epoch that the first append in this segment states; if that is damaged, or of an earlier cycle than the
     /// one requested, the newest of all in it: a crash may have kept the first block of the earlier cycle and a later
     /// one of today's.
     pub async fn find_epoch(&mut self) -> Option<u64> {
@@ -310,7 +310,7 @@ impl<'a> SegmentReader<'a> {
         None
     }
 
-    /// Visits the records of an append; false where some were to be checked and are not whole.
+    /// Visits the records of an append; false if some were to be checked and are not whole.
     async fn visit_append(
         &mut self,
         append: &Append,

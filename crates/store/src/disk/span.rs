@@ -82,7 +82,7 @@ impl Span {
         hash_key(self.layout.hash_seed, key)
     }
 
-    /// Hashes the tags of a caller. *Errors*: `Invalid` where one or all are out of bounds.
+    /// Hashes the tags of a caller. *Errors*: `Invalid` if one or all are out of bounds.
     pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<Tags, Error> {
         let hashes = tags.into_iter().map(|tag| hash_tag(self.layout.hash_seed, tag));
         Tags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
@@ -93,7 +93,7 @@ impl Span {
         self.layout.segments_offset + location.granule * GRANULE_BYTES
     }
 
-    /// The blocks that a record at a location may take; `None` where there is no such place.
+    /// The blocks that a record at a location may take; `None` if there is no such place.
     pub fn extent(&self, location: Location) -> Option<Extent> {
         let epoch = self.epoch_at(location, self.head());
         let offset = location.granule * GRANULE_BYTES;

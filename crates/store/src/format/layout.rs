@@ -12,7 +12,7 @@ use crate::format::{
 };
 use zerocopy::IntoBytes;
 
-/// The segment size where none is requested, in bytes.
+/// The segment size if none is requested, in bytes.
 const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
 /// The smallest and largest segment, in bytes.
 const SEGMENT_BYTES_MIN: u64 = 32 << 10;
@@ -77,7 +77,7 @@ pub struct Layout {
 /// Which of the spans of a store one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Random identity of the store of several spans; 0 where there is one.
+    /// Random identity of the store of several spans; 0 if there is one.
     pub set: u128,
     /// Its number, from 0.
     pub number: u32,
@@ -332,7 +332,7 @@ impl Layout {
         self.segments_offset + self.segment_of(epoch) * self.segment_bytes
     }
 
-    /// The epoch of segment `segment` when `head` is the epoch being written; 0 where it has none yet.
+    /// The epoch of segment `segment` when `head` is the epoch being written; 0 if it has none yet.
     pub fn epoch_of(&self, segment: u64, head: u64) -> u64 {
         let behind = (self.segment_of(head) + self.segment_count - segment) % self.segment_count;
         head.saturating_sub(behind)

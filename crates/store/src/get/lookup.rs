@@ -83,7 +83,7 @@ impl Lookup {
         Resident::Live(entry)
     }
 
-    /// Finds an object or fragment on disk and takes it into memory. `key` is compared where it is given.
+    /// Finds an object or fragment on disk and takes it into memory. `key` is compared if it is given.
     ///
     /// A caller that comes while it is read waits for that read. *Errors*: the device failed the read.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
@@ -109,7 +109,7 @@ impl Lookup {
         }
     }
 
-    /// What another's read says to a caller who came while it was under way; `None` where the caller has to look again.
+    /// What another's read says to a caller who came while it was under way; `None` if the caller has to look again.
     ///
     /// The read may have begun before something changed that the caller has to see: so it counts only where it is what
     /// the index leads to now, and memory has nothing newer.

@@ -44,7 +44,7 @@ pub(crate) struct Window {
 }
 
 impl Lookup {
-    /// Reads what stands at a location, with the cluster around it where that pays.
+    /// Reads what stands at a location, with the cluster around it if that pays.
     pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
@@ -71,7 +71,7 @@ impl Lookup {
         (found, buffer.map(|buffer| Window { buffer, extent, location }))
     }
 
-    /// What to read for a record beside it: its group, where that is known, else the window around it.
+    /// What to read for a record beside it: its group, if that is known, else the window around it.
     fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
         let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
         let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);

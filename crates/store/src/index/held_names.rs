@@ -139,7 +139,7 @@ impl Names {
     }
 
     /// Says that the names of all segments that were there at the open have been noted, but for damaged ones up to this
-    /// epoch; 0 where there was none.
+    /// epoch; 0 if there was none.
     pub fn are_read(&self, damaged_through: u64) {
         self.unknown_through.store(damaged_through, Ordering::Release);
     }

@@ -17,7 +17,7 @@ use crate::planted::{Bug, planted};
 pub struct Kept {
     /// Places from here on lie behind the segments.
     granules: u64,
-    /// Of each segment, whether it still holds what it held; empty where all do.
+    /// Of each segment, whether it still holds what it held; empty if all do.
     segments: Vec<bool>,
     segment_granules: u64,
 }
@@ -61,7 +61,7 @@ impl Index {
         homes as usize >= self.homes_initial
     }
 
-    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false where the dump
+    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false if the dump
     /// cannot be right.
     pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {

@@ -162,7 +162,7 @@ impl Index {
         is_there && is_only
     }
 
-    /// Adds an entry; does nothing where it is there already.
+    /// Adds an entry; does nothing if it is there already.
     pub fn insert(&self, hash: KeyHash, location: Location) {
         let (shard, known) = self.locate(hash);
         self.insert_into(&mut self.shard(shard), known, location);

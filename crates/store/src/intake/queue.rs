@@ -69,7 +69,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether another entry fits; one that is longer than the whole queue does where there is no other.
+    /// Whether another entry fits; one that is longer than the whole queue does if there is no other.
     fn has_room(&self, weight: u64, bytes_max: u64) -> bool {
         let used = self.bytes + self.reserved_bytes;
         used + weight <= bytes_max || (self.items.is_empty() && self.reserved_bytes == 0)
@@ -144,7 +144,7 @@ impl Queue {
         Ok(self.add(waiting, make()?))
     }
 
-    /// Reserves room for an entry of `weight`; `None` where there is none now, or no more is taken.
+    /// Reserves room for an entry of `weight`; `None` if there is none now, or no more is taken.
     pub fn reserve(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
         let mut waiting = self.lock();
         if waiting.closed || !waiting.has_room(weight, self.bytes_max) {
@@ -179,7 +179,7 @@ impl Queue {
         }
     }
 
-    /// Does something in the order of sequences that adds nothing; not where no more is taken.
+    /// Does something in the order of sequences that adds nothing; not if no more is taken.
     pub fn in_order<T, E: From<Refused>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let waiting = self.lock();
         if waiting.closed {
@@ -190,7 +190,7 @@ impl Queue {
         result
     }
 
-    /// Does something in the order of sequences, also where no more is taken; it is told how many bytes wait.
+    /// Does something in the order of sequences, also if no more is taken; it is told how many bytes wait.
     pub fn ordered<T>(&self, act: impl FnOnce(u64) -> T) -> T {
         let waiting = self.lock();
         act(waiting.bytes)

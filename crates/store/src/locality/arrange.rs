@@ -23,7 +23,7 @@ const LONG_SHARE: u64 = 2;
 /// What is known of a record to be placed.
 #[derive(Debug, Clone, Copy)]
 pub struct Unplaced {
-    /// Its own id; none where it is no whole object.
+    /// Its own id; none if it is no whole object.
     pub id: Option<HintId>,
     /// The hints that tie it to others.
     pub tie: Option<Tie>,

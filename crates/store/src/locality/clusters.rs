@@ -135,7 +135,7 @@ impl Clusters {
         }
     }
 
-    /// One eligible read in so many takes the cluster: every one where that pays, and fewer the less it does.
+    /// One eligible read in so many takes the cluster: every one if that pays, and fewer the less it does.
     fn probe_every(&self) -> u64 {
         let (count, hits, bytes) = self.reads.get();
         let saved = hits * READ_WORTH_BYTES;

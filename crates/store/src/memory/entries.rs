@@ -82,7 +82,7 @@ impl Pinned<'_> {
         replaced
     }
 
-    /// Puts an entry where there is none of its id; else the one there is.
+    /// Puts an entry if there is none of its id; else the one there is.
     pub fn insert_new(&self, entry: &Arc<Entry>) -> Result<(), &Arc<Entry>> {
         let inserted = self.entries.map.try_insert(entry.id(), Arc::clone(entry), &self.guard);
         inserted.map(|_| ()).map_err(|occupied| occupied.current)

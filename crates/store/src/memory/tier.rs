@@ -21,7 +21,7 @@
 //! 2. Everything that leaves the map leaves it under the lock, and only where the map still has that very entry. What
 //!    waits to be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by
 //!    it.
-//! 3. What was read goes into the map under the lock, and only where nothing is.
+//! 3. What was read goes into the map under the lock, and only if nothing is.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -293,7 +293,7 @@ impl MemoryTier {
         found.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// Puts an entry that came with another's read, where there is none of its id and `still_valid` says so under the
+    /// Puts an entry that came with another's read, if there is none of its id and `still_valid` says so under the
     /// lock that orders replacement. Returns whether it did.
     pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
         let pinned = self.map.pin();
@@ -329,7 +329,7 @@ impl MemoryTier {
         Some(neighbour)
     }
 
-    /// Lets the neighbour go that has waited longest; false where there is none.
+    /// Lets the neighbour go that has waited longest; false if there is none.
     fn drop_neighbour(&self, replacement: &mut Replacement) -> bool {
         let Some((entry, _)) = replacement.neighbours.queue.pop_front() else { return false };
         // One that was promoted is the policy's, and its bytes with it.

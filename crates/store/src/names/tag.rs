@@ -48,7 +48,7 @@ struct Held {
 }
 
 impl Tags {
-    /// Keeps hashes in any order. *Errors*: `Invalid` where there are too many.
+    /// Keeps hashes in any order. *Errors*: `Invalid` if there are too many.
     pub fn new(mut hashes: Vec<TagHash>, ledger: &TagLedger) -> Result<Tags, Error> {
         hashes.sort_unstable();
         hashes.dedup();
@@ -66,7 +66,7 @@ impl Tags {
         Ok(Tags(Some(Arc::new(held))))
     }
 
-    /// These and others. *Errors*: `Invalid` where that is too many.
+    /// These and others. *Errors*: `Invalid` if that is too many.
     pub fn with(&self, others: &Tags) -> Result<Tags, Error> {
         match (&self.0, &others.0) {
             (_, None) => Ok(self.clone()),

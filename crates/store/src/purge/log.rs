@@ -75,7 +75,7 @@ impl Recovered {
         self.log.order
     }
 
-    /// All records that a span may lack which has come as far as `number`; `None` where this log may lack some itself.
+    /// All records that a span may lack which has come as far as `number`; `None` if this log may lack some itself.
     pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &PurgeRecord>> {
         let records = self.records.iter().zip(&self.numbers);
         (!self.lost).then(|| records.filter(move |(_, own)| **own > number).map(|(record, _)| record))
@@ -261,7 +261,7 @@ async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
     read(&**device, address, BLOCK_BYTES as usize).await.ok()
 }
 
-/// The highest cycle of which any block is whole, anywhere in either half; 0 where there is none.
+/// The highest cycle of which any block is whole, anywhere in either half; 0 if there is none.
 async fn newest_cycle(device: &SharedDevice, layout: &Layout) -> u64 {
     let mut newest = 0;
     for start in layout.purge_log_offset {

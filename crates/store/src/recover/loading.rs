@@ -33,7 +33,7 @@ fn bit(shard: usize) -> u64 {
     1 << shard
 }
 
-/// The slots of a shard, or none where they are damaged.
+/// The slots of a shard, or none if they are damaged.
 type ReadShard = (usize, Option<Slots>);
 
 /// A checkpoint whose shards are not all in the index yet.
@@ -72,7 +72,7 @@ impl Loading {
         self.arriving = is_spawned.then_some(receiver);
     }
 
-    /// Loads the slots of one shard, without what was replayed; false where they, or others that came first, are
+    /// Loads the slots of one shard, without what was replayed; false if they, or others that came first, are
     /// damaged.
     pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
         self.wanted.fetch_or(bit(shard), Ordering::AcqRel);

@@ -69,7 +69,7 @@ impl Log {
 }
 
 impl RollForward<'_> {
-    /// Finds what is to be replayed after a checkpoint; false where that cannot be, or the checkpoint is seen to be
+    /// Finds what is to be replayed after a checkpoint; false if that cannot be, or the checkpoint is seen to be
     /// damaged.
     pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
         if !header.fits(&self.index) {
@@ -104,7 +104,7 @@ impl RollForward<'_> {
         self.from_checkpoint = true;
         self.scanned.last_sequence = header.last_sequence;
         self.scanned.flushed_sequence = header.last_sequence;
-        // Where more than a cycle was written since, the oldest of it is gone.
+        // If more than a cycle was written since, the oldest of it is gone.
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
         let (position, floor) = (header.position, header.last_sequence);

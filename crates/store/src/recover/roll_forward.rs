@@ -1,7 +1,7 @@
 //! Rolling forward: from a checkpoint, or from nothing, to an index that knows all that was written.
 //!
 //! Owns: what follows from each record of the log. The log is read by `replay_log` from a checkpoint on, and by
-//! `full_scan` where there is none.
+//! `full_scan` if there is none.
 
 use nectary_block::SharedDevice;
 
@@ -98,8 +98,8 @@ impl<'a> RollForward<'a> {
         SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
     }
 
-    /// Takes what a segment says happened; `is_next` where it is the one that is overwritten next. Gives back the
-    /// memory that it took; `None` where it takes more of the checkpoint to know, and that is damaged.
+    /// Takes what a segment says happened; `is_next` if it is the one that is overwritten next. Gives back the
+    /// memory that it took; `None` if it takes more of the checkpoint to know, and that is damaged.
     pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
         let last_sequence = self.scanned.last_sequence;
         let mut ahead = if ahead.holds_after(last_sequence) {
@@ -166,7 +166,7 @@ impl<'a> RollForward<'a> {
         }
     }
 
-    /// Whether all fragments of a head seem to be there; `None` where the checkpoint that should tell is damaged.
+    /// Whether all fragments of a head seem to be there; `None` if the checkpoint that should tell is damaged.
     async fn has_fragments(&mut self, head: &LoggedRecord, generation: u64, count: u32) -> Option<bool> {
         for number in 0..count {
             let hash = hash_fragment(head.hash, generation, number);

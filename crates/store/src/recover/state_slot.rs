@@ -12,13 +12,13 @@ use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_CO
 /// Which spans of a store were there when that last changed, as one of them remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Membership {
-    /// Counts the changes; 0 in a store of one span, and where nothing is known.
+    /// Counts the changes; 0 in a store of one span, and if nothing is known.
     pub number: u64,
     /// Random identity of the change, as two spans that do not see each other count alike.
     pub id: u64,
     /// The identity of the last change before it that was committed.
     pub before: u64,
-    /// The number of that one; 0 where an earlier program wrote it.
+    /// The number of that one; 0 if an earlier program wrote it.
     pub before_number: u64,
     /// The span's clock at the last change by which a span came back.
     pub since: u64,

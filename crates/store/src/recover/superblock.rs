@@ -33,7 +33,7 @@ pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     Err(error.at(&device.spec()))
 }
 
-/// Writes a copy of the superblock again where it is damaged, without a flush.
+/// Writes a copy of the superblock again if it is damaged, without a flush.
 pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
     for address in [0, BLOCK_BYTES] {
         let whole = match read(&**device, address, BLOCK_BYTES as usize).await {

@@ -4,7 +4,7 @@
 //! (`rewriting`), and objects that would have to be read for it (`reinsert`).
 //!
 //! It happens when a segment is opened, for the one that is overwritten next. It needs no read. It looks at every entry
-//! in memory: where there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
+//! in memory: if there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

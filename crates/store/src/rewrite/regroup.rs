@@ -68,7 +68,7 @@ impl Rewriting {
         }
     }
 
-    /// Queues a page and what is known of its group to be rewritten, once a view, where it does not wait already.
+    /// Queues a page and what is known of its group to be rewritten, once a view, if it does not wait already.
     fn gather(&self, view: &mut View) {
         if view.was_gathered || self.waits(view) {
             return;

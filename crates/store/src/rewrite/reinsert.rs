@@ -137,7 +137,7 @@ struct Proved {
 #[derive(Debug)]
 struct Extent {
     objects: Vec<Proved>,
-    /// Bytes from the start of the segments; empty where all are in memory.
+    /// Bytes from the start of the segments; empty if all are in memory.
     range: Range<u64>,
 }
 
@@ -203,7 +203,7 @@ async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Opt
     }
 }
 
-/// Queues an entry as soon as puts leave room; false where the ring came first or the store takes no more writes.
+/// Queues an entry as soon as puts leave room; false if the ring came first or the store takes no more writes.
 async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, epoch: u64) -> bool {
     loop {
         let room = rewriting.intake.queue.room.notified();

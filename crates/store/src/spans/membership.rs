@@ -5,14 +5,14 @@
 //! `writer`).
 //!
 //! A change is committed once all whom it names have it; each names the last one before it that was. One that a crash
-//! ended was not committed where somebody whom it names has not come as far; then nothing was done under it, and the
+//! ended was not committed if somebody whom it names has not come as far; then nothing was done under it, and the
 //! next change names the same one before. Each open makes two changes before it serves. So a span that knows neither
 //! was put back as it was before an earlier open, and what it holds may have been purged or replaced since. One that
 //! was put back as it was since this open is told by its purges (`open`).
 
 use crate::recover::Membership;
 
-/// The last change of all, by what those remember that are seen (by number of the span); `None` where it cannot be
+/// The last change of all, by what those remember that are seen (by number of the span); `None` if it cannot be
 /// known.
 ///
 /// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be

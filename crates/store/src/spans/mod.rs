@@ -63,14 +63,14 @@ pub struct SpanDevice {
     pub spec: String,
     /// The device.
     pub device: Result<SharedDevice, Error>,
-    /// How large the span is made where there is none, in bytes; 0 for the whole device.
+    /// How large the span is made if there is none, in bytes; 0 for the whole device.
     pub size_bytes: u64,
 }
 
 /// One span of an open store.
 struct Span {
     spec: String,
-    /// `None` where it could not be opened.
+    /// `None` if it could not be opened.
     store: Option<Store>,
     /// Why it is not there.
     lost: Mutex<Option<String>>,
@@ -119,7 +119,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// The only span, where there is one.
+    /// The only span, if there is one.
     #[inline]
     fn sole(&self) -> Option<&Store> {
         match &self.inner.spans[..] {
@@ -136,7 +136,7 @@ impl Spans {
         Some((inner.spans[number].store.as_ref()?, stands_in))
     }
 
-    /// The number of the span that a key belongs to now; `None` where none is there.
+    /// The number of the span that a key belongs to now; `None` if none is there.
     pub fn span_of(&self, primary: &[u8]) -> Option<u32> {
         let present = self.inner.present.load(Ordering::Acquire);
         self.inner.placement.place(primary, present).map(|(number, _)| number as u32)
@@ -186,7 +186,7 @@ impl Spans {
 
     /// Joins the fill of a key under way, or begins it, as [`Store::begin_fill`].
     ///
-    /// *Errors*: `Stopped` where no span is there.
+    /// *Errors*: `Stopped` if no span is there.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> Result<FillRole, Error> {
         if let Some(only) = self.sole() {
             return Ok(only.begin_fill(key, stale));
@@ -360,7 +360,7 @@ impl Spans {
     }
 
     /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it
-    /// committed. Where nobody has failed since the last change, there is a new one only if `is_open`.
+    /// committed. If nobody has failed since the last change, there is a new one only if `is_open`.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;

@@ -67,7 +67,7 @@ impl Spans {
     /// Opens the store whose spans are on `devices`, in any order; makes it where all of them are blank.
     ///
     /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one
-    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` where the devices are
+    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` if the devices are
     /// not the spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there
     /// is flushed on every span when this returns.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
@@ -340,7 +340,7 @@ fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     order
 }
 
-/// The purges that a span lacks and others have; one of everything where that cannot be told.
+/// The purges that a span lacks and others have; one of everything if that cannot be told.
 fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<PurgeRecord> {
     let Found::Span(span) = found else { return Vec::new() };
     let number = found.order().number;

@@ -23,7 +23,7 @@ impl Placement {
         Placement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
     }
 
-    /// The span of a key among those in `present`, and whether it stands in for one that is not; `None` where none is.
+    /// The span of a key among those in `present`, and whether it stands in for one that is not; `None` if none is.
     pub(super) fn place(&self, primary: &[u8], present: u64) -> Option<(usize, bool)> {
         let hash = xxh3_64_with_seed(primary, self.seed);
         let mut first = (0, f64::MIN);

@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing where the index
+    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing if the index
     /// leads to something younger, or not there any more: the place may have been found long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();

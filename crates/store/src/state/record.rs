@@ -113,7 +113,7 @@ pub(crate) fn decode(
     (Found::Entry(Arc::new(entry)), buffer)
 }
 
-/// The entry of a whole object at a location that nobody requested, a copy of the bytes read; `None` where it is
+/// The entry of a whole object at a location that nobody requested, a copy of the bytes read; `None` if it is
 /// damaged, or purged and `purged_too` is not set.
 pub(crate) fn unasked(
     state: &State,

@@ -42,7 +42,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Packs one append from the queue and starts writing it; false where nothing waits, or it has to wait for those in
+    /// Packs one append from the queue and starts writing it; false if nothing waits, or it has to wait for those in
     /// flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
         // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one

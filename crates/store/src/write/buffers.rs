@@ -40,7 +40,7 @@ impl AppendBuffers {
         buffer
     }
 
-    /// Takes note that an append is over, and its buffer back where there is one.
+    /// Takes note that an append is over, and its buffer back if there is one.
     pub fn give_back(&mut self, bytes: u64, buffer: Option<Buffer>) {
         self.in_flight_bytes -= bytes;
         let has_room = self.in_flight_bytes + self.spare_bytes() + bytes <= self.bytes_max;

@@ -96,7 +96,7 @@ pub(crate) struct Start {
     pub objects_bytes_max: Option<u64>,
     /// An append of several records has at most so many bytes …
     pub append_bytes: u64,
-    /// … and the buffers of all in flight, where there are several.
+    /// … and the buffers of all in flight, if there are several.
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
     /// What the index lacks yet.

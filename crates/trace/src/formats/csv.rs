@@ -26,13 +26,13 @@ pub struct Columns {
     pub separator: u8,
     /// What was referred to: an offset in bytes, or a block.
     pub target: Target,
-    /// How many bytes; one block where there is none.
+    /// How many bytes; one block if there is none.
     pub size: Option<usize>,
-    /// `read` or `write`, or their first letters, in any case; everything is read where there is none.
+    /// `read` or `write`, or their first letters, in any case; everything is read if there is none.
     pub operation: Option<usize>,
     /// The stream of the reference; the volume if there are no streams.
     pub stream: Vec<usize>,
-    /// Which address space it is in; one for all where there are none.
+    /// Which address space it is in; one for all if there are none.
     pub volume: Vec<usize>,
 }
 
@@ -225,7 +225,7 @@ impl Reader for Csv {
 }
 
 impl Names {
-    /// The number of the name that `parts` make; 0 where there are no parts.
+    /// The number of the name that `parts` make; 0 if there are no parts.
     fn number<'a>(&mut self, parts: impl Iterator<Item = Option<&'a [u8]>>) -> std::result::Result<u32, String> {
         self.name.clear();
         let mut has_parts = false;

@@ -75,7 +75,7 @@ impl Input {
         &self.path
     }
 
-    /// The first [`HEAD_BYTES`] bytes, or all where there are fewer; they are still to be read.
+    /// The first [`HEAD_BYTES`] bytes, or all if there are fewer; they are still to be read.
     pub fn head(&self) -> &[u8] {
         &self.head
     }

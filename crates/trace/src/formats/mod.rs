@@ -35,7 +35,7 @@ pub struct Reference {
     pub stream: Stream,
     /// The block, unique over all streams of a run.
     pub block: u64,
-    /// Its size. *Units*: bytes; 0 where the trace does not say.
+    /// Its size. *Units*: bytes; 0 if the trace does not say.
     pub bytes: u32,
     /// Whether it was written and not read.
     pub is_write: bool,
@@ -48,7 +48,7 @@ pub trait Reader: Send {
     /// *Errors*: which file, where in it, what was expected and what was found; nothing was appended then.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
 
-    /// What a stream read so far is, in words; `None` where the format does not say.
+    /// What a stream read so far is, in words; `None` if the format does not say.
     fn stream_name(&self, _stream: Stream) -> Option<String> {
         None
     }

@@ -5,7 +5,7 @@
 //! | 0 | 4 | time, in seconds |
 //! | 4 | 8 | object |
 //! | 12 | 4 | size, in bytes |
-//! | 16 | 8 | place of the object's next reference in the trace, signed; -1 or the largest number where there is none |
+//! | 16 | 8 | place of the object's next reference in the trace, signed; -1 or the largest number if there is none |
 //!
 //! Owns: that layout, little-endian. Objects count as blocks; everything is a read, of one stream. The format has
 //! no magic, so it is known by the file's name or by `--format` alone; next references below -1, or not after their own

@@ -54,7 +54,7 @@ impl Vscsi {
     }
 }
 
-/// The version that the first two records show; one is enough where there is no second.
+/// The version that the first two records show; one is enough if there is no second.
 fn layout(head: &[u8]) -> Option<usize> {
     (0..2).find(|&layout| {
         let mut records = head.chunks_exact(RECORD_BYTES[layout]).take(2).peekable();

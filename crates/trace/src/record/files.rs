@@ -71,7 +71,7 @@ impl Files {
         Files { known: HashMap::new(), folder }
     }
 
-    /// The file that `fd` is open on, by its number, which `add` gives to new ones; `None` where it is not counted.
+    /// The file that `fd` is open on, by its number, which `add` gives to new ones; `None` if it is not counted.
     pub(super) fn find(
         &mut self,
         fd: BorrowedFd<'_>,

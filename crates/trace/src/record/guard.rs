@@ -77,7 +77,7 @@ impl Guard {
         self.page.number().store(id, Ordering::Release);
     }
 
-    /// Lets the guard take over; waits for its end where nothing is left to guard.
+    /// Lets the guard take over; waits for its end if nothing is left to guard.
     pub(super) fn end(mut self, is_nothing_left: bool) {
         drop(self.wire.take());
         if is_nothing_left {

@@ -148,7 +148,7 @@ impl Processes {
 struct Stat {
     parent: u32,
     start: u64,
-    /// Where the stack begins, which is drawn at each exec; 0 where this may not be known.
+    /// Where the stack begins, which is drawn at each exec; 0 if this may not be known.
     stack: u64,
 }
 

@@ -155,7 +155,7 @@ impl<W: Write> Session<W> {
                     prepared.transfers[0] = self.transfer(thread, &from, source.as_fd(), &found, &input, bytes)?;
                     bytes = prepared.transfers[0].map_or(0, |transfer| transfer.bytes);
                 } else {
-                    // What comes is not known where nothing waits; at least a byte, or the call refers to nothing.
+                    // What comes is not known if nothing waits; at least a byte, or the call refers to nothing.
                     bytes = bytes.min(sys::waiting_bytes(source.as_fd()).max(1));
                 }
                 if !self.options.is_reads_only

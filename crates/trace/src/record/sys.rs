@@ -25,7 +25,7 @@ pub(super) struct Status {
     pub(super) is_block_device: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// When it was made, in nanoseconds; tells files apart that had one inode after another. 0 where it is not known.
+    /// When it was made, in nanoseconds; tells files apart that had one inode after another. 0 if it is not known.
     pub(super) born_ns: u64,
     pub(super) size_bytes: u64,
 }
@@ -72,7 +72,7 @@ pub(super) fn prefer_same_processor(listener: BorrowedFd<'_>) {
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
-/// Takes the next call that waits, and waits for it; `None` where there was one that is gone, or a signal came.
+/// Takes the next call that waits, and waits for it; `None` if there was one that is gone, or a signal came.
 pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: all zeroes is a value of this struct of numbers, and the kernel asks for it.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -91,7 +91,7 @@ pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notificatio
     }
 }
 
-/// Lets a call go on as it is; `false` where nobody waits any more.
+/// Lets a call go on as it is; `false` if nobody waits any more.
 pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };

@@ -103,7 +103,7 @@ impl Watch {
         let gate = gate(command, filter::build(machine, options.is_reads_only))?;
         sys::prefer_same_processor(gate.listener.as_fd());
         let guard = Guard::begin(gate.listener.as_fd()).map_err(io_error("beginning the guard"))?;
-        // The gate waits for this; where it is gone, joining it says why.
+        // The gate waits for this; if it is gone, joining it says why.
         let _ = gate.go.send(());
         let now = Instant::now();
         Ok(Watch {
@@ -213,7 +213,7 @@ impl Watch {
         }
     }
 
-    /// Passes signals on; `true` where they end the recording.
+    /// Passes signals on; `true` if they end the recording.
     fn take_signals(&mut self) -> bool {
         while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
             match (signal.number, self.child, self.outcome) {

@@ -32,7 +32,7 @@ pub fn order(name: &str) -> usize {
     ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len())
 }
 
-/// Makes the policy called `name` for a run over `workload`; `None` where there is none of that name.
+/// Makes the policy called `name` for a run over `workload`; `None` if there is none of that name.
 pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Policy>> {
     if name == MIN {
         return Some(Box::new(Min::new(capacity, workload.future()?)));
@@ -45,7 +45,7 @@ pub fn explains(name: &str) -> bool {
     matches!(name, "dear" | "adaptive")
 }
 
-/// Makes a policy that gives everything that it says to `sink`; `None` where there is none of that name that explains
+/// Makes a policy that gives everything that it says to `sink`; `None` if there is none of that name that explains
 /// itself.
 pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
     match name {

@@ -152,7 +152,7 @@ impl Workload {
         &self.blocks
     }
 
-    /// The streams of the references; empty where all are of stream 0.
+    /// The streams of the references; empty if all are of stream 0.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }

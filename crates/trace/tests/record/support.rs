@@ -60,7 +60,7 @@ impl Folder {
         trace
     }
 
-    /// Records a script, where there is a python.
+    /// Records a script, if there is a python.
     pub fn python(&self, script: &str) -> Option<Trace> {
         fs::write(self.path("script.py"), script).unwrap();
         let mut command = self.command(&[python()?, "-S", "-E", "script.py"]);

@@ -192,7 +192,7 @@ impl Core {
         assert!(pushed.is_ok(), "there are as many submission entries as slots");
     }
 
-    /// Hands over what is new: false where the kernel is too busy to take all of it now.
+    /// Hands over what is new: false if the kernel is too busy to take all of it now.
     fn submit(&mut self) -> io::Result<bool> {
         while !self.uring.submission().is_empty() {
             match self.uring.submit() {

@@ -104,7 +104,7 @@ thread_local! {
 /// A thread's hold on a ring; when the thread ends the driver is told to stop.
 struct Local {
     runtime: Id,
-    /// `None` where the kernel refused to make one.
+    /// `None` if the kernel refused to make one.
     ring: Option<Arc<Ring>>,
 }
 

@@ -190,7 +190,7 @@ pub(super) fn parse(mut source: impl Read, name: &str) -> Result<Recording, Prob
     Ok(recording)
 }
 
-/// Reads one event and its length in the file; nothing where the file ends, also in the middle of an event.
+/// Reads one event and its length in the file; nothing if the file ends, also in the middle of an event.
 fn parse_event(
     source: &mut impl Read,
     identity: u64,

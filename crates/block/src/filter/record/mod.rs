@@ -90,7 +90,7 @@ impl Recorder {
 
     /// Starts a recording in a new file.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] where the file exists: a recording is not overwritten.
+    /// *Errors*: [`ErrorKind::Invalid`] if the file exists: a recording is not overwritten.
     pub fn to_file(path: PathBuf, bytes_max: u64, geometry: &Geometry) -> Result<Recorder, Error> {
         let name = quoted(&path.to_string_lossy());
         let create = || {
@@ -198,7 +198,7 @@ impl Recording {
     }
 }
 
-/// Reads a recording from memory; nothing where it is damaged. For fuzz targets.
+/// Reads a recording from memory; nothing if it is damaged. For fuzz targets.
 pub fn parse_recording(bytes: &[u8]) -> Option<Recording> {
     format::parse(bytes, "fuzz").ok()
 }

@@ -140,7 +140,7 @@ impl Application {
         }
     }
 
-    /// The block that the replacement in force gives up next; `None` where there are no blocks.
+    /// The block that the replacement in force gives up next; `None` if there are no blocks.
     pub(super) fn offer(&mut self, blocks: &mut Blocks) -> Option<usize> {
         let position = match self.replacement {
             Replacement::Lru => {

@@ -186,7 +186,7 @@ impl Blocks {
     }
 
     /// Adds `id`, which must not be there, as an absent block without a history, in no timeline. *Returns* its place;
-    /// `None` where there are too many.
+    /// `None` if there are too many.
     #[inline]
     pub(super) fn insert(&mut self, id: u64, owner: u16) -> Option<usize> {
         if self.table.count() >= BLOCKS_MAX {
@@ -246,7 +246,7 @@ impl Blocks {
         }
     }
 
-    /// Puts `stays` where `leaves` is, two blocks of `timeline`; the other is taken out.
+    /// Puts `stays` if `leaves` is, two blocks of `timeline`; the other is taken out.
     pub(super) fn take_place<const ORDER: usize>(&mut self, timeline: &mut Timeline, stays: usize, leaves: usize) {
         let position = *self.table.get_mut(leaves).position::<ORDER>();
         self.take::<ORDER>(timeline, stays);

@@ -55,7 +55,7 @@
 //!
 //! # Cost
 //! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block,
-//! resident or ghost; for each of the orders that it is in 8 to 65 more (recency, LFU, and places where there is more
+//! resident or ghost; for each of the orders that it is in 8 to 65 more (recency, LFU, and places if there is more
 //! than one stream); 8 for each eviction that is remembered. A stream takes 12 KiB for its period, and for each
 //! frequency up to 1023 that its blocks have reached 112 bytes, and 520 at least where it had blocks.
 //!
@@ -302,7 +302,7 @@ impl Dear {
         }
     }
 
-    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` where there are too many
+    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` if there are too many
     /// blocks.
     fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> Option<usize> {
         let Some(at) = known else { return self.blocks.insert(id, position) };
@@ -333,7 +333,7 @@ impl Dear {
         self.remember(at);
     }
 
-    /// Evicts until `room` more units fit; `false` where too many victims were refused.
+    /// Evicts until `room` more units fit; `false` if too many victims were refused.
     fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
         let mut refusals = 0;
         while self.used.saturating_add(room) > self.capacity {

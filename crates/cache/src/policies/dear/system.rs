@@ -1,7 +1,7 @@
 //! The system manager: which application gives up a block.
 //!
 //! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: an
-//! application that was found sequential gives first, the one with most blocks where there are several; else the owner
+//! application that was found sequential gives first, the one with most blocks if there are several; else the owner
 //! of the block in the oldest place is asked, and where it offers another, the block that was spared takes the place of
 //! the one that leaves. Leaves to others: what an application offers.
 //!
@@ -95,7 +95,7 @@ impl System {
         }
     }
 
-    /// The next victim; `None` where nothing is resident. `sequential_first` is unset after a refusal, so that
+    /// The next victim; `None` if nothing is resident. `sequential_first` is unset after a refusal, so that
     /// sequential applications whose blocks are all refused do not keep the others from being asked.
     pub(super) fn choose(
         &mut self,

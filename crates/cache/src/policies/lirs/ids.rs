@@ -168,7 +168,7 @@ impl Ids {
     }
 
     /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, not in the stack, and the
-    /// newest of the queue. *Returns* its place; `None` where there are too many.
+    /// newest of the queue. *Returns* its place; `None` if there are too many.
     #[inline]
     pub(super) fn insert(&mut self, id: u64, weight: u64, is_lir: bool) -> Option<usize> {
         if self.table.count() >= IDS_MAX {

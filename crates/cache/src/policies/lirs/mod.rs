@@ -112,7 +112,7 @@ impl Lirs {
         while self.lir_weight > self.lir_share() && self.demote() {}
     }
 
-    /// Makes the oldest LIR id HIR; `false` where there is none.
+    /// Makes the oldest LIR id HIR; `false` if there is none.
     fn demote(&mut self) -> bool {
         let Some(oldest) = self.ids.oldest_of_stack() else { return false };
         let weight = self.ids.weight(oldest);

@@ -10,7 +10,7 @@ const MONTHS: [&[u8]; 12] =
 /// What days are called; the first three letters in two of the forms.
 const DAYS: [&[u8]; 7] = [b"monday", b"tuesday", b"wednesday", b"thursday", b"friday", b"saturday", b"sunday"];
 
-/// Reads a date into Unix seconds; `None` where it is none, or lies before 1970.
+/// Reads a date into Unix seconds; `None` if it is none, or lies before 1970.
 ///
 /// Of years with two digits, those from 70 on are of the last century.
 pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {

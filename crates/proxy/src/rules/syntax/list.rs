@@ -68,7 +68,7 @@ fn unquote(argument: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(plain)
 }
 
-/// Splits at the first `separator` outside of a quoted string; the second part is empty where there is none.
+/// Splits at the first `separator` outside of a quoted string; the second part is empty if there is none.
 fn split_at_unquoted(value: &[u8], separator: u8) -> (&[u8], &[u8]) {
     let mut quoted = false;
     let mut index = 0;

@@ -26,7 +26,7 @@ pub enum Value {
 /// A field's members in their order. A key may come several times: its last value counts.
 pub type Dictionary<'a> = Vec<(&'a [u8], Value)>;
 
-/// All lines of a field as one, as they are to be parsed; `None` where there is no line.
+/// All lines of a field as one, as they are to be parsed; `None` if there is no line.
 pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
     let mut lines = headers.get_all(name).into_iter();
     let first = lines.next()?.as_bytes();
@@ -38,7 +38,7 @@ pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u
     Some(whole)
 }
 
-/// Reads a dictionary; empty where the field is, `None` where it does not parse.
+/// Reads a dictionary; empty if the field is, `None` if it does not parse.
 pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     let mut members: Dictionary<'_> = Vec::new();
     let mut parser = Parser { rest: field };
@@ -52,7 +52,7 @@ pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     Some(members)
 }
 
-/// Reads a list; empty where the field is, `None` where it does not parse.
+/// Reads a list; empty if the field is, `None` if it does not parse.
 pub fn list(field: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::new();
     let mut parser = Parser { rest: field };

@@ -47,7 +47,7 @@ pub struct Version {
     pub outcome: Outcome,
     /// The life in which it began.
     pub life: usize,
-    /// The segment epoch that was being written when it began; `None` where part of it is older.
+    /// The segment epoch that was being written when it began; `None` if part of it is older.
     pub head: Option<u64>,
 }
 

@@ -55,7 +55,7 @@ impl Doubt {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Notes that an object is to be queued to be rewritten; while the index still leads to its old place. False where
+    /// Notes that an object is to be queued to be rewritten; while the index still leads to its old place. False if
     /// it is queued already: the later of two copies would be one that the index does not lead to, and outlive the one
     /// that it does.
     pub fn move_begins(&self, hash: KeyHash) -> bool {

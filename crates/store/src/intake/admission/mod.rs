@@ -13,7 +13,7 @@
 //!    requested before.
 //! 4. What is in memory alone and was purged leaves memory before the purge is forgotten (which is when the ring has
 //!    overwritten all that was on the disk then).
-//! 5. Where everything is admitted, which is the default, nothing here costs anything.
+//! 5. If everything is admitted, which is the default, nothing here costs anything.
 
 mod doubt;
 mod options;

@@ -34,7 +34,7 @@ const WINDOW_S_MIN: f64 = 60.0;
 pub struct WriteBudgetStat {
     /// What may be written in a period, in bytes.
     pub budget_bytes: u64,
-    /// The period: that of the budget, or 24 minutes where that is shorter; in seconds.
+    /// The period: that of the budget, or 24 minutes if that is shorter; in seconds.
     pub period_s: u64,
     /// What was written in the last period, or since the store was opened, in bytes; exact to a 24th of the period.
     pub used_bytes: u64,

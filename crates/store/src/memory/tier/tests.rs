@@ -112,7 +112,7 @@ fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed(
             }
             ended.store(true, Ordering::Relaxed);
         });
-        // A reader: puts old versions back where nothing is, and lets the capacity breathe.
+        // A reader: puts old versions back if nothing is, and lets the capacity breathe.
         scope.spawn(move || {
             let mut at = 0;
             while !ended.load(Ordering::Relaxed) {

@@ -87,7 +87,7 @@ impl Fill {
     /// Says which tags the object gets, besides those that were said before: before [`start`](Self::start), or before
     /// [`refresh`](Self::refresh), which keeps those of the stale object too.
     ///
-    /// *Errors*: `Invalid` where one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are
+    /// *Errors*: `Invalid` if one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are
     /// more than [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store
     /// the object.
     pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
@@ -121,7 +121,7 @@ impl Fill {
 
     /// Says that the response is storable, under this variant, and shows its head to all followers.
     ///
-    /// Returns false where the store cannot take it (budgets, size, a key or metadata out of bounds): followers are
+    /// Returns false if the store cannot take it (budgets, size, a key or metadata out of bounds): followers are
     /// then told to go on their own, and so must the caller.
     pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
         let key = KeyRef::new(&self.primary, variant);

@@ -56,7 +56,7 @@ pub enum FillHead {
         variant: Bytes,
         /// Its metadata.
         metadata: Bytes,
-        /// Length of the body, where it is known.
+        /// Length of the body, if it is known.
         body_bytes: Option<u64>,
     },
     /// A stale response has been confirmed.

@@ -82,7 +82,7 @@ struct Times {
 }
 
 impl Times {
-    /// Plays the first workload, and the others with the time taken; `None` where the kernel tells no time of a thread.
+    /// Plays the first workload, and the others with the time taken; `None` if the kernel tells no time of a thread.
     fn add(&mut self, policy: &mut dyn Policy, [first, second, third]: &[Workload; 3]) -> Option<()> {
         play(policy, first);
         let mut misses_count = 0;

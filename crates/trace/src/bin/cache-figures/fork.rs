@@ -89,7 +89,7 @@ pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> 
     refuted
 }
 
-/// The worst forks of all workloads at all sizes; none where no two of the policies differ.
+/// The worst forks of all workloads at all sizes; none if no two of the policies differ.
 fn all(
     judged: &[(Workload, Vec<u64>)],
     policy: &'static str,

@@ -30,7 +30,7 @@ pub struct Kind {
     exponent: f64,
     /// The share of requests for objects that never come again.
     wonders: f64,
-    /// A scan begins after so many requests and is so long; none where 0.
+    /// A scan begins after so many requests and is so long; none if 0.
     scan_every: usize,
     scan_length: usize,
     /// After so many requests one rank is given to a new object; never where 0.

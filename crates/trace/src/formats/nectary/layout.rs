@@ -98,7 +98,7 @@ pub(super) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Takes a number from the front of `bytes`; `None` where there is none or it passes 64 bits.
+/// Takes a number from the front of `bytes`; `None` if there is none or it passes 64 bits.
 pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {

@@ -217,7 +217,7 @@ impl<R: Read> Nectary<R> {
         Ok(true)
     }
 
-    /// Reads and checks the next chunk; `false` where the file ends before it is whole.
+    /// Reads and checks the next chunk; `false` if the file ends before it is whole.
     fn next_chunk(&mut self) -> Result<bool> {
         let at = self.offset;
         let mut bytes = [0; size_of::<ChunkHead>()];
