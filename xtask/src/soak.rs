@@ -374,7 +374,7 @@ fn is_done(log: &str, campaign: &str, seed: u64, round: u64, commit: &str) -> bo
     })
 }
 
-/// The seed of the soak that the log ends with, where it was about this commit: the soak to go on with.
+/// The seed of the soak that the log ends with, if it was about this commit: the soak to go on with.
 fn last_seed(log: &str, commit: &str) -> Option<u64> {
     entries(log).last().filter(|entry| entry["commit"] == commit)?["seed"].as_u64()
 }

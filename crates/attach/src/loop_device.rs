@@ -235,7 +235,7 @@ pub fn holders(path: &Path) -> String {
     }
 }
 
-/// Where a block device is mounted, as this process sees it, the latest mount first.
+/// The mount points of a block device, as this process sees it, the latest mount first.
 pub(crate) fn mounts(path: &Path) -> Vec<String> {
     let Ok(text) = fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
     let number = fs::metadata(path).map_or(0, |metadata| metadata.rdev());

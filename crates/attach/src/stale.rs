@@ -43,7 +43,7 @@ pub fn release_stale() -> Vec<String> {
     stale.flat_map(|(path, process)| release(&path, process)).collect()
 }
 
-/// The process of a name, where that process is gone.
+/// The process of a name, if that process is gone.
 fn dead_process(name: &str) -> Option<u32> {
     let mut words = name.strip_prefix(PREFIX)?.split_ascii_whitespace();
     let (space, process, start) = (words.next()?, words.next()?, words.next()?);

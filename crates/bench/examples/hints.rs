@@ -67,7 +67,7 @@ fn disk_ms(stat: &Stat) -> f64 {
     ios as f64 * IO_MS + (counts.device_read_bytes + counts.append_bytes) as f64 * BYTE_MS
 }
 
-/// Reads an object whole, where all of it is still there, and compares it.
+/// Reads an object whole, if all of it is still there, and compares it.
 async fn is_right(object: &nectary_store::Object, request: &Request) -> bool {
     let mut reader = object.reader(0..object.body_bytes());
     let mut pieces = Vec::new();

@@ -69,7 +69,7 @@ pub enum Form {
 pub struct Argument {
     /// Where it begins, in characters from 0.
     pub position: usize,
-    /// The option's name, where it has one.
+    /// The option's name, if it has one.
     pub key: Option<String>,
     /// The value.
     pub value: Spec,
@@ -94,14 +94,14 @@ impl Spec {
         }
     }
 
-    /// The name and the rest of `scheme:rest`, where it has that shape.
+    /// The name and the rest of `scheme:rest`, if it has that shape.
     pub fn scheme(&self) -> Option<(&str, &str)> {
         let Form::Text(text) = &self.form else { return None };
         let (name, rest) = text.split_once(':')?;
         is_name(name).then_some((name, rest))
     }
 
-    /// The path, where it is a bare one.
+    /// The path, if it is a bare one.
     pub fn path(&self) -> Option<&str> {
         match &self.form {
             Form::Text(text) if self.scheme().is_none() && (text.contains('/') || text.starts_with('.')) => Some(text),
@@ -116,7 +116,7 @@ pub(crate) fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '+'))
 }
 
-/// Writes a text so that it stands in a SPEC as it is, in quotes where it needs them.
+/// Writes a text so that it stands in a SPEC as it is, in quotes if it needs them.
 pub(crate) fn quoted(text: &str) -> String {
     let edge = text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace);
     if !text.is_empty() && !edge && !text.contains([',', '(', ')', '"', '\\', '=']) {

@@ -78,7 +78,7 @@ pub struct StreamStats {
     pub lost: u64,
     /// What the stream wrote that the source does not have yet. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// The last verdict, where the policy detects patterns and a period has ended.
+    /// The last verdict, if the policy detects patterns and a period has ended.
     pub verdict: Option<Verdict>,
     /// The period of that verdict, from 1; 0 without one.
     pub period: u64,

@@ -57,7 +57,7 @@ pub trait Policy: Send {
         u32::from(self.contains(id))
     }
 
-    /// Takes a resident id as if it had been referenced so often, where the policy counts that: so what it knew
+    /// Takes a resident id as if it had been referenced so often, if the policy counts that: so what it knew
     /// survives a restart.
     fn credit(&mut self, id: u64, references: u32) {
         let _ = (id, references);

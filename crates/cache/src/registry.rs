@@ -36,7 +36,7 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
     Some(policy)
 }
 
-/// Makes the policy called `name`, which tells `sink` what it finds in each period of each stream, where it detects
+/// Makes the policy called `name`, which tells `sink` what it finds in each period of each stream, if it detects
 /// patterns.
 pub fn explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn Policy>> {
     match name {

@@ -45,7 +45,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation, 1..600)
 }
 
-/// Plays `operations` on a policy, and on its model where it has one, and compares what they answer.
+/// Plays `operations` on a policy, and on its model if it has one, and compares what they answer.
 fn check(
     mut policy: Box<dyn Policy>,
     mut model: Option<Box<dyn Model>>,

@@ -10,7 +10,7 @@ use nectary_store::ErrorKind;
 
 /// It was done.
 pub const NECTARY_OK: c_int = 0;
-/// There is no such file, or no store where one was expected.
+/// There is no such file, or no store if one was expected.
 pub const NECTARY_ABSENT: c_int = 1;
 /// What is on the device is not a store, is of another version, or is damaged where a store cannot do without it.
 pub const NECTARY_CORRUPT: c_int = 2;

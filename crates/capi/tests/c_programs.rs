@@ -50,7 +50,7 @@ fn missing(scratch: &Path) -> Option<String> {
     }
 }
 
-/// Builds a program and runs it on a store's file; `None`, with the reason printed, where this machine cannot.
+/// Builds a program and runs it on a store's file; `None`, with the reason printed, if this machine cannot.
 fn run(test: &str, source: &str, times: usize) -> Option<Vec<Output>> {
     let scratch = Scratch::new(test);
     if let Some(reason) = missing(&scratch.0) {

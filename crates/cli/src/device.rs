@@ -110,7 +110,7 @@ fn say_notes(store: Spans) -> Spans {
     store
 }
 
-/// Refuses a size that no store has, where one is to be made of it; makes nothing.
+/// Refuses a size that no store has, if one is to be made of it; makes nothing.
 async fn check_size(
     first: &str,
     others: &SpanArguments,

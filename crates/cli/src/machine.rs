@@ -1,6 +1,6 @@
 //! Facts about this machine: its memory, and which program listens on an address.
 //!
-//! Owns: reading that from `/proc`. Where it cannot be read, nothing is known, and that is no error.
+//! Owns: reading that from `/proc`. If it cannot be read, nothing is known, and that is no error.
 
 use std::fs;
 use std::net::SocketAddr;

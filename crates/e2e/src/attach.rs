@@ -247,7 +247,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// The requests that were completed, where others are under way.
+    /// The requests that were completed, if others are under way.
     fn completed_of_busy(&self) -> Option<u64> {
         let text = fs::read_to_string(&self.counts).ok()?;
         let counts: Vec<u64> = text.split_whitespace().filter_map(|count| count.parse().ok()).collect();

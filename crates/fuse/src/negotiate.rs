@@ -12,7 +12,7 @@ use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
 
 /// Without [`features::MAX_PAGES`] a request has at most so many pages.
 const PAGES_WITHOUT_FEATURE: usize = 32;
-/// Where the kernel does not say how many pages it allows, these are: all that have [`features::MAX_PAGES`] do.
+/// If the kernel does not say how many pages it allows, these are: all that have [`features::MAX_PAGES`] do.
 const PAGES_EVERYWHERE: usize = 256;
 /// The field of the protocol has no more.
 const PAGES_MAX: usize = u16::MAX as usize;

@@ -148,7 +148,7 @@ pub struct Write {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// Whose locks count, where the kernel says so.
+    /// Whose locks count, if the kernel says so.
     pub owner: Option<u64>,
     /// It is written back from the page cache: the caller is not who wrote it.
     pub from_page_cache: bool,

@@ -21,7 +21,7 @@ pub struct RuntimeDirectory {
 }
 
 impl RuntimeDirectory {
-    /// Finds this user's runtime directory and makes it, with mode 0700, where it is absent.
+    /// Finds this user's runtime directory and makes it, with mode 0700, if it is absent.
     ///
     /// *Errors*: [`Error::Directory`] if it cannot be made, is not a directory of this user's, or others can write
     /// to it.
@@ -29,7 +29,7 @@ impl RuntimeDirectory {
         RuntimeDirectory::at(choose(|name| std::env::var_os(name).map(PathBuf::from), user_id()))
     }
 
-    /// Uses `path`, and makes it, with mode 0700, where it is absent.
+    /// Uses `path`, and makes it, with mode 0700, if it is absent.
     ///
     /// *Errors*: as [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<RuntimeDirectory, Error> {

@@ -1,7 +1,7 @@
 //! TLS: certificates and keys from files, and what makes an encrypted stream of a plain one.
 //!
 //! Owns: how files of certificates are read, which of them are trusted, and errors that name the file. Promises: the
-//! other side's certificate is always verified where one is wanted; nothing below TLS 1.2. Leaves to others: when a
+//! other side's certificate is always verified if one is wanted; nothing below TLS 1.2. Leaves to others: when a
 //! stream becomes encrypted, and who may do what.
 
 use std::io;

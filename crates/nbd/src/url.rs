@@ -47,7 +47,7 @@ pub struct Url {
     pub address: Address,
     /// The name of the export; empty for the default one.
     pub export: String,
-    /// The name in the server's certificate, where it is not the host's.
+    /// The name in the server's certificate, if it is not the host's.
     pub tls_hostname: Option<String>,
     /// A directory with `ca-cert.pem` and, for servers that want one, `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
@@ -153,7 +153,7 @@ impl Url {
         Spec { position: 0, form: Form::Text(self.to_string()) }.to_string()
     }
 
-    /// The name that the server's certificate must have, where TLS is used.
+    /// The name that the server's certificate must have, if TLS is used.
     pub fn server_name(&self) -> String {
         match (&self.tls_hostname, &self.address) {
             (Some(name), _) => name.clone(),

@@ -25,7 +25,7 @@ pub struct ProxyOptions {
     pub workers: usize,
     /// Lifetimes for responses that have none, first match first; none by default.
     pub default_ttl: Vec<Rule>,
-    /// How long beyond its lifetime a response is served while its origin cannot be reached, where the response does
+    /// How long beyond its lifetime a response is served while its origin cannot be reached, if the response does
     /// not say itself (`stale-if-error`) or forbid it (`must-revalidate`); zero for not at all.
     pub stale_unreachable: Duration,
     /// Where requests are logged.

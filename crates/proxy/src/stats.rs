@@ -155,7 +155,7 @@ impl StatsReader {
         StatsReader { workers: workers.into(), origin }
     }
 
-    /// The origin of a reverse proxy, where it takes no connections: several in a row failed, and none since did not.
+    /// The origin of a reverse proxy, if it takes no connections: several in a row failed, and none since did not.
     pub fn origin_down(&self) -> Option<OriginDown> {
         let failures = self.origin.failures.load(Ordering::Relaxed);
         let last = || self.origin.last.lock().unwrap_or_else(PoisonError::into_inner).clone();

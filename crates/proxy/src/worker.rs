@@ -308,7 +308,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
 fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     if worker.stats.connections_open() >= worker.connections_max as u64 {
         worker.stats.excess_connections.add(1);
-        // A new connection has room for this; where it has not, closing says enough.
+        // A new connection has room for this; if it has not, closing says enough.
         _ = stream.try_write(TOO_MANY);
         return;
     }

@@ -52,12 +52,12 @@ impl Arguments {
         }
     }
 
-    /// A word, where it was given.
+    /// A word, if it was given.
     pub fn word(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
-    /// Appends a line to the JSON log that `--log` names, where it does.
+    /// Appends a line to the JSON log that `--log` names, if it does.
     pub fn log(&self, line: &serde_json::Value) {
         let Some(path) = self.word("log") else { return };
         let appended = std::fs::OpenOptions::new()

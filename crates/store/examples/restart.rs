@@ -9,7 +9,7 @@
 //! all times are from before the process is made, as a client would count them. The device is a file with O_DIRECT, so
 //! no page cache helps. Each object has different bytes, as those that come from a socket have: before a restart it
 //! must take no less memory and no less time to reach than after. Prints whether each target of the design holds; exits
-//! with 1 where one is missed.
+//! with 1 if one is missed.
 
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Write};

@@ -42,7 +42,7 @@ impl Error {
         Error { kind, message: message.into(), device: None }
     }
 
-    /// The kind of the device's error, where it was the device that failed: `kind` has fewer.
+    /// The kind of the device's error, if it was the device that failed: `kind` has fewer.
     pub fn device_kind(&self) -> Option<block::ErrorKind> {
         self.device.as_ref().map(|error| error.kind)
     }

@@ -38,7 +38,7 @@ pub enum Bug {
     MemoryIgnoresTagPurge = 15,
     /// Records of purges by tag are not applied after a restart.
     PurgeTagIgnored = 16,
-    /// Where a purge by tag killed a version, what it had replaced is found in its place.
+    /// If a purge by tag killed a version, what it had replaced is found in its place.
     TagPurgeUncovers = 17,
     /// What was written before the store was opened counts as absent when it is purged.
     NamesNotRead = 19,

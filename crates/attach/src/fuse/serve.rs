@@ -27,7 +27,7 @@ const UNIT_BYTES: usize = 64 << 10;
 /// So many units are there for reads, and as many for writes, beside those of the request that is being read.
 pub(super) const UNITS: usize = 128;
 
-/// The largest request, where the kernel allows it. *Units*: bytes.
+/// The largest request, if the kernel allows it. *Units*: bytes.
 pub(super) const REQUEST_BYTES: usize = 1 << 20;
 
 /// The most requests under way: far more than the kernel sends to one disk, as those that wait for memory count.

@@ -31,7 +31,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The file in the cache, where it was opened.
+    /// The file in the cache, if it was opened.
     pub fn file(&self) -> Option<Arc<CachedFile>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! A table in memory: what the harness itself costs, and the contender of tests, with a wrong byte where one is wanted.
+//! A table in memory: what the harness itself costs, and the contender of tests, with a wrong byte if one is wanted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

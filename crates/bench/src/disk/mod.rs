@@ -1,6 +1,6 @@
 //! The disks of contenders: a device of the kernel each, all made the same way.
 //!
-//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, where one is wanted →
+//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, if one is wanted →
 //! memory or a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page
 //! cache has no part in it below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing
 //! else (`bare`). Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's

@@ -30,7 +30,7 @@ pub struct Allowance {
     pub is_first: bool,
     /// What it may use, in bytes.
     pub allowed_bytes: u64,
-    /// Where the kernel kills, in bytes.
+    /// The size at which the kernel kills, in bytes.
     pub hard_bytes: u64,
 }
 

@@ -117,7 +117,7 @@ pub struct Options {
     pub embedded: Vec<u64>,
     /// The directory whose device is the bare disk.
     pub folder: Option<PathBuf>,
-    /// The program that contends with foyer, where it is there.
+    /// The program that contends with foyer, if it is there.
     pub foyer: Option<PathBuf>,
     /// Disks in real time, so many times faster; on a virtual clock if nothing is said.
     pub speed: Option<f64>,

@@ -172,7 +172,7 @@ impl Plan {
         })
     }
 
-    /// Where the kernel would kill a contender that could not be held at its allowance, in bytes.
+    /// The size at which the kernel kills a contender that could not be held at its allowance, in bytes.
     pub fn hard_bytes(&self) -> u64 {
         self.group_bytes() + HARD_BYTES
     }
@@ -214,7 +214,7 @@ fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
     all.into_iter().take(count).collect()
 }
 
-/// Why a contender is not there, where it is not.
+/// Why a contender is not there, if it is not.
 fn missing(options: &Options, lane: &Lane) -> Option<String> {
     match lane.kind {
         Kind::Files { system, .. } => system.missing(),

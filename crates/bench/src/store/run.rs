@@ -105,7 +105,7 @@ struct Running {
 /// Runs a plan.
 ///
 /// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) where
-/// a byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) where this machine cannot run it.
+/// a byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run it.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     // Leftovers of a run that was killed together with its guardian.
@@ -141,7 +141,7 @@ fn steps(group: &Group, pairs: usize) -> u64 {
     (group.lanes.len() * (pairs + 1) + 1) as u64
 }
 
-/// The first group with each file system once for each share of dirty pages, where those are to be compared.
+/// The first group with each file system once for each share of dirty pages, if those are to be compared.
 fn sweep_of(plan: &Plan) -> Option<Group> {
     let is_wanted =
         plan.disk.time == Timekeeping::Virtual && !plan.options.quick && plan.options.dirty_percent.is_none();

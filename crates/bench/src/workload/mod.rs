@@ -39,7 +39,7 @@ pub struct Request {
     pub bytes: u32,
     /// The site that the object and its page are of.
     pub site: u32,
-    /// The client's last HTML object, where this one is not HTML itself: what it is to be collocated with.
+    /// The client's last HTML object, if this one is not HTML itself: what it is to be collocated with.
     pub page: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Request {
         key(self.site, self.object)
     }
 
-    /// The key of the page that the object is to be collocated with, where the request has a hint.
+    /// The key of the page that the object is to be collocated with, if the request has a hint.
     pub fn page_key(&self) -> Option<String> {
         self.page.map(|page| key(self.site, page))
     }

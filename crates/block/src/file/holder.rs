@@ -53,7 +53,7 @@ fn lock_holder(device: u64, inode: u64) -> Option<u32> {
     })
 }
 
-/// Where a block device is mounted, as `/proc/self/mountinfo` says.
+/// The places where a block device is mounted, as `/proc/self/mountinfo` says.
 fn mounted_on(device: u64) -> Option<String> {
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

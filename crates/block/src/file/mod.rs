@@ -67,7 +67,7 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens the regular file at `path`; creates it where it is absent and [`OpenOptions::create_bytes`] says so.
     ///
-    /// *Errors*: [`ErrorKind::Absent`], [`ErrorKind::Busy`] with the holder where it can be found, [`ErrorKind::Full`]
+    /// *Errors*: [`ErrorKind::Absent`], [`ErrorKind::Busy`] with the holder if it can be found, [`ErrorKind::Full`]
     /// if there is no room to create it, [`ErrorKind::Invalid`] if it is not a regular file.
     pub async fn open_file(path: impl Into<PathBuf>, options: &OpenOptions) -> Result<FileDevice, Error> {
         FileDevice::open("file", path.into(), options, false).await

@@ -43,7 +43,7 @@ impl Pool {
         Pool { threads: Arc::new(Semaphore::new(threads_max)), waiting: Arc::default(), waiting_max }
     }
 
-    /// Runs `work` on a thread: at once where one is free, else when the future is polled and one becomes free.
+    /// Runs `work` on a thread: at once if one is free, else when the future is polled and one becomes free.
     ///
     /// `fail` makes the error for what goes wrong around the work: too many wait, or the runtime ended.
     pub fn run<T: Send + 'static>(

@@ -29,7 +29,7 @@ impl Map {
         ((unit % self.devices) as usize, place, self.unit_bytes - inside)
     }
 
-    /// The part that holds a whole range, where one does.
+    /// The part that holds a whole range, if one does.
     pub fn only(&self, offset: u64, length: u64) -> Option<Part> {
         let (device, place, left) = self.locate(offset);
         match self.devices {

@@ -8,7 +8,7 @@
 //! Invariants: (1) the queue holds exactly the resident ids; (2) an id is newer than every id that was last referenced
 //! before it, save that a refused victim counts as referenced when it is refused.
 //!
-//! Cost: O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest where few are hit.
+//! Cost: O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest if few are hit.
 //!
 //! Source: P. J. Denning, "The working set model for program behavior", CACM 11(5), 1968, and folklore.
 

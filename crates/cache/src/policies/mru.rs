@@ -11,7 +11,7 @@
 //!    it is offered again only when all others are gone or refused.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest where few are hit.
+//! O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest if few are hit.
 //!
 //! # Source
 //! H.-T. Chou, D. J. DeWitt, "An evaluation of buffer management strategies for relational database systems", VLDB

@@ -74,7 +74,7 @@ impl<D: Discipline> Ordered<D> {
         !order.is_full() || order.make_room(residents)
     }
 
-    /// Moves a resident to the end of the order that is not the victims', or, where it is no victim, to the newest.
+    /// Moves a resident to the end of the order that is not the victims', or, if it is no victim, to the newest.
     fn move_to(&mut self, is_newest: bool, id: u64) {
         if !self.make_place() {
             return;

@@ -34,7 +34,7 @@
 //!
 //! # Cost
 //! O(1) amortised a reference: a hit touches one line for the id's record and one of the sketch, a miss two of each
-//! more, which are prefetched ahead (`queues.rs`). 38 to 116 bytes a resident id, fewest where few are hit, and 8 bytes
+//! more, which are prefetched ahead (`queues.rs`). 38 to 116 bytes a resident id, fewest if few are hit, and 8 bytes
 //! a position of the queues more, up to 64 an id, once a weight is not 1. Halving the sketch is one pass over 8 bytes
 //! an id, once in 10 references an id.
 //!
@@ -105,7 +105,7 @@ pub struct WTinyLfu {
     climber: Climber,
     /// The window's share of the capacity.
     window_part: f64,
-    /// How often the newcomer was referenced for which room is made, where it is the candidate itself.
+    /// How often the newcomer was referenced for which room is made, if it is the candidate itself.
     candidate: Option<u64>,
 }
 

@@ -72,13 +72,13 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// The record at a place where one was found.
+    /// The record at a place if one was found.
     #[inline]
     pub(crate) fn get(&self, place: usize) -> &R {
         &self.places[place]
     }
 
-    /// The record at a place where one was found, to change all but its hash.
+    /// The record at a place if one was found, to change all but its hash.
     #[inline]
     pub(crate) fn get_mut(&mut self, place: usize) -> &mut R {
         &mut self.places[place]

@@ -15,7 +15,7 @@
 //! such a look-up.
 //!
 //! Cost: 8 bytes and a bit a position, 8 bytes more from the first weight on that is not 1; a ring has at most 8
-//! positions for each id of the most that it ever had, and fewer where few are taken out of the middle.
+//! positions for each id of the most that it ever had, and fewer if few are taken out of the middle.
 
 use crate::structures::memory::{filled, grown};
 

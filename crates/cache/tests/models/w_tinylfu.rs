@@ -49,7 +49,7 @@ pub struct WTinyLfu {
     sample: (u64, u64, f64, f64),
     /// The weight that needs room.
     room: u64,
-    /// How often it was referenced, where it is itself compared.
+    /// How often it was referenced, if it is itself compared.
     candidate: Option<u8>,
 }
 

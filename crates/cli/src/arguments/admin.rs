@@ -18,7 +18,7 @@ pub struct AdminArguments {
     /// address
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// Serve PURGE also where it has passed another proxy (Forwarded, X-Forwarded-*, X-Real-IP, Via)
+    /// Serve PURGE also if it has passed another proxy (Forwarded, X-Forwarded-*, X-Real-IP, Via)
     #[arg(long)]
     pub admin_relayed: bool,
 }

@@ -33,7 +33,7 @@ struct Arguments {
     #[arg(long, default_value_t = 100)]
     varnish_threads: usize,
     /// A server to show as the best case: it is started with an address and answers `GET /`. Without it, the example
-    /// `bare_hyper` of the proxy, where it has been built.
+    /// `bare_hyper` of the proxy, if it has been built.
     #[arg(long, value_name = "PROGRAM")]
     floor: Option<PathBuf>,
     /// Write the figures to this file.
@@ -83,7 +83,7 @@ fn main() -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The example beside this program, where it has been built.
+/// The example beside this program, if it has been built.
 fn bare_hyper() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let built = own.parent()?.join("examples/bare_hyper");

@@ -7,7 +7,7 @@
 //! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no epoch below H:
 //!    the ring has not reached it while the tail is at most H.
 //! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer
-//!    one, where the ring has not reached it. Nothing older may answer, wherever the ring is.
+//!    one, if the ring has not reached it. Nothing older may answer, wherever the ring is.
 //! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may,
 //!    where rule 4 does not forbid it.
 //! 6. Once a purge of any kind has returned, what was fetched before the purge was sent never answers again. While

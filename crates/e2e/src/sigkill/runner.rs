@@ -27,7 +27,7 @@ const CALLS_MAX: u64 = 12;
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// The share of a round after which everything was purged once, at the latest: what comes then is demanded.
 const PURGE_ALL_AFTER_MAX: f64 = 0.6;
-/// How much longer a round may take than it was drawn, where the machine is slow, until the ring has lapped.
+/// How much longer a round may take than it was drawn, if the machine is slow, until the ring has lapped.
 const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest time that a start or a clean stop may take before the run gives up.
 const READY_MAX: Duration = Duration::from_secs(30);
@@ -256,7 +256,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Plants the bug of the campaign, where that is not done elsewhere; true if there was something to plant it at.
+    /// Plants the bug of the campaign, if that is not done elsewhere; true if there was something to plant it at.
     fn plant_after_restart(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<bool> {
         let Some(plant) = self.campaign.plant else { return Ok(false) };
         let mut keys = self.clients.iter_mut().flat_map(|client| client.keys_mut());
@@ -301,7 +301,7 @@ struct Loaded {
     laps: f64,
 }
 
-/// Polls until the time is over and the ring has lapped, or, where the process may end by itself, until it has; also
+/// Polls until the time is over and the ring has lapped, or, if the process may end by itself, until it has; also
 /// gives the last poll, the one just before the kill.
 fn poll(
     nectary: &mut Nectary,

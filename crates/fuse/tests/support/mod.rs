@@ -21,7 +21,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an empty one; `None`, with the reason printed, where this machine cannot.
+    /// Mounts an empty one; `None`, with the reason printed, if this machine cannot.
     pub fn new(test: &str) -> Option<Mounted> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let options = MountOptions {

@@ -31,7 +31,7 @@ pub(super) enum Reached {
     List(Vec<Listed>),
 }
 
-/// The certificates for a URL, where it wants TLS.
+/// The certificates for a URL, if it wants TLS.
 pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<ClientTls>, Error> {
     match (&options.tls, &url.tls_certificates) {
         _ if !url.tls => Ok(None),

@@ -127,7 +127,7 @@ impl Connection {
         self.shared.failure.get()
     }
 
-    /// Room for a request, where there is some now.
+    /// Room for a request, if there is some now.
     pub fn try_permits(&self, command: &Command) -> Option<Permits> {
         let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
         Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })

@@ -38,11 +38,11 @@ pub struct ExportInfo {
     pub rotational: bool,
     /// What can be done, by the word for it.
     pub can: Vec<&'static str>,
-    /// The smallest block, in bytes, where the server says it.
+    /// The smallest block, in bytes, if the server says it.
     pub block_bytes_min: Option<u32>,
-    /// The preferred block, in bytes, where the server says it.
+    /// The preferred block, in bytes, if the server says it.
     pub block_bytes_preferred: Option<u32>,
-    /// The most data of one request, in bytes, where the server says it.
+    /// The most data of one request, in bytes, if the server says it.
     pub payload_bytes_max: Option<u32>,
 }
 

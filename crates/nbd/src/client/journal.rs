@@ -64,7 +64,7 @@ impl Journal {
         }
     }
 
-    /// Why no writes are taken, where that is so.
+    /// Why no writes are taken, if that is so.
     pub fn latched(&self) -> Option<String> {
         self.lock().latched.clone()
     }

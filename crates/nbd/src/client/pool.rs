@@ -118,7 +118,7 @@ impl Inner {
         Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
     }
 
-    /// Sends a command, at once where that can be.
+    /// Sends a command, at once if that can be.
     pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
         self.requests.fetch_add(1, Ordering::Relaxed);
         // A connection that has ended is made again first, also where there are others.

@@ -34,7 +34,7 @@ const READ_BYTES: usize = 128 << 10;
 /// How many replies are written at once.
 const BATCH_MAX: usize = 64;
 
-/// Serves a client to its end. *Errors*: why it ended, where the client or the network is at fault.
+/// Serves a client to its end. *Errors*: why it ended, if the client or the network is at fault.
 pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),

@@ -27,7 +27,7 @@ pub struct ResponseDirectives {
     pub no_cache_cookie: bool,
     /// For one user's cache only.
     pub private: bool,
-    /// Storable even where it would not be otherwise.
+    /// Storable even if it would not be otherwise.
     pub public: bool,
     /// Not to be used stale.
     pub must_revalidate: bool,

@@ -1,7 +1,7 @@
 //! Lifetimes that the operator gives to responses which have none.
 //!
 //! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern
-//! of the whole path and query where it has a `*`. The first rule that matches counts. Off without rules. Which
+//! of the whole path and query if it has a `*`. The first rule that matches counts. Off without rules. Which
 //! responses take it is decided in [`freshness`](super::freshness).
 
 use std::time::Duration;

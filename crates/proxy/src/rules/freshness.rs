@@ -83,7 +83,7 @@ pub fn lifetime(
     Freshness { lifetime_ms: 0, source: Source::None }
 }
 
-/// `Expires`, where it counts.
+/// `Expires`, if it counts.
 fn expires<'a>(headers: &'a HeaderMap, directives: &ResponseDirectives) -> Option<&'a HeaderValue> {
     headers.get(EXPIRES).filter(|_| !directives.replaces_expires)
 }

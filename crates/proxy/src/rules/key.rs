@@ -76,7 +76,7 @@ impl Origin {
     }
 }
 
-/// Appends the key of an absolute URI to `out` without allocating; false (and nothing appended) where it has none.
+/// Appends the key of an absolute URI to `out` without allocating; false (and nothing appended) if it has none.
 pub fn push_key(out: &mut Vec<u8>, uri: &Uri) -> bool {
     let Some(authority) = uri.authority() else { return false };
     let default_port = match uri.scheme_str() {

@@ -10,7 +10,7 @@
 //! | the request says `no-cache`, or a `max-age` or `min-fresh` that it does not meet | never |
 //! | the request says `max-stale` | for so long |
 //! | the origin says `stale-while-revalidate` | for so long, while it is validated |
-//! | origin or request say `stale-if-error` | for so long, where the origin fails or answers 500, 502, 503 or 504 |
+//! | origin or request say `stale-if-error` | for so long, if the origin fails or answers 500, 502, 503 or 504 |
 //! | the origin cannot be reached and says none of this | for as long as the operator says |
 
 use http::StatusCode;
@@ -126,7 +126,7 @@ pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verd
 }
 
 /// Decides about a stored response that was to be validated at `now_ms` when the origin failed: its age and its
-/// remaining lifetime in seconds, as for [`Verdict::Serve`], where it may be served all the same.
+/// remaining lifetime in seconds, as for [`Verdict::Serve`], if it may be served all the same.
 ///
 /// `unreachable_s` is how stale it may be where the origin cannot be reached and says nothing.
 pub fn decide_on_failure(

@@ -108,7 +108,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
     pass::pass(request, None, why).await
 }
 
-/// Lets the origin validate what has just been served stale. Where that cannot be now, the next request tries again.
+/// Lets the origin validate what has just been served stale. If that cannot be now, the next request tries again.
 fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderName], object: &Object) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {
@@ -290,7 +290,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
     }
 }
 
-/// Answers from a fetch under way; gives the request back where that has failed already.
+/// Answers from a fetch under way; gives the request back if that has failed already.
 async fn stream(
     mut request: ClientRequest,
     mut reader: FillReader,

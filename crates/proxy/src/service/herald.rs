@@ -17,7 +17,7 @@ use crate::worker::Worker;
 /// Where informational responses go.
 pub(super) struct Herald {
     worker: Rc<Worker>,
-    /// The client, where it is to get them.
+    /// The client, if it is to get them.
     client: Option<Rc<Client>>,
 }
 

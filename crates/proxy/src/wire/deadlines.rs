@@ -191,7 +191,7 @@ impl Watch {
         self.has_announced.set(!self.announced.borrow().is_empty());
     }
 
-    /// Takes what was announced, where it can be written now.
+    /// Takes what was announced, if it can be written now.
     pub(super) fn take_announced(&self) -> Option<Vec<u8>> {
         let mut announced = self.announced.borrow_mut();
         (self.is_at_start.get() && !announced.is_empty()).then(|| std::mem::take(&mut *announced))

@@ -19,7 +19,7 @@ use super::deadlines::{Side, Watch};
 /// A part that can answer a request before hyper sees it.
 pub trait Shortcut {
     /// Answers one complete head of a request without a body: appends the response's head and returns its body. `None`,
-    /// and nothing appended, where the request is to go the usual way.
+    /// and nothing appended, if the request is to go the usual way.
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
 }
 

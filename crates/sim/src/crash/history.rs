@@ -132,7 +132,7 @@ impl History {
         History { operations, flushes, growths, marks, event_count: events.len(), power_points }
     }
 
-    /// The device's size at a point, where it has grown.
+    /// The device's size at a point, if it has grown.
     pub fn size_bytes(&self, base_bytes: u64, point: usize) -> u64 {
         let grown = self.growths.iter().take_while(|&&(event, _)| event < point).map(|&(_, size)| size).max();
         base_bytes.max(grown.unwrap_or(0))

@@ -48,7 +48,7 @@ impl Store {
     /// written twice and one flush, shared by purges at the same time. Where as many purges are remembered as may be
     /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
     /// others are forgotten with them.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same. `Busy` if fills that began
+    /// *Errors*: if it could not be made durable; in memory it holds all the same. `Busy` if fills that began
     /// long ago keep all others from being forgotten; then nothing is purged.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await
@@ -77,7 +77,7 @@ impl Store {
     /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time;
     /// what was purged leaves memory and the index as it is requested or reclaimed. It takes the place of all other
     /// purges.
-    /// *Errors*: where it could not be made durable; in memory it holds all the same.
+    /// *Errors*: if it could not be made durable; in memory it holds all the same.
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge_all_in(Turn::default()).await
     }

@@ -90,7 +90,7 @@ pub struct Stat {
     pub counts: Counts,
     /// How the store came up.
     pub recovery: Recovery,
-    /// Why the store takes no more writes, where that is so.
+    /// Why the store takes no more writes, if that is so.
     pub stopped: Option<String>,
     /// Each span of a store of several; then all else here are sums, or the values of the first that is there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,7 +104,7 @@ pub struct SpanStat {
     pub number: u32,
     /// The device's SPEC.
     pub spec: String,
-    /// Why it is not there, where that is so.
+    /// Why it is not there, if that is so.
     pub lost: Option<String>,
     /// Its state; `None` if it could not be opened.
     pub stat: Option<Stat>,

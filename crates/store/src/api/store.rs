@@ -319,7 +319,7 @@ impl Store {
         }
     }
 
-    /// Why it takes no more writes, where that is so.
+    /// Why it takes no more writes, if that is so.
     pub(crate) fn stopped(&self) -> Option<String> {
         self.state().stopped().map(str::to_owned)
     }

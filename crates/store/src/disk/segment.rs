@@ -423,7 +423,7 @@ impl<'a> SegmentReader<'a> {
         Ok(buffers.pop().expect("a read gives its buffers back"))
     }
 
-    /// Bytes of the segment from `position` on, at least `length` of them where it has as many.
+    /// Bytes of the segment from `position` on, at least `length` of them if it has as many.
     async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
         let length = length.min(self.layout.segment_bytes - position);
         let inside = self

@@ -308,7 +308,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Says in the superblocks that records may have tags, where they do not yet; durable when it returns.
+    /// Says in the superblocks that records may have tags, if they do not yet; durable when it returns.
     pub async fn with_tags(self, device: &SharedDevice) -> Result<Layout, Error> {
         if self.features & FEATURE_TAGS != 0 {
             return Ok(self);

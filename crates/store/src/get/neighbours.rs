@@ -92,7 +92,7 @@ impl Lookup {
         }
     }
 
-    /// The aligned window around a record, where one has all of it and more.
+    /// The aligned window around a record, if one has all of it and more.
     fn window(&self, own: Extent) -> Option<Extent> {
         let cluster_bytes = self.clusters.cluster_bytes();
         if cluster_bytes == 0 {

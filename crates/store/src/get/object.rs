@@ -51,7 +51,7 @@ impl Object {
         !self.entry.is_in_memory_alone()
     }
 
-    /// The body, where it is one record: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
+    /// The body, if it is one record: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
     pub fn whole(&self) -> Option<&Bytes> {
         matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
     }

@@ -17,7 +17,7 @@
 //! 3. What is in memory alone, not admitted to the disk, is noted again before each era begins.
 //! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have
 //!    too.
-//! 5. After an open nothing is known until the tables of all segments have been read. Where that found damage, nothing
+//! 5. After an open nothing is known until the tables of all segments have been read. If that found damage, nothing
 //!    is known until the damaged segment has been overwritten.
 //!
 //! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches a cache line or two, a purge one for each

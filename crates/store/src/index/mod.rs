@@ -46,7 +46,7 @@ const DISTANCE_SHIFT: u32 = 42;
 const DISTANCE_MASK: u64 = 63 << DISTANCE_SHIFT;
 /// Slots from home that an entry may stand in; as many follow the last home.
 const REACH: usize = 64;
-/// A shard that is fuller than this grows, or gives entries up where it may not, in percent.
+/// A shard that is fuller than this grows, or gives entries up if it may not, in percent.
 const LOAD_PERCENT_MAX: usize = 88;
 const LOAD_PERCENT_AT_BOUND: usize = 94;
 const SLOT_BYTES: usize = 8;

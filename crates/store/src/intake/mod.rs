@@ -107,7 +107,7 @@ impl Intake {
     }
 
     /// Drops what is in memory alone and was purged, before purges are forgotten because all that lay on the disk then
-    /// is overwritten: it goes with no segment. *Cost*: looks at every entry, where there are purges and not everything
+    /// is overwritten: it goes with no segment. *Cost*: looks at every entry, if there are purges and not everything
     /// is admitted.
     pub fn drop_purged_in_memory(&self) {
         if !self.admission.is_open() && self.state.purges.len() > 0 {

@@ -21,7 +21,7 @@ pub struct Unwritten {
     pub entry: Arc<Entry>,
     /// The sequence under which it will be written: a higher one than the entry's where it is rewritten.
     pub sequence: u64,
-    /// The version of the same key that it replaces, where that is in memory.
+    /// The version of the same key that it replaces, if that is in memory.
     pub previous: Option<Arc<Entry>>,
     /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,

@@ -37,7 +37,7 @@ const UNTIED_PER_HIT_MAX: u64 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterRead {
-    /// The cluster where that has paid of late, else the object.
+    /// The cluster if that has paid of late, else the object.
     #[default]
     Auto,
     /// The cluster around the object, whenever one read can.

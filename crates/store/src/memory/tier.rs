@@ -251,7 +251,7 @@ impl MemoryTier {
         Some(Arc::clone(entry))
     }
 
-    /// Puts an entry that was in memory before the store was opened, where that pushes nothing out and `still_valid`
+    /// Puts an entry that was in memory before the store was opened, if that pushes nothing out and `still_valid`
     /// says so under the lock that orders replacement. Returns the outcome.
     pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
         let pinned = self.map.pin();

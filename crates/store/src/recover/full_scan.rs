@@ -19,7 +19,7 @@ impl RollForward<'_> {
             epochs.extend(self.epoch_found(nominal).await);
         }
         let Some(mut newest) = epochs.iter().copied().max() else { return };
-        // Where a crash took the first append of a segment, that begins as it did a cycle before, and is found in its
+        // If a crash took the first append of a segment, that begins as it did a cycle before, and is found in its
         // middle.
         while self.epoch_found(newest + 1).await == Some(newest + 1) {
             newest += 1;

@@ -6,7 +6,7 @@
 //! the smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents,
 //! the next while the one before is looked at, and all are queued like puts, in the order in which they lie, under
 //! their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest
-//! segment is read while the one before is consumed. Where the ring overtakes it all the same, it leaves out what is
+//! segment is read while the one before is consumed. If the ring overtakes it all the same, it leaves out what is
 //! gone: it is dropped as if there were no re-insertion, and nothing ever waits for it.
 //!
 //! # Invariants
@@ -44,7 +44,7 @@ use crate::state::record::whole_in;
 
 /// The largest share of a segment that may be re-inserted, in percent: beyond, the ring would carry itself around.
 pub const REINSERT_PERCENT_MAX: u32 = 50;
-/// How many segments the harvest is ahead of the ring, where there are enough of them.
+/// How many segments the harvest is ahead of the ring, if there are enough of them.
 const AHEAD_MAX: u64 = 2;
 /// One in so many segments is harvested ahead at most.
 const AHEAD_SHARE: u64 = 4;

@@ -350,7 +350,7 @@ impl Spans {
         Stat::sum(first, spans.collect())
     }
 
-    /// Where a span that was there has failed, tells all others.
+    /// Tells all other spans of a present one that has failed.
     async fn notice_losses(&self) {
         if !self.inner.is_closed.load(Ordering::Acquire) && self.present().any(|(_, store)| store.stopped().is_some()) {
             let present = self.inner.present.load(Ordering::Acquire);

@@ -38,7 +38,7 @@ struct FoundSpan {
     device: SharedDevice,
     layout: Layout,
     membership: Membership,
-    /// Its purges, where they can be read at all.
+    /// Its purges, if they can be read at all.
     purges: Option<purge_log::Recovered>,
 }
 
@@ -249,7 +249,7 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
         Err(error) => return Ok(Found::Lost(error.message)),
     };
     let membership = recovery::read_state(&device, &layout).await.membership;
-    // Where it cannot be read, opening the span says why.
+    // If it cannot be read, opening the span says why.
     let purges = PurgeLog::recover(&device, &layout).await.ok();
     Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))
 }

@@ -136,7 +136,7 @@ impl Writer {
         }));
     }
 
-    /// What was read ahead of the segment that `epoch` will overwrite, where it is all that stands there.
+    /// What was read ahead of the segment that `epoch` will overwrite, if it is all that stands there.
     async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
         let tables = self.tables.take()?.await.ok()?;
         let is_next = tables.epoch + self.span.layout.segment_count == epoch;
@@ -154,7 +154,7 @@ impl Writer {
     }
 }
 
-/// Forgets what stands in the segment that `epoch` will overwrite; `tables` say what that is, where they were read
+/// Forgets what stands in the segment that `epoch` will overwrite; `tables` say what that is, if they were read
 /// ahead; where it `sweeps`, index and memory are looked through.
 async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: bool) {
     let layout = &state.span.layout;

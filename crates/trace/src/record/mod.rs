@@ -144,7 +144,7 @@ impl Summary {
 
 /// Runs `command` and records what it and its children refer to, until the last of them has ended.
 ///
-/// `progress` is called a few times a second. Where the caller is a whole program, SIGINT, SIGTERM, SIGHUP and SIGQUIT
+/// `progress` is called a few times a second. If the caller is a whole program, SIGINT, SIGTERM, SIGHUP and SIGQUIT
 /// after the command's own end stop the recording, and what still runs goes on unrecorded.
 ///
 /// *Errors*: nothing was run, save for [`Error::Write`], which also tells that the trace broke off while the command

@@ -42,7 +42,7 @@ fn owned(result: i64) -> io::Result<OwnedFd> {
 
 /// Puts a filter on this thread and whatever it will make, for good; gives the descriptor that listens.
 ///
-/// Where that is not permitted, the thread gives up gaining privileges by exec, as the kernel then asks.
+/// If that is not permitted, the thread gives up gaining privileges by exec, as the kernel then asks.
 pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let install = |flags: libc::c_ulong| {

@@ -33,7 +33,7 @@ pub struct Run<'a> {
 pub struct Said {
     /// As one line.
     pub line: String,
-    /// The figures behind it, where it is about one period of one stream.
+    /// The figures behind it, if it is about one period of one stream.
     pub period: Option<Period>,
 }
 

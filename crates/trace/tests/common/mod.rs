@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nectary_trace::formats::ReadOptions;
 use nectary_trace::simulate::{LoadOptions, Workload};
 
-/// The traces' folder; `None`, and a line that says so, where it is absent.
+/// The traces' folder; `None`, and a line that says so, if it is absent.
 pub fn traces(test: &str) -> Option<PathBuf> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
     if folder.is_dir() {

@@ -12,7 +12,7 @@ use nectary_trace::simulate::{LoadOptions, Run, Workload, run_all};
 use crate::generated::generated;
 use crate::golden::{COLUMNS, LIRS, TRACES, Trace};
 
-/// The folder of traces; `None`, and a line that says so, where it is absent.
+/// The folder of traces; `None`, and a line that says so, if it is absent.
 pub fn folder() -> Option<PathBuf> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
     if !folder.is_dir() {

@@ -203,7 +203,7 @@ impl Application {
         self.occupied[position / 64] |= 1 << (position % 64);
     }
 
-    /// Takes a block out of the LFU order, where it is there.
+    /// Takes a block out of the LFU order, if it is there.
     pub(super) fn unfile(&mut self, blocks: &mut Blocks, at: usize) {
         let rank = blocks.get(at).rank();
         if rank == UNFILED {

@@ -204,7 +204,7 @@ impl Blocks {
         self.table.remove(at);
     }
 
-    /// Where a block is that was at a place when there were `count` blocks, none having come since.
+    /// The present place of a block that was at a place when there were `count` blocks, none having come since.
     #[inline]
     pub(super) fn find_again(&self, id: u64, at: usize, count: usize) -> Option<usize> {
         if self.table.count() == count { Some(at) } else { self.find(id) }

@@ -57,7 +57,7 @@
 //! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block,
 //! resident or ghost; for each of the orders that it is in 8 to 65 more (recency, LFU, and places if there is more
 //! than one stream); 8 for each eviction that is remembered. A stream takes 12 KiB for its period, and for each
-//! frequency up to 1023 that its blocks have reached 112 bytes, and 520 at least where it had blocks.
+//! frequency up to 1023 that its blocks have reached 112 bytes, and 520 at least if it had blocks.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement

@@ -4,7 +4,7 @@
 
 use std::net::Ipv6Addr;
 
-/// Whether a value is a host, and a port where it has one. It allocates nothing.
+/// Whether a value is a host, and a port if it has one. It allocates nothing.
 pub fn is_host(value: &[u8]) -> bool {
     let (is_good, rest) = match value.strip_prefix(b"[") {
         Some(literal) => {

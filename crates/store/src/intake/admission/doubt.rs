@@ -62,7 +62,7 @@ impl Doubt {
         lock(&self.moving).insert(hash)
     }
 
-    /// Notes that it was written; when the index leads to its new place, where it is to.
+    /// Notes that it was written; when the index leads to its new place, if it is to.
     pub fn move_ends(&self, hash: KeyHash) {
         lock(&self.moving).remove(&hash);
     }

@@ -18,7 +18,7 @@
 //!
 //! # The window
 //! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those.
-//! Where the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them,
+//! If the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them,
 //! and `write` waits for it. The same goes for what is not admitted to the disk and too long for one record. Either way
 //! a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
 

@@ -57,7 +57,7 @@ pub fn generated(seed: u64) -> Vec<Workload> {
     made.collect()
 }
 
-/// The traces in `folder`; none, and a line that says so, where it is absent.
+/// The traces in `folder`; none, and a line that says so, if it is absent.
 pub fn of_literature(folder: &Path) -> Result<Vec<Workload>, String> {
     if !folder.is_dir() {
         println!("NOT RUN: {} is absent", folder.display());
