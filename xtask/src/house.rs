@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where sources are, and how deep they are looked for.
+/// The folders with sources, and the depth of the search.
 const SOURCES: &[&str] = &["crates", "xtask"];
 /// Where documents are.
 const DOCUMENTS: &[&str] = &["docs"];
 const DEPTH_MAX: usize = 8;
 
-/// What is wrong, one line each.
+/// The problems, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     let mut functions = BTreeSet::new();

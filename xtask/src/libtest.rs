@@ -9,14 +9,14 @@ use crate::report::Report;
 /// So many of the last lines that a failed test printed are repeated in the summary.
 const FAILURE_LINES_MAX: usize = 30;
 
-/// Whether a line is worth showing as it comes: what tests print and what fails, not the names of all that passed.
+/// Whether a line is worth showing as it comes: what tests print, and failures, but not the names of all that passed.
 pub fn is_told(line: &str) -> bool {
     let is_name = line.starts_with("    ") && !line.trim().contains(' ');
     let is_passed = line.starts_with("test ") && line.ends_with(" ... ok");
     !(is_name || is_passed || line.is_empty() || line == "successes:" || line.starts_with("running "))
 }
 
-/// What one or more test programs said.
+/// The results of one or more test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tests that passed.

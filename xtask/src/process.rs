@@ -44,7 +44,7 @@ pub struct Ended {
     pub not_run: bool,
     /// How it ended, in words.
     pub how: String,
-    /// What it wrote to its standard output.
+    /// Its standard output.
     pub output: String,
     /// How long it ran.
     pub taken: Duration,

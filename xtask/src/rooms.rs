@@ -16,7 +16,7 @@ const ORDERED: &[&str] = &["crates/store"];
 /// How deep folders are looked into.
 const DEPTH_MAX: usize = 8;
 
-/// What is wrong, one line each.
+/// The problems, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     for folder in ["crates", "xtask"] {

@@ -138,10 +138,10 @@ const CAMPAIGNS: &[Campaign] = &[
 const NO_PROFILE: (&str, &str) = ("LLVM_PROFILE_FILE", "/dev/null");
 /// How long each fuzz target runs in a round; 0 leaves them out. *Units*: seconds.
 const FUZZ_SECONDS: u64 = 600;
-/// What a round's limit leaves for everything else. *Units*: seconds.
+/// The part of a round's limit that is left for everything else. *Units*: seconds.
 const FUZZ_SECONDS_MAX: u64 = 3000;
 
-/// What to soak, and for how long.
+/// Which campaigns to run, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     seed: Option<u64>,

@@ -68,7 +68,7 @@ pub struct Attachment {
     refused: Vec<String>,
 }
 
-/// What the serving thread says when it is ready.
+/// The serving thread's message when it is ready.
 type Ready = Result<(Mount, SharedDevice), Error>;
 
 impl Attachment {
@@ -146,7 +146,7 @@ impl Attachment {
         self.counters.read()
     }
 
-    /// What the device and those below it say of themselves, while it is open.
+    /// The figures of the device and those below it, while it is open.
     pub fn device_figures(&self) -> Vec<nectary_block::Figures> {
         self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
     }

@@ -40,7 +40,7 @@ pub struct Figures {
 }
 
 impl Counters {
-    /// What has been counted until now.
+    /// The counters so far.
     pub fn read(&self) -> Figures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {

@@ -41,7 +41,7 @@ pub enum Error {
     InUse {
         /// The block device.
         path: PathBuf,
-        /// Who, as far as it can be seen.
+        /// The owner, if it can be found.
         users: String,
     },
     /// The kernel ended the connection while the block device was attached.

@@ -1,7 +1,7 @@
 //! Loop devices: made, named, released.
 //!
 //! Owns: the ioctls and their layouts (`linux/loop.h`), the name by which a loop device of ours is known again after a
-//! crash, and the question who uses one. Leaves to others: what stands below it.
+//! crash, and the question who uses one. Leaves to others: the layers below it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -23,7 +23,7 @@ const HEAP_RESERVE_BYTES: usize = 8 << 20;
 /// How unwilling the kernel is made to kill this process for its memory, from -1000 to 1000.
 const OOM_SCORE_ADJUSTMENT: &str = "-900";
 
-/// What the kernel made of the preparation.
+/// The result of the preparation.
 pub(crate) struct Prepared {
     /// Whether allocations in the kernel wait for nothing that only this process could end.
     pub is_flusher: bool,

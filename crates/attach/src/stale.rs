@@ -67,7 +67,7 @@ fn release(path: &Path, process: u32) -> Vec<String> {
     told
 }
 
-/// Takes a dead file system out of the tree, also if somebody still stands in it.
+/// Removes a dead file system from the tree, also if somebody still uses it.
 fn unmount(place: &str) -> io::Result<()> {
     let place = CString::new(place)?;
     for flags in [0, libc::MNT_DETACH] {

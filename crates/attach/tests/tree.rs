@@ -120,7 +120,7 @@ fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
     assert!(tar(&root) == below, "the cold tree differs");
     assert!(tar(&root) == below, "the tree in memory differs");
     assert!(shown.tree.figures().cache.hits > 0);
-    // And back: what is unpacked through the cache is what was packed.
+    // And back: the files unpacked through the cache are those that were packed.
     let archive = shown.scratch.join("archive.tar");
     fs::write(&archive, &below).unwrap();
     fs::create_dir(shown.at("copy")).unwrap();
@@ -189,7 +189,7 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
     assert!(fs::read(shown.below("copy")).unwrap() == model, "copied");
     fs::write(&path, b"").unwrap();
     same(&[], "emptied");
-    // A file without a name is there for who has it open.
+    // A file without a name stays for the process that has it open.
     fs::remove_file(&path).unwrap();
     file.write_all_at(b"still here", 0).unwrap();
     let mut text = [0; 10];

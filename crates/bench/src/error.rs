@@ -11,13 +11,13 @@ pub enum ErrorKind {
     Usage,
     /// Something that it needs is not there: a program, a right, a part of the kernel.
     Missing,
-    /// What was read back was not what was written: the run is void.
+    /// The bytes read differ from the bytes written: the run is void.
     Void,
     /// A step failed.
     Failed,
 }
 
-/// A failed experiment: what, where, expected and found.
+/// A failed experiment: what failed, where, expected and found.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {

@@ -39,7 +39,7 @@ const DEPTHS_BEYOND: [usize; 2] = [64, 128];
 const THREADS: usize = 2;
 /// fio reads from one thread, or from as many as the store; the higher rate counts, as the device can do it.
 const FIO_JOBS: [usize; 2] = [1, THREADS];
-/// What the store may use: far less than what is read, so that hardly anything is in memory.
+/// The memory of the store: far less than what is read, so that hardly anything is in memory.
 const MEMORY_BYTES: u64 = 32 << 20;
 /// What both should reach.
 const TARGET: f64 = 0.9;
@@ -73,7 +73,7 @@ pub struct LimitsOptions {
 pub struct LimitsReport {
     /// `limits`.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The command line and the machine.
     pub setting: Value,
     /// Ratios and rates.
     pub figures: Vec<Figure>,

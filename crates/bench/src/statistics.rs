@@ -1,9 +1,9 @@
 //! Medians of paired ratios with their intervals.
 //!
-//! Owns: what is said about noise. Two contenders run the same piece of a workload one right after the other; the ratio
-//! of the two is one pair, and a drift of the machine is in both. The interval is the percentile bootstrap of the
-//! median [1]: pairs are drawn with repetition, [`DRAWS`] times, from a fixed seed, so that the same pairs always give
-//! the same interval.
+//! Owns: the rules about noise. Two contenders run the same piece of a workload one right after the other; the ratio of
+//! the two is one pair, and a drift of the machine is in both. The interval is the percentile bootstrap of the median
+//! [1]: pairs are drawn with repetition, [`DRAWS`] times, from a fixed seed, so that the same pairs always give the
+//! same interval.
 //!
 //! [1] B. Efron, R. Tibshirani: An Introduction to the Bootstrap, chapter 13. Chapman & Hall 1993.
 

@@ -38,7 +38,8 @@ pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
             continue;
         }
         let place = CString::new(place).map_err(|error| Error::failed("/proc/self/mounts", error))?;
-        // SAFETY: the string ends with a zero byte and outlives the call. One that another took away meanwhile is gone too.
+        // SAFETY: the string ends with a zero byte and outlives the call. A mount that another process removed in the
+        // meantime is gone too.
         unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
     }
     Ok(())

@@ -66,7 +66,7 @@ pub struct Geometry {
     pub read_bytes_preferred: u32,
     /// The write size beyond which more does not help, in bytes.
     pub write_bytes_preferred: u32,
-    /// What a completed write survives.
+    /// The event that a completed write survives.
     pub write_survives: Survives,
     /// What a write survives after a completed flush.
     pub flush_survives: Survives,
@@ -135,7 +135,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Grows the device to `size_bytes`; never shrinks it.
     fn grow(&self, size_bytes: u64) -> IoFuture<()>;
 
-    /// Whether others may write to what it stands on, so that what was read of it may change without a write here.
+    /// Whether others may write to the device below, so that its bytes may change without a write here.
     fn is_shared(&self) -> bool {
         false
     }
@@ -150,7 +150,7 @@ pub trait BlockDevice: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    /// What this device and those below it say of themselves in numbers, the outermost first.
+    /// The counters of this device and those below it, the outermost first.
     fn figures(&self) -> Vec<Figures> {
         Vec::new()
     }

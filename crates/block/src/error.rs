@@ -1,10 +1,10 @@
-//! What can go wrong on a block device, and where it did.
+//! The errors of a block device, with their places.
 //!
 //! Owns: the one error type of the crate. Kinds differ because their remedies differ.
 
 use std::fmt;
 
-/// What kind of failure it was; each kind has its own remedy.
+/// The kind of failure; each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The device, file or host named is not there.

@@ -1,4 +1,4 @@
-//! What a device says of itself in numbers.
+//! A device's counters.
 
 /// The numbers of one device or filter.
 #[derive(Debug, Clone, PartialEq, Eq)]

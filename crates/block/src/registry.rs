@@ -161,7 +161,7 @@ impl Arguments {
         &self.options
     }
 
-    /// What stands after the colon of `name:rest`.
+    /// The text after the colon of `name:rest`.
     pub fn rest(&self) -> Result<&str, Error> {
         match self.rest.as_deref() {
             Some(rest) if !rest.is_empty() => Ok(rest),

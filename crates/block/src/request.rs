@@ -15,7 +15,7 @@ pub const BUFFERS_MAX: usize = 1024;
 /// The most bytes one read or write may carry.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
-/// What an operation is about, before it is checked.
+/// The parameters of an operation, before they are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// The kind of operation.

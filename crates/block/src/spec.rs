@@ -226,7 +226,7 @@ impl Parser {
         }
     }
 
-    /// Takes `key=` where it stands here.
+    /// Takes `key=` if it is next.
     fn key(&mut self) -> Option<String> {
         let rest = &self.characters[self.position..];
         let length = rest.iter().position(|&c| c == '=')?;

@@ -104,7 +104,7 @@ impl Default for Options {
 impl Options {
     /// Refuses what no cache has.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with what is wrong and what to write.
+    /// *Errors*: [`ErrorKind::Invalid`] with the mistake and the right form.
     pub fn check(&self) -> Result<(), Error> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
         let (least, most) = BLOCK_BYTES_RANGE;
@@ -158,7 +158,7 @@ impl Options {
         }
         let all = self.all_frames();
         let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
-        // What is being written back is copied first.
+        // A block that is being written back is copied first.
         let is_back = self.mode == Mode::WriteBack;
         let frames = if is_back { all - run * WRITE_BACKS_MAX as u64 } else { all };
         let dirty = if is_back { (frames as f64 * self.dirty_share) as u64 } else { 0 };

@@ -114,7 +114,7 @@ impl Shared {
                 loads.push(load);
             }
             let count = loads.len();
-            // Who calls acquired one for each block.
+            // The caller acquired one for each block.
             let Some(places) = places.split(count) else { return };
             let first_id = id_of(span.file, first);
             let is_ordered = !planted(Bug::ReadKeptOverWrite);
@@ -181,7 +181,7 @@ impl Loading {
         match self.read(0..count).await {
             Ok(buffer) => self.end(0..count, Ok(&buffer)),
             Err(error) if count == 1 => self.end(0..1, Err(error)),
-            // Only those whose own block cannot be read are to fail.
+            // Only readers whose own block cannot be read fail.
             Err(_) => {
                 for index in 0..count {
                     match self.read(index..index + 1).await {

@@ -20,7 +20,7 @@ use crate::state::State;
 /// Writes to the source, discards and zeroings under way at most; more wait their turn.
 const OPERATIONS_MAX: usize = 1024;
 
-/// What handles and tasks share.
+/// The state that handles and tasks share.
 pub(crate) struct Shared {
     state: Mutex<State>,
     options: Mutex<Options>,

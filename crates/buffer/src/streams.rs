@@ -44,7 +44,7 @@ pub(crate) struct Judged {
 pub(crate) struct Verdicts(Arc<(AtomicBool, Mutex<Vec<Judged>>)>);
 
 impl Verdicts {
-    /// What a policy is to be given.
+    /// The accesses to give to a policy.
     pub fn sink(&self) -> PeriodSink {
         let to = self.0.clone();
         Box::new(move |event| {
@@ -63,7 +63,7 @@ impl Verdicts {
     }
 }
 
-/// What the cache did for a stream.
+/// The counters of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamStats {
     /// Which stream; `None` for all that have no row.

@@ -12,7 +12,7 @@ pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> 
     Box::pin(std::future::ready(result))
 }
 
-/// What a deadline that passes says of an operation.
+/// The error of an operation whose deadline passed.
 pub(crate) fn late(
     source: &dyn Source,
     operation: Operation,

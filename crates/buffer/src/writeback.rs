@@ -50,7 +50,8 @@ impl Drop for Alive {
 }
 
 impl State {
-    /// What is to be written back now: the oldest above the share, what is too old; not what failed just now.
+    /// The blocks to write back now: the oldest above the share, and those that are too old, except those that failed
+    /// just now.
     fn due(&self, now: Instant, age: Duration) -> Due {
         let most = self.budget.dirty_max;
         let dirty = self.dirty.len() as u64;

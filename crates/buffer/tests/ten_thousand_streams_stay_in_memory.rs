@@ -1,5 +1,5 @@
 //! Ten thousand sequential streams: what the process takes stays inside the budget, and the last stream gets its own
-//! verdict. Alone in its process, as it measures that.
+//! verdict. Runs alone in its process, since it measures memory.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! beside them, how much that is above LRU's median. The cache is filled before time is taken. Time is that of the
 //! processor (of this thread, as the kernel counts it), and elapsed time where the kernel does not tell.
 //!
-//! Much of it is waiting for memory: nobody says here what comes next, and the tables are new and still grow. What a
-//! simulation takes is told by `cache-figures --only cost` of `nectary-trace`.
+//! Much of it is waiting for memory: the next accesses are not announced, and the tables are new and still grow. The
+//! cost of a simulation is printed by `cache-figures --only cost` of `nectary-trace`.
 
 use std::fs;
 use std::sync::LazyLock;

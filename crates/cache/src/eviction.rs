@@ -16,7 +16,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// What an answer of `evict` comes to.
+    /// The outcome of an answer of `evict`.
     pub(crate) fn answered(is_given_up: bool) -> Step {
         if is_given_up { Step::Done } else { Step::Refused }
     }

@@ -12,7 +12,7 @@ use nectary_store::ErrorKind;
 pub const NECTARY_OK: c_int = 0;
 /// There is no such file, or no store if one was expected.
 pub const NECTARY_ABSENT: c_int = 1;
-/// What is on the device is not a store, is of another version, or is damaged where a store cannot do without it.
+/// The device holds no store, one of another version, or one with damage that a store cannot do without.
 pub const NECTARY_CORRUPT: c_int = 2;
 /// It cannot be done now: budgets are used up, another process owns the store, or pointers have not been given back.
 pub const NECTARY_BUSY: c_int = 3;
@@ -78,11 +78,11 @@ thread_local! {
 /// Runs what a call is to do; gives its code, and keeps the text of a failure for this thread. Nothing unwinds out of
 /// it.
 pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    // What was half done is in the store, whose own promises hold at every step.
+    // A half-done operation is in the store, whose own promises hold at every step.
     let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         let message = format!("a bug in libnectary: {}", words.unwrap_or("it panicked"));
-        // What was thrown may itself panic when it is dropped.
+        // The thrown value may itself panic when it is dropped.
         std::mem::forget(panic);
         Err(Failure::new(NECTARY_INTERNAL, message))
     });

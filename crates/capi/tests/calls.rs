@@ -1,4 +1,4 @@
-//! The calls, as a C program makes them: what they promise, and what they refuse.
+//! The calls, as a C program makes them: their promises and refusals.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;

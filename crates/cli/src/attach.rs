@@ -274,7 +274,7 @@ fn is_meant(status: &Status, target: &str) -> bool {
     status.name == target || ["given", "spec"].iter().any(|key| status.detail[*key] == target)
 }
 
-/// Releases what a killed process left of it; otherwise lists what is attached.
+/// Releases the leftovers of a killed process; otherwise lists what is attached.
 fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
     let released = release_stale();
     released.iter().for_each(note);

@@ -9,7 +9,7 @@ use nectary_proxy::StatsReader;
 use nectary_store::Stat;
 use serde_json::json;
 
-/// Where a proxy listens, and its counters.
+/// A proxy's addresses, and its counters.
 pub type Running = (Vec<SocketAddr>, StatsReader);
 
 /// The status of the proxy called `name`; without `running` it is still starting.

@@ -109,7 +109,7 @@ fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     })
 }
 
-/// Waits for the proxy's end, and meanwhile says what the store notices.
+/// Waits for the proxy's end, and prints the store's notices.
 async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
     let mut ended = tokio::task::spawn_blocking(move || proxy.wait());

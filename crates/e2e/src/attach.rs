@@ -225,7 +225,7 @@ pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path)
         bail!("the file system is not well: {problem}");
     }
     disk.detach()?;
-    // What was detached is on the device below, without whatever stood above it.
+    // What was detached is on the device below, without the layers above it.
     disk.spec = plain.replace("{file}", &disk.scratch.join("disk.img").display().to_string());
     disk.attach()?;
     if let Some(problem) = disk.check() {
@@ -530,7 +530,7 @@ impl Drop for Disk {
         }
         self.kill();
         if !self.device.as_os_str().is_empty() {
-            // It releases what a killed process left; if nothing is left it says so, and that is well.
+            // It releases the leftovers of a killed process; if there are none it says so, and that is no failure.
             let _ = nectary::run(&["detach", &self.device.display().to_string()], self.scratch.path());
         }
         if let Some(group) = &self.group {
@@ -539,7 +539,7 @@ impl Drop for Disk {
     }
 }
 
-/// Which files were synced, with what.
+/// The files that were synced, with their contents.
 #[derive(Clone, Debug, Default)]
 struct Record {
     files: Vec<(String, u64, u64)>,
@@ -557,7 +557,7 @@ impl Record {
         Ok(())
     }
 
-    /// What of the record is not there with its bytes.
+    /// Files of the record that are missing or have other bytes.
     fn problems(&self, place: &Path) -> Vec<String> {
         let wrong = self.files.iter().filter_map(|(name, seed, length)| match fs::read(place.join(name)) {
             Err(error) => Some(format!("{name} was synced and is lost: {error}")),

@@ -89,7 +89,7 @@ struct Contestant {
     server: Server,
 }
 
-/// What keeps a contestant running.
+/// The handle that keeps a contestant running.
 #[derive(Debug)]
 enum Server {
     Nectary(Nectary),

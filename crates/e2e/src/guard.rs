@@ -94,7 +94,7 @@ impl Process {
         }
     }
 
-    /// What the process has printed so far.
+    /// The output of the process so far.
     pub fn log_text(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }

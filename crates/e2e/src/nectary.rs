@@ -146,7 +146,7 @@ pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
     guard::run(&format!("nectary {}", arguments.join(" ")), command, &log, Duration::from_secs(60))
 }
 
-/// What the store says about its progress.
+/// The store's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
     /// The highest that was given to a put.

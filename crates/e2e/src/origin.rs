@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// What an origin does wrong. Byte positions count body bytes.
+/// The misbehaviours of an origin. Byte positions count body bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Promises the whole body, closes after this many bytes.

@@ -43,7 +43,7 @@ function done(summary, latency)
 end
 "#;
 
-/// What can fail, as wrk tells it.
+/// The failures that wrk reports.
 pub const ERROR_KINDS: [&str; 5] = ["connect", "read", "write", "status", "timeout"];
 
 /// What one run measured.

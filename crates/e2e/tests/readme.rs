@@ -1,8 +1,8 @@
 //! The README's commands, run as they stand: a user who copies them gets what it shows.
 //!
 //! Owns: reading the blocks of the README, and a scratch folder in which they run: the repository's files by links, the
-//! program that was built, a free port, a local origin. What a command prints is compared with what the README shows,
-//! numbers aside. Leaves to others: `make test`, which runs this, and commands outside of `sh` and `console` blocks.
+//! program that was built, a free port, a local origin. A command's output is compared with the README's, numbers
+//! aside. Leaves to others: `make test`, which runs this, and commands outside of `sh` and `console` blocks.
 //!
 //! Everything runs in a process namespace that ends with the test, so the README may say `pkill`.
 

@@ -29,7 +29,7 @@ pub struct Attributes {
     pub modified: Time,
     /// When anything of it last changed.
     pub changed: Time,
-    /// When it was made, if that is known.
+    /// Its time of creation, if that is known.
     pub born: Option<Time>,
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,

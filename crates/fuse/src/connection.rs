@@ -3,8 +3,8 @@
 //! Owns: the order in which a request is read, noted, decoded and handed over, and what needs no file system: `INIT`,
 //! `INTERRUPT`, `FORGET`, and requests that make no sense. Promises:
 //! 1. Nothing is served before `INIT`.
-//! 2. The memory of requests is there before the first one; no more than [`Limits`] are under way at once. What is
-//!    beyond waits in the kernel.
+//! 2. The memory of requests is there before the first one; no more than [`Limits`] are under way at once. Further
+//!    requests wait in the kernel.
 //! 3. A worker waits only for memory and turns that come back when a request is answered. As no file system waits in
 //!    [`serve`](FileSystem::serve) for another request, each that was handed over ends, and so does each wait.
 //! 4. Reading a request takes no memory that answers of reads take, so an interrupt is read while all of those are out.
@@ -88,7 +88,7 @@ impl Default for Limits {
     }
 }
 
-/// What the workers of a connection share.
+/// The state that the workers of a connection share.
 pub struct Connection {
     file_system: Arc<dyn FileSystem>,
     wishes: Wishes,
@@ -341,7 +341,7 @@ impl Worker {
     }
 }
 
-/// Appends the first bytes of what was received behind the head.
+/// Appends the first bytes of what was received after the head.
 fn append(arguments: &mut Vec<u8>, data: &Data, bytes: usize) {
     let mut left = bytes;
     for unit in data.slices() {

@@ -130,7 +130,7 @@ impl Shared {
             match received? {
                 Received::Bytes(bytes) => {
                     if others == 0 {
-                        // Without a further thread it goes on with those that there are.
+                        // Without a further thread the others go on.
                         let _ = Shared::spawn(shared, None);
                     }
                     // What it had half done is its own; the reply that is dropped fails the request.

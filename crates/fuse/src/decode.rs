@@ -5,7 +5,7 @@
 //! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
 //! - ranges of files end below 2^63;
 //! - sizes of answers are at most what a request may have, or [`XATTR_BYTES_MAX`];
-//! - what follows the arguments is as long as they say.
+//! - the part after the arguments is as long as they say.
 
 use std::ffi::CStr;
 
@@ -24,7 +24,7 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// One second has this many nanoseconds.
 const SECOND_NS: u32 = 1_000_000_000;
 
-/// What was agreed on that layouts depend on, and what bounds them.
+/// What both sides agreed on, as far as layouts depend on it, and the bounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
     /// `setxattr` has further flags.

@@ -24,10 +24,9 @@ impl Listing {
         Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
     }
 
-    /// Adds an entry if there is room for it, and says whether there was. `kind` is that of `d_type`; `next_offset`
-    /// is where a listing goes on behind the entry. `entry` counts as a look-up unless its node is 0, which says that
-    /// its attributes are not known, and stands for `.` and `..` as well; it is needed only for a listing with
-    /// attributes.
+    /// Adds an entry if there is room for it, and says whether there was. `kind` is that of `d_type`; a listing goes on
+    /// at `next_offset` after the entry. `entry` counts as a look-up unless its node is 0, which says that its
+    /// attributes are not known, and stands for `.` and `..` as well; it is needed only for a listing with attributes.
     pub fn add(&mut self, name: &[u8], number: u64, kind: u8, next_offset: u64, entry: &Entry) -> bool {
         let fixed = size_of::<EntryHead>() + if self.plus { size_of::<EntryOut>() } else { 0 };
         let bytes = (fixed + name.len()).next_multiple_of(ALIGNMENT);

@@ -1,4 +1,4 @@
-//! What is being served, so that an interrupt finds it.
+//! The requests being served, so that an interrupt finds its own.
 //!
 //! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, also where
 //! an interrupt and its own answer meet; an interrupt that another descriptor brings before its request was noted is
@@ -73,7 +73,7 @@ impl Flights {
         is_due
     }
 
-    /// Whether who waits for a request was interrupted.
+    /// Whether the waiter of a request was interrupted.
     pub fn is_interrupted(&self, unique: u64) -> bool {
         self.state().flights.get(&unique).is_some_and(|flight| flight.is_interrupted)
     }

@@ -50,7 +50,7 @@ impl Notifier {
         self.tell(notice::INVALIDATE_ENTRY, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// A name was removed, so who watches the directory is told.
+    /// A name was removed, so watchers of the directory are notified.
     pub fn removed(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = DeleteOut { parent, child, name_bytes, padding: 0 };

@@ -1,7 +1,7 @@
 //! Memory for data: a fixed number of aligned buffers of one size, which requests take turns to have.
 //!
 //! Owns: the buffers and whose turn it is. Promises: never more than its bytes are out at once; they are there before
-//! the first request; who waits is served in the order of asking. Leaves to others: what is in them.
+//! the first request; who waits is served in the order of asking. Leaves to others: the contents of the buffers.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -80,7 +80,7 @@ impl Pool {
             let left = free.len().saturating_sub(units);
             buffers.extend(free.drain(left..));
         }
-        // Those that a failed operation kept are made up for.
+        // Buffers that a failed operation kept are replaced.
         buffers.resize_with(units, || Buffer::zeroed(self.shared.unit_bytes));
         let mut data = Data { buffers, length: 0, pool: self.clone(), turn: Some(turn) };
         data.set_len(bytes);
@@ -252,7 +252,7 @@ mod tests {
             let pool = pool.clone();
             move || pool.take_blocking(4 * 4096).unwrap().len()
         });
-        // What a device kept is made up for.
+        // Buffers that a device kept are replaced.
         drop(second.take());
         drop((first, second));
         assert_eq!(waiting.join().unwrap(), 4 * 4096);

@@ -79,7 +79,7 @@ pub enum Call<'a> {
     Release { handle: u64, flags: i32, owner: u64, flush: bool, unlock: bool },
     /// A handle on a directory has no user any more.
     ReleaseDirectory { handle: u64 },
-    /// What was written is to survive.
+    /// The written bytes are to survive.
     Sync { handle: u64, data_only: bool },
     /// The names in a directory are to survive.
     SyncDirectory { handle: u64, data_only: bool },
@@ -156,7 +156,7 @@ pub struct Write {
     pub kill_privileges: bool,
 }
 
-/// A change of attributes. What `valid` does not name stays as it is.
+/// A change of attributes. Attributes that `valid` does not name stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)] // The names are those of `protocol::valid`.
 pub struct SetAttributes {

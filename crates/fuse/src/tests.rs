@@ -417,6 +417,6 @@ fn the_end_of_the_connection_ends_the_crew() {
     run.kernel.take();
     run.crew.wait().unwrap();
     assert!(began.elapsed() < WAIT);
-    // Nobody hears of it any more.
+    // Nobody sees it any more.
     run.script.held().ok();
 }

@@ -1,4 +1,4 @@
-//! What every running part of Nectary shares: where it is found, how it is asked, how it stops and what it says.
+//! What all running parts of Nectary share: the place of their socket, its requests, stopping, and logging.
 //!
 //! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages to the
 //! standard error stream, TLS, and what the allocator keeps. Leaves to others: what a part answers, and how its answers

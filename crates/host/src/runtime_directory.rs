@@ -2,7 +2,7 @@
 //!
 //! Owns: where it is (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for root, else
 //! `/tmp/nectary-UID`), that it belongs to this user and no other user can write to it: in `/tmp` another user may have
-//! made it first. Leaves to others: what is in it.
+//! made it first. Leaves to others: its contents.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

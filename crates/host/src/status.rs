@@ -13,7 +13,7 @@ pub enum State {
     Healthy,
     /// It serves, but something is lost or slower until the operator acts.
     Degraded,
-    /// It does not do what it is there for.
+    /// It does not do its job.
     Broken,
 }
 
@@ -50,7 +50,7 @@ pub struct Problem {
 /// The answer to `status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// What kind of part it is: `proxy`.
+    /// The kind of part: `proxy`.
     pub component: String,
     /// Which one of its kind: a listen address, a store's SPEC.
     pub name: String,

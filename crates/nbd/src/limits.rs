@@ -1,6 +1,6 @@
 //! The bounds of everything that the other side decides: sizes, counts, times.
 //!
-//! Owns: the numbers. What passes one of them is refused with its name; nothing grows with what a client or server
+//! Owns: the numbers. A request beyond one of them is refused with its name; nothing grows with what a client or server
 //! says.
 
 use std::time::Duration;

@@ -99,7 +99,7 @@ pub(crate) struct Line<'a> {
     pub object_bytes: Option<u64>,
 }
 
-/// Where a worker's lines go.
+/// The destination of a worker's lines.
 #[derive(Debug)]
 pub(crate) struct LogBuffer {
     lines: Vec<u8>,
@@ -200,7 +200,7 @@ impl LogWriter {
         Ok(Some(LogWriter { sender, thread }))
     }
 
-    /// Where workers send their lines.
+    /// The channel by which workers send their lines.
     pub fn sender(&self) -> SyncSender<Vec<u8>> {
         self.sender.clone()
     }

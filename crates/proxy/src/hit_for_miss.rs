@@ -1,4 +1,4 @@
-//! What was not storable a moment ago.
+//! Keys whose response was not storable a moment ago.
 //!
 //! Owns: a bounded memory of keys whose responses could not be stored, so that the next requests for them go to the
 //! origin side by side instead of waiting for each other. Forgetting one, or taking one key for another of the same

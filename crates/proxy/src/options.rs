@@ -17,7 +17,7 @@ use crate::rules::key::Origin;
 /// How a proxy runs.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
-    /// Where it listens; port 0 picks one.
+    /// The address to listen on; port 0 picks one.
     pub listen: Vec<SocketAddr>,
     /// The origin of a reverse proxy; without one it is a forward proxy.
     pub origin: Option<OriginUrl>,
@@ -108,7 +108,7 @@ impl ForwardedOptions {
     }
 }
 
-/// Where access log lines go.
+/// The destination of access log lines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AccessLog {
     /// Nowhere.

@@ -34,7 +34,7 @@ use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
 use crate::wire::deadlines::{Clock, Deadlines, Side, TICK, Watch};
 
-/// What a worker answers when it has too many connections.
+/// A worker's answer when it has too many connections.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
     cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
@@ -47,7 +47,7 @@ const CUT_OFF: Duration = Duration::from_secs(1);
 /// Says that connections cannot be accepted, most likely for want of descriptors.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
-/// What an address that the proxy listens on is for.
+/// The purpose of an address that the proxy listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     /// Clients.
@@ -56,7 +56,7 @@ pub(crate) enum Door {
     Admin,
 }
 
-/// Whose responses the proxy stores.
+/// The origins whose responses the proxy stores.
 pub(crate) enum Mode {
     /// Any origin that clients name.
     Forward,
@@ -66,12 +66,12 @@ pub(crate) enum Mode {
         origin: Origin,
         /// Its authority, for `Host`.
         authority: String,
-        /// What the keys of its URLs begin with.
+        /// The prefix of its URLs' keys.
         key_prefix: Vec<u8>,
     },
 }
 
-/// What the requests of one thread share.
+/// The state that all requests of one thread share.
 pub(crate) struct Worker {
     pub options: Arc<ProxyOptions>,
     pub mode: Mode,
@@ -87,7 +87,7 @@ pub(crate) struct Worker {
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
     /// The buffer for requests until it is known which part answers them.
     pub room: RefCell<Box<[u8]>>,
-    /// What this proxy appends to `Via`, and by what it knows itself there.
+    /// The name that this proxy appends to `Via`, and by which it recognises itself there.
     pub via: HeaderValue,
     pub pseudonym: String,
     pub tasks: TaskTracker,

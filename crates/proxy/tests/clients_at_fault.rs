@@ -1,4 +1,4 @@
-//! What a client gets wrong is the client's error, says so, and is counted as nobody else's.
+//! A client's mistake is answered as the client's error, says so, and counts as no other's.
 
 use nectary_proxy::ProxyOptions;
 use tokio::io::AsyncWriteExt;

@@ -13,7 +13,7 @@ const SAID: [&str; 5] = [
 ];
 const NAMES: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 
-/// What the origin is told in requests of each method; `saying` these headers.
+/// The headers that an origin gets in requests of each method; `saying` these headers.
 async fn told(origin: &Origin, proxy: &TestProxy, target: &str, saying: &[&str]) -> [String; 5] {
     let mut found = None;
     for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"] {

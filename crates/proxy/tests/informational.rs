@@ -47,7 +47,7 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
         let (early, reply) = replies(&mut client).await;
         assert_eq!(early.iter().map(|reply| reply.status).collect::<Vec<_>>(), [102, 100]);
         assert_eq!((reply.status, reply.text().as_str()), (200, "ok"));
-        // The connection goes on, and what is stored is the answer alone.
+        // The connection goes on, and only the answer is stored.
         client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/stored"))]).as_bytes()).await;
         let (early, reply) = replies(&mut client).await;
         assert!(early.is_empty() && reply.is_hit() && reply.text() == "ok", "{reply:?}");

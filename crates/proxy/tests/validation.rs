@@ -1,4 +1,4 @@
-//! What is stale is validated: a `304` renews it, anything else replaces it.
+//! A stale response is validated: a `304` renews it, anything else replaces it.
 
 use nectary_proxy::ProxyOptions;
 
@@ -124,7 +124,7 @@ async fn a_request_cannot_demand_validation_where_that_is_ignored() {
         assert!(reply.is_hit() && reply.text() == "hello", "{demand}: {}", reply.cache_status());
     }
     assert_eq!(origin.count(), 1);
-    // What the origin says still holds, and what a request says about storing and fetching.
+    // What the origin says still holds; requests can forbid storing and fetching.
     for count in 2..=3 {
         get(proxy.address, &origin.url("/stale"), &[]).await;
         assert_eq!(origin.count(), count);

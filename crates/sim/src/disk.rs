@@ -30,7 +30,7 @@ const SECTOR_BYTES: u64 = 512;
 /// How often a late operation lets others go first, at most.
 const TURNS_MAX: u64 = 8;
 
-/// What a disk does to its user. Shares are in percent.
+/// The faults of a disk. Shares are in percent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskOptions {
     /// Decides every fault.
@@ -149,7 +149,7 @@ impl Disk {
         disk
     }
 
-    /// What would be read now, without rot.
+    /// The bytes that a read would return now, without rot.
     pub fn image(&self) -> Vec<u8> {
         self.memory.image()
     }

@@ -10,7 +10,7 @@ use nectary_store::planted::Bug;
 
 use crate::arguments::Arguments;
 
-/// What is run to catch a bug.
+/// The program that is run to catch a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The seed of the run.

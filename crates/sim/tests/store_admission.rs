@@ -81,7 +81,7 @@ async fn crashed() -> Vec<u8> {
     read(&*device, 0, STORE_BYTES as usize).await.expect("memory reads").to_vec()
 }
 
-/// What became of objects that were put by second request while the index came.
+/// Objects that were put under `second-request` while the index was loading.
 struct Outcome {
     /// Replaced, and not the newest version after another crash.
     came_back: u64,

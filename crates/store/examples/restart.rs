@@ -291,7 +291,7 @@ impl Server {
         Ok(Load { rate: rates[rates.len() / 2], p99_us: p99[p99.len() / 2] })
     }
 
-    /// How long after the start it was what it had been.
+    /// How long after the start the load was as before.
     fn returned(&mut self, before: &Load) -> Result<(Option<Duration>, Option<Duration>), Failure> {
         let (mut rate, mut p99) = (None, None);
         while self.started.elapsed() < RETURN_MAX && (rate.is_none() || p99.is_none()) {
@@ -389,7 +389,7 @@ async fn fill(store: &Store, objects: u64, body: &Bytes) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Requests until the process is killed, or nobody reads what it says.
+/// Sends requests until the process is killed, or nobody reads its output.
 async fn load(store: Store, objects: u64, body: Bytes) -> Result<(), Failure> {
     let times: Rc<RefCell<Vec<u32>>> = Rc::default();
     let state = Rc::new(Cell::new(0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id())));

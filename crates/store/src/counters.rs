@@ -94,7 +94,7 @@ counters! {
     purges_waited_us,
     /// Segments that were reclaimed so that purges could be forgotten.
     purge_segments_reclaimed,
-    /// Gets whose object had been purged.
+    /// Gets of an object that had been purged.
     hits_purged,
     /// Records found damaged when read; each costs its object.
     damaged,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nectary_block as block;
 
-/// What kind of failure it was; each kind has its own remedy.
+/// The kind of failure; each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// There is no store where one was expected.

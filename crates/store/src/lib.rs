@@ -40,7 +40,7 @@
 //! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | how it is made and opened, and what is written to the disk |
 //! | [`KeyRef`], [`Key`] | what an object is called: its primary part, by which it is purged, and its variant |
 //! | [`Object`], [`BodyReader`] | a hit, and reading its body |
-//! | [`Fill`], [`FillReader`] | one fetch, and all who read it along |
+//! | [`Fill`], [`FillReader`] | one fetch, and all who read it while it runs |
 //! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
 //! | [`Stat`], [`Counts`], [`CheckReport`] | how the store stands, and whether all of it can be read |
 //!
@@ -74,7 +74,7 @@ mod format;
 // The device of a span: the ring of segments, and reading it.
 mod disk;
 
-// Where objects lie on disk, and which names the disk may hold.
+// The locations of objects on disk, and the names that the disk may hold.
 mod index;
 
 // Objects in memory: entries, and the tier that keeps them.

@@ -18,9 +18,9 @@ pub enum Bug {
     TornHeaderAccepted = 5,
     /// A frame of a former store, or of a former cycle of its segment, is believed.
     FormerFrameAccepted = 6,
-    /// What was purged is re-inserted all the same, as if it had been put again.
+    /// Purged objects are re-inserted too, as if they had been put again.
     ReinsertionIgnoresPurge = 7,
-    /// What was replaced is re-inserted all the same.
+    /// Replaced objects are re-inserted too.
     ReinsertionIgnoresReplacement = 8,
     /// What was written after a checkpoint's log position is not replayed.
     CheckpointPositionIgnored = 9,
@@ -38,7 +38,7 @@ pub enum Bug {
     MemoryIgnoresTagPurge = 15,
     /// Records of purges by tag are not applied after a restart.
     PurgeTagIgnored = 16,
-    /// If a purge by tag killed a version, what it had replaced is found in its place.
+    /// If a purge by tag removed a version, the version that it had replaced is found in its place.
     TagPurgeUncovers = 17,
     /// What was written before the store was opened counts as absent when it is purged.
     NamesNotRead = 19,
@@ -50,7 +50,7 @@ pub enum Bug {
     ReturningSpanTrusted = 28,
     /// What a span held for another in an earlier absence is believed in a later one.
     StandInTrusted = 29,
-    /// A span that missed the change by which another came back believes what it holds for that one.
+    /// A span that missed the change by which another came back answers with old objects of that one.
     ReturnMissed = 30,
     /// A span that was put back as it was earlier is believed, though others know of purges since.
     OlderCopyTrusted = 31,

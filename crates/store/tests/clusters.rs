@@ -136,7 +136,7 @@ async fn records_that_lie_in_another_order_than_they_came_are_salvaged_with_the_
     put(&store, "later", 1).await;
     store.sync().await.unwrap();
     drop(store);
-    // The first append's header is lost: what stands behind it is looked for record by record.
+    // The first append's header is lost: the bytes after it are searched record by record.
     let mut lost = false;
     for address in (0..64 << 20).step_by(4096) {
         let bytes = nectary_block::read(&*device, address, 4096).await.unwrap();

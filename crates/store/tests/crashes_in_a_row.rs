@@ -1,4 +1,4 @@
-//! What a crash took stays away, and what was found after it stays there, whatever comes later.
+//! What a crash took stays lost, and what was found after it stays, whatever comes later.
 
 mod common;
 
@@ -50,7 +50,7 @@ async fn fill_until(store: &Store, epoch: u64) {
     }
 }
 
-/// Where the appends of an epoch are.
+/// The locations of the appends of an epoch.
 fn appends(image: &[u8], epoch: u64) -> Vec<usize> {
     let is_one = |at: &usize| {
         let block = &image[*at..];

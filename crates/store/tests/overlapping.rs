@@ -109,7 +109,7 @@ impl Held {
         object.whole().unwrap()[0]
     }
 
-    /// Holds the next read until what it returns is told to.
+    /// Holds the next read until the returned handle releases it.
     fn hold_read(&self) -> watch::Sender<bool> {
         let (open, gate) = watch::channel(false);
         *self.gate.read.lock().unwrap() = Some(gate);

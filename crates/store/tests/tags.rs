@@ -1,4 +1,4 @@
-//! Purges by tag: what has the tag is gone wherever it is, what has not stays, and nothing that was replaced comes out.
+//! Purges by tag: every object with the tag is gone wherever it is, the others stay, and no replaced version appears.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a trace, and where.
+//! The kinds of errors in a trace, with their place.
 //!
 //! Owns: the one error type of the crate. Promises: whatever is quoted from a file is short and printable.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Quotations from a file are cut at this many bytes.
 const QUOTED_BYTES_MAX: usize = 40;
 
-/// Where in a trace something is; in a compressed one, where after decompression.
+/// A position in a trace; in a compressed one, after decompression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The file as a whole.
@@ -75,7 +75,7 @@ pub enum Error {
     Usage(String),
 }
 
-/// What this crate's functions give.
+/// The result type of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -30,7 +30,7 @@ const FILE: u64 = 2;
 /// The kernel's own requests side by side: all that its block layer sends.
 const BACKGROUND_MAX: u16 = 128;
 
-/// For how long the kernel may believe what it was told of the file's size.
+/// For how long the kernel may keep the file's size.
 const VALID: Duration = Duration::from_secs(3600);
 
 /// Nothing is cached, writes run side by side, closing says nothing.
@@ -42,7 +42,7 @@ pub struct DeviceFile {
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// What the tasks have of it.
+/// The state that the tasks share.
 struct Shared {
     device: SharedDevice,
     read_only: bool,

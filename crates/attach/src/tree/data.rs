@@ -148,7 +148,7 @@ impl Bytes {
     }
 }
 
-/// Where the next byte of a copy goes.
+/// The address of the next byte of a copy.
 struct Place {
     buffer: usize,
     offset: usize,

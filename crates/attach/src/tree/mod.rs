@@ -7,7 +7,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `serve` | what each request means |
-//! | `nodes`, `handles` | what the kernel knows, and what programs have open |
+//! | `nodes`, `handles` | the nodes that the kernel knows, and the files that programs have open |
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
 //! | `processes` | whose thread reads |
 //! | `sys` | system calls |

@@ -89,7 +89,7 @@ impl FileSource {
         self.writer.get().unwrap_or(&self.reader).sync_all()
     }
 
-    /// Fills the buffers; what is behind the end becomes zeroes.
+    /// Fills the buffers; bytes beyond the end become zeroes.
     fn fill(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<()> {
         let mut offset = offset;
         for buffer in buffers {

@@ -38,7 +38,7 @@ pub struct FoyerSettings {
     pub threads: usize,
     /// Parts of its disk that are written at the same time.
     pub flushers: usize,
-    /// What is evicted at once, in bytes.
+    /// The bytes evicted at once.
     pub block_bytes: u64,
     /// The part of the memory that each of its two buffers has: one of so many.
     pub buffer_share: u64,

@@ -57,7 +57,7 @@ pub trait Storage: Send + Sync {
     fn counters(&self) -> serde_json::Value;
 }
 
-/// What a contender is, as the parent tells its worker.
+/// The description of a contender, as the parent gives it to its worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
     /// The Nectary store, on the block device itself.

@@ -2,9 +2,9 @@
 //!
 //! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock no
 //! call waits for a disk. A call costs the processor time of its process plus what its disks' counters grew by
-//! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. What the kernel
-//! writes meanwhile counts as waiting time, which is right if the disk is the limit. What several threads make of such
-//! costs is computed (`worker::timeline`). Else the disks run in real time, some times faster than real.
+//! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. Bytes that the
+//! kernel writes in the meantime count as waiting time, which is right if the disk is the limit. What several threads
+//! make of such costs is computed (`worker::timeline`). Else the disks run in real time, some times faster than real.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -88,7 +88,7 @@ impl SharedClock {
         self.slot(index).fetch_max(busy.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// What a disk has taken until now.
+    /// The time that a disk has taken so far.
     pub fn get(&self, index: usize) -> Duration {
         Duration::from_nanos(self.slot(index).load(Ordering::Relaxed))
     }
@@ -111,7 +111,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// What has been added since an earlier sum.
+    /// The increase since an earlier sum.
     pub fn since(mut self, earlier: &Cost) -> Cost {
         self.processor = self.processor.saturating_sub(earlier.processor);
         for (disk, before) in self.disks.iter_mut().zip(&earlier.disks) {

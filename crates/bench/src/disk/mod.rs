@@ -66,7 +66,7 @@ pub struct DiskCounts {
 }
 
 impl DiskCounts {
-    /// What has been added since an earlier reading.
+    /// The increase since an earlier reading.
     pub fn since(&self, earlier: &DiskCounts) -> DiskCounts {
         DiskCounts {
             operations: self.operations.saturating_sub(earlier.operations),
@@ -100,7 +100,7 @@ pub struct MeasuredDisk {
     below: Below,
 }
 
-/// What is below a disk's loop device.
+/// The layer below a disk's loop device.
 enum Below {
     Attached(Attachment),
     Bare(BareDisk),
@@ -152,7 +152,7 @@ impl MeasuredDisk {
         }
     }
 
-    /// What it has done until now.
+    /// Its counters so far.
     pub fn counts(&self) -> DiskCounts {
         let name = self.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default();

@@ -30,7 +30,7 @@ pub struct Lane {
     pub memory: String,
 }
 
-/// Whether a contender is to run: all do if none is named, but ablations are of Nectary alone.
+/// Whether a contender is to run: all do if none is named, but ablations are only of Nectary.
 pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
     let is_nectary = matches!(lane.kind, Kind::Nectary { .. });

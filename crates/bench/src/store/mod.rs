@@ -103,9 +103,9 @@ pub struct Options {
     pub ablations: bool,
     /// Chooses the requests.
     pub seed: u64,
-    /// Seeds of the workload, from `seed` on; five if nothing is said, on a virtual clock and for more than a look.
+    /// Seeds of the workload, from `seed` on; by default five on a virtual clock, unless the run is quick.
     pub seeds: Option<usize>,
-    /// How much of a buffer cache may be dirty, in percent; the best of a sweep if nothing is said.
+    /// How much of a buffer cache may be dirty, in percent; the best of a sweep by default.
     pub dirty_percent: Option<u64>,
     /// Pairs; ten by default.
     pub pairs: Option<usize>,
@@ -119,7 +119,7 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// The program that contends with foyer, if it is there.
     pub foyer: Option<PathBuf>,
-    /// Disks in real time, so many times faster; on a virtual clock if nothing is said.
+    /// Disks in real time, so many times faster; on a virtual clock by default.
     pub speed: Option<f64>,
     /// From how many waiting requests a modelled disk chooses the next; 1 is a disk of 1999.
     pub queue_depth: usize,

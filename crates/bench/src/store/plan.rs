@@ -18,10 +18,10 @@ const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
 /// How far beyond its allowance a contender can come between two looks without being killed.
 const HARD_BYTES: u64 = 512 << 20;
-/// Seeds of the workload on a virtual clock if nothing is said, and the fewest that an interval is made of.
+/// Seeds of the workload on a virtual clock by default, and the fewest that an interval is made of.
 const SEEDS: usize = 5;
 pub(super) const SEEDS_MIN: usize = 5;
-/// Pairs if nothing is said, and in a quick run.
+/// Pairs by default, and in a quick run.
 pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// Requests of a quick run.
@@ -74,7 +74,7 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// The disk sizes.
     pub groups: Vec<Group>,
-    /// Peers that are not there, with what is missing.
+    /// Missing peers, with the reason.
     pub skipped: Vec<String>,
 }
 

@@ -85,7 +85,7 @@ fn spread(wanted: Vec<f64>) -> Vec<f64> {
     placed
 }
 
-/// Bars of what the time of a request was spent on; returns where they end.
+/// Bars of the parts of a request's time; returns where they end.
 fn bars(body: &mut String, result: &GroupResult, top: f64) -> f64 {
     let spent: Vec<_> = result.lanes.iter().map(|lane| (lane.name.clone(), spent_ms(lane))).collect();
     let sum = |spent: &Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;

@@ -24,7 +24,7 @@ use crate::statistics::{Estimate, estimate, median, ratio_of_sums};
 pub struct Report {
     /// `store-table4`, `store-table5` or `store-bare`.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The command line and the machine.
     pub setting: Value,
     /// All figures: Nectary against itself, then what is short of its target, then the rest.
     pub figures: Vec<Figure>,

@@ -40,7 +40,7 @@ pub struct LaneResult {
     pub keeping: Keeping,
     /// Its own counters at the end.
     pub counters: serde_json::Value,
-    /// What a simulation says of its hits.
+    /// The hits that a simulation has.
     pub simulated: Option<Expected>,
 }
 
@@ -51,7 +51,7 @@ pub struct GroupResult {
     pub group: Group,
     /// What its disk can do by itself.
     pub limit: Limit,
-    /// What the workload demands of any store.
+    /// The demand of the workload on any store.
     pub demand: Demand,
     /// The hits of LRUs of several sizes on this workload.
     pub locality: Locality,
@@ -105,7 +105,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it is short of its target, as far as this run can tell.
+    /// Whether it misses its target, as far as this run can tell.
     pub fn is_short(&self) -> bool {
         let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
         self.is_judged && self.target.is_some_and(is_missed)

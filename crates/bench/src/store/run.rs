@@ -54,7 +54,7 @@ pub struct Progress {
     pub what: String,
 }
 
-/// What all runs of a plan share.
+/// The settings that all runs of a plan share.
 struct Shared<'a> {
     programs: &'a Programs,
     guardian: Mutex<Guardian>,

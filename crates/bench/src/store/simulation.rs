@@ -116,7 +116,7 @@ impl Ring {
         })
     }
 
-    /// What two rings have in common whose hits are the same.
+    /// The common figures of two rings with the same hits.
     fn shape(&self) -> [u64; 5] {
         let Ring { segment_bytes, segments_max, whole_bytes_max, record_bytes, unit_bytes, .. } = self;
         [*segment_bytes, *segments_max as u64, *whole_bytes_max, *record_bytes, *unit_bytes]

@@ -11,7 +11,7 @@ use crate::contender::Kind;
 use crate::disk::Timekeeping;
 use crate::machine;
 
-/// What the columns of the tables are.
+/// The headings of the tables.
 const LEGEND: [(&str, &str); 12] = [
     ("memory", "what the contender was given: all of it, or the proxy's cache + the kernel's buffer cache"),
     ("hits, sim", "share of requests that found their object, and what a simulation says of it"),

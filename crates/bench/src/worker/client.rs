@@ -133,7 +133,7 @@ mod tests {
     use crate::contender::{Kind, Place};
     use crate::disk::Timekeeping;
 
-    /// What the kernel says a process does.
+    /// A process's state, as the kernel gives it.
     fn state(process: u32) -> Option<char> {
         let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         text.rsplit_once(") ")?.1.chars().next()

@@ -26,7 +26,7 @@ pub struct Piece {
     pub requests: u64,
     /// Of those, found in the contender's memory.
     pub memory_hits: u64,
-    /// Of those, found on its disk.
+    /// The part of those found on its disk.
     pub disk_hits: u64,
     /// Bytes of the hits, all of them compared.
     pub hit_bytes: u64,

@@ -1,4 +1,4 @@
-//! What a workload demands of any store, and what it would cost a simple one, from the requests alone.
+//! The hits that a workload demands of any store, and the cost in a simple one, from the requests alone.
 //!
 //! Owns: three numbers that do not depend on any contender.
 //! - *Compulsory misses*: the first request for each object. Nothing can have it.

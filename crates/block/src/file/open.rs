@@ -22,7 +22,7 @@ const ALIGNMENT_ASSUMED: u32 = 4096;
 /// How long a lock is waited for that no living process holds.
 const LEAVING_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is tried meanwhile.
+/// How often it is tried in that time.
 const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An open file or disk and what is known about it.

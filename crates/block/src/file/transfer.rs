@@ -68,7 +68,7 @@ pub(super) enum Progress {
 }
 
 impl Transfer {
-    /// The offset of what is left.
+    /// The offset of the rest.
     pub fn position(&self) -> u64 {
         self.offset + self.done
     }

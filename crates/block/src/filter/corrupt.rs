@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use crate::device::{Context, IoFuture, SharedDevice};
 use crate::spec::quoted;
 
-/// What the `corrupt` filter does.
+/// The settings of the `corrupt` filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CorruptOptions {
     /// The share of reads that are changed, 0 to 1.

@@ -43,7 +43,7 @@ impl On {
     }
 }
 
-/// What the `error` filter does.
+/// The settings of the `error` filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorOptions {
     /// The share of operations that fail, 0 to 1.

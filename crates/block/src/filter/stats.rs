@@ -12,7 +12,7 @@ use crate::error::Operation;
 use crate::figures::Figures;
 use crate::request::Request;
 
-/// What has passed of one kind of operation.
+/// The counters of one kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// Operations that have begun.
@@ -29,7 +29,7 @@ pub struct Count {
     pub elapsed_us: u64,
 }
 
-/// What has passed, by kind of operation.
+/// The operations so far, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Reads.

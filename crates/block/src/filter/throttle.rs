@@ -96,7 +96,7 @@ impl Filter for ThrottleFilter {
             Operation::Read | Operation::Write | Operation::WriteZeroes | Operation::Discard => true,
             Operation::Open | Operation::Flush | Operation::Allocation | Operation::Grow => false,
         };
-        // What the device below refuses costs nothing.
+        // An operation that the device below refuses costs nothing.
         let spec = Filter::spec(self);
         if !counts || request.check(|| spec.clone(), &self.inner.geometry()).is_err() {
             return operation(&self.inner);

@@ -40,7 +40,7 @@ impl Map {
         }
     }
 
-    /// What each device has of a range, devices in order, those without any left out.
+    /// The part of a range on each device, devices in order; devices without a part are left out.
     pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
         let end = offset + length;
         let bound = |device: u64, position: u64| {

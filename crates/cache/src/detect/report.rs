@@ -1,4 +1,4 @@
-//! What a detector says of one period: the verdict and the evidence behind it, as data and as one line.
+//! A detector's report of one period: the verdict and the evidence behind it, as data and as one line.
 //!
 //! Owns: the report, its text and the sink by which policies that detect give it away. Leaves to others: judging.
 

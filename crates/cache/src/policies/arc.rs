@@ -55,7 +55,7 @@ pub struct Arc {
     b2: Queue,
     /// What T1 should weigh. A fraction, as it moves by ratios.
     target: f64,
-    /// Whether room is made for what B2 remembered.
+    /// Whether room is made for an id that B2 remembered.
     is_for_b2: bool,
 }
 

@@ -20,7 +20,7 @@ use crate::policies::ordered::{Discipline, Ordered};
 /// First in, first out, over weighted ids.
 pub type Fifo = Ordered<FirstIn>;
 
-/// What makes an order FIFO.
+/// The rule that makes an order FIFO.
 #[derive(Debug)]
 pub struct FirstIn;
 

@@ -17,7 +17,7 @@ use crate::policies::ordered::{Discipline, Ordered};
 /// Least recently used, over weighted ids.
 pub type Lru = Ordered<LeastRecent>;
 
-/// What makes an order LRU.
+/// The rule that makes an order LRU.
 #[derive(Debug, Clone)]
 pub struct LeastRecent;
 

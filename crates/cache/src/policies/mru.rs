@@ -22,7 +22,7 @@ use crate::policies::ordered::{Discipline, Ordered};
 /// Most recently used, over weighted ids.
 pub type Mru = Ordered<MostRecent>;
 
-/// What makes an order MRU.
+/// The rule that makes an order MRU.
 #[derive(Debug)]
 pub struct MostRecent;
 

@@ -15,7 +15,7 @@ use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
-/// What sets these policies apart.
+/// The difference between these policies.
 pub trait Discipline: std::fmt::Debug + Send {
     /// The policy's name as users write it.
     const NAME: &'static str;

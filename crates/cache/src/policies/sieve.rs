@@ -100,7 +100,7 @@ impl Policy for Sieve {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // What is refused on the hand's first lap comes up once more before what had its bit set.
+        // An id refused on the hand's first round is offered once more before ids that had their bit set.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
     }

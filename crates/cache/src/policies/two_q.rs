@@ -20,7 +20,7 @@
 //! A1in gives victims while it outweighs its share, Am otherwise; after a refusal the other has its turn.
 //!
 //! # Weights
-//! Shares are shares of weight; what A1out remembers weighs what it weighed.
+//! Shares are shares of weight; ids in A1out keep their weight.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the three queues; resident means A1in or Am.

@@ -1,5 +1,4 @@
-//! What is asked of the machine's memory: to fetch a line before it is needed, and to be of large pages where there is
-//! much of it.
+//! Requests to the machine's memory: to fetch a line before it is needed, and to use large pages for large tables.
 //!
 //! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are
 //! between their two steps. Promises: changes nothing that a program can see. Leaves to others: what is worth fetching,

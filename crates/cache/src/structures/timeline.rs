@@ -28,7 +28,7 @@ const POSITIONS_MAX: usize = 1 << 31;
 
 /// No position.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// So many positions before its turn an id is told to who wants to prepare for it.
+/// So many positions before its turn an id is given to its owner for preparation.
 const AHEAD: usize = 32;
 
 /// A full ring of which this part is a gap at the oldest end just gives up that.
@@ -196,8 +196,8 @@ impl Timeline {
         None
     }
 
-    /// Makes room in a full ring. Where it closes gaps, every id that counts gets a new position, which is told to
-    /// `owner`. `false` at the limit of positions, if nothing is changed.
+    /// Makes room in a full ring. When it closes gaps, every id that counts gets a new position, which `owner`
+    /// receives. `false` at the limit of positions, if nothing is changed.
     #[cold]
     pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();

@@ -10,7 +10,7 @@ use nectary_cache::{Access, Future, Min, Policy, Stream, by_name};
 use rows::TRACES;
 use traces::{Next, references};
 
-/// What the columns of the rows are.
+/// The columns of the rows.
 const COLUMNS: [&str; 9] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "s3fifo", "2q", "min"];
 
 struct Trace {

@@ -70,7 +70,7 @@ pub struct BenchStoreArguments {
     /// Whose conditions
     #[arg(long, value_name = "TABLE", value_enum, required_unless_present = "disk", conflicts_with = "disk")]
     pub seed: Option<SeedTable>,
-    /// What disk, instead of the seeds' conditions
+    /// The disk, instead of the seeds' conditions
     #[arg(long, value_name = "DISK", value_enum, requires = "folder")]
     pub disk: Option<BenchDisk>,
     /// A directory on the device that is the bare disk, for a file a contender
@@ -79,13 +79,13 @@ pub struct BenchStoreArguments {
     /// Only pages that embed so many objects on average, with --disk bare; may be repeated
     #[arg(long, value_name = "N", requires = "disk")]
     pub embedded: Vec<u64>,
-    /// The program that contends with foyer, with --disk bare; if nothing is said, nectary-foyer beside this program
+    /// The program that contends with foyer, with --disk bare; by default, nectary-foyer beside this program
     #[arg(long, value_name = "PROGRAM", requires = "disk")]
     pub foyer: Option<PathBuf>,
-    /// Share of the seeds' sizes, memory and trace; 1/32 if nothing is said, which is the least
+    /// Share of the seeds' sizes, memory and trace; 1/32 by default, which is the least
     #[arg(long, value_name = "F")]
     pub scale: Option<f64>,
-    /// Share of the scaled trace that is replayed, from its beginning on; all of it if nothing is said
+    /// Share of the scaled trace that is replayed, from its beginning on; all of it by default
     #[arg(long, value_name = "F")]
     pub trace: Option<f64>,
     /// The smallest disk and the beginning of the trace alone, in about a minute
@@ -112,13 +112,13 @@ pub struct BenchStoreArguments {
     /// Chooses the requests: the first of the workload's seeds
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub random_seed: u64,
-    /// How many seeds of the workload; 5 if nothing is said, on a virtual clock and for more than a look
+    /// How many seeds of the workload; by default 5 on a virtual clock, unless the run is quick
     #[arg(long, value_name = "N")]
     pub seeds: Option<usize>,
     /// Of how many waiting requests the modelled disk chooses the next; 1 is a disk of 1999
     #[arg(long, value_name = "N", default_value_t = QUEUE_DEPTH)]
     pub queue_depth: usize,
-    /// How much of a file system's buffer cache may be dirty, in percent; the best of 10, 20, 40 and 80 if nothing is said
+    /// How much of a file system's buffer cache may be dirty, in percent; the best of 10, 20, 40 and 80 by default
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub dirty: Option<u64>,
     /// Write a picture of the ratios by piece and of what a request's time was spent on to this file

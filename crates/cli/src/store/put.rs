@@ -23,7 +23,7 @@ pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
     let (mut input, length) = open(&arguments.file)?;
     let store = open_store(&arguments.device, &arguments.spans).await?;
     let result = put(&store, arguments, &mut input, length).await;
-    // Closing writes what is unwritten; without it nothing would be promised.
+    // Closing writes the unwritten objects; without it nothing would be promised.
     store.close().await?;
     result
 }

@@ -87,7 +87,7 @@ impl Ran {
         self
     }
 
-    /// Asserts what its error says.
+    /// Checks the text of its error.
     #[track_caller]
     pub fn says(self, text: &str) -> Ran {
         assert!(self.errors.contains(text), "nectary {}: no {text:?} in\n{}", self.line, self.errors);

@@ -1,4 +1,4 @@
-//! `nectary bench`: what there is, and what is refused before anything runs.
+//! `nectary bench`: the list of experiments, and what is refused before anything runs.
 
 use crate::common::Scratch;
 

@@ -33,7 +33,7 @@ fn begin(scratch: &Scratch, script: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// The line that somebody writes to a pipe, or nothing if nobody does.
+/// The line that a process writes to a pipe, or nothing if none does.
 fn line(scratch: &Scratch, pipe: &str) -> String {
     let mut command = Command::new("timeout");
     command.arg(LIMIT.as_secs().to_string()).args(["sh", "-c", "read line < \"$0\"; echo \"$line\""]);

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Contestant {
     /// Name and version.
     pub name: String,
-    /// Where the suite's client sends its requests.
+    /// The address for requests of the suite's client.
     pub address: SocketAddr,
     _process: Option<Process>,
     _scratch: Option<Scratch>,

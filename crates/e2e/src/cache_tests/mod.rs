@@ -70,7 +70,7 @@ pub struct Row {
     pub result: String,
     /// The tests that it depends on and that did not pass.
     pub failed: Vec<String>,
-    /// What the suite says of a failure.
+    /// The suite's report of a failure.
     pub detail: String,
 }
 
@@ -83,7 +83,7 @@ pub struct Outcome {
     pub rows: Vec<Row>,
 }
 
-/// What one run of the suite's client writes.
+/// The output of one run of the suite's client.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Written {
     pub version: String,

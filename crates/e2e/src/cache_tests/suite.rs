@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What npm calls the suite.
+/// The suite's name in npm.
 pub const PACKAGE: &str = "http-cache-tests";
 const CLIENT: &str = include_str!("client.mjs");
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);

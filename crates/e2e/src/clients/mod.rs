@@ -36,7 +36,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The results of a client.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It kept what is promised.
+    /// It kept its promise.
     Kept(Report),
     /// It could not be run, because of this.
     NotRun(String),

@@ -12,7 +12,7 @@ use std::time::Duration;
 const WAIT: Duration = Duration::from_secs(60);
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
-/// What answers: method, target, headers.
+/// The function that answers: method, target, headers.
 pub type Handler = dyn Fn(&str, &str, &[(String, String)]) -> Response + Send + Sync;
 
 /// Serves until the process ends.

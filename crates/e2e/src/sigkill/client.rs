@@ -79,7 +79,7 @@ impl Tally {
     }
 }
 
-/// What the clients of a round share.
+/// The state that the clients of a round share.
 #[derive(Debug)]
 pub struct Round<'a> {
     /// What they do.

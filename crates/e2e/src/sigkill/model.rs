@@ -1,4 +1,4 @@
-//! What one key may answer, by what its owner has seen: the oracle of the SIGKILL rounds.
+//! The answers that one key may give, by what its owner has seen: the oracle of the SIGKILL rounds.
 //!
 //! A key is used by one client at a time, so its history is a sequence; each of its requests has a version, which is
 //! also that of the answer where the origin gives it. So a version tells which request fetched it. The rules:
@@ -59,7 +59,7 @@ struct Stored {
     unproven_since: Option<Instant>,
 }
 
-/// What a key must show.
+/// The demand on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// It must be a hit.
@@ -137,12 +137,12 @@ impl KeyModel {
         self.stored.last().is_some_and(|stored| stored.epoch_min >= ring.tail(self.bytes))
     }
 
-    /// True if everything that was fetched is purged.
+    /// True if every version fetched so far is purged.
     pub fn is_purged(&self) -> bool {
         self.purged_below > self.requested
     }
 
-    /// Takes note of purges: those that returned, and those that may have killed something.
+    /// Notes purges: those that returned, and those that may have removed something.
     pub fn purged(&mut self, reach: Reach) {
         if let Some(before) = reach.dead_before {
             let count = self.fetched.len();

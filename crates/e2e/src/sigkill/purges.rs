@@ -39,7 +39,7 @@ impl Scope {
 /// What purges have done to some keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach {
-    /// What was fetched before this is dead.
+    /// Everything fetched before this is purged.
     pub dead_before: Option<Instant>,
     /// What was not hit by a request that began after this may be dead.
     pub doubt_until: Option<Instant>,

@@ -161,7 +161,7 @@ impl<'a> Runner<'a> {
         Ok(Loaded { tally, polls, at_kill, laps })
     }
 
-    /// What clients share, when nothing is planted.
+    /// The state that clients share, when nothing is planted.
     fn round_of(&self, pace: (Instant, Duration)) -> Round<'_> {
         Round {
             load: self.campaign.load,

@@ -109,7 +109,7 @@ pub mod features {
     pub const ABORT_ERROR: u64 = 1 << 21;
     /// Requests may be larger than 128 KiB.
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// What symbolic links point to is cached.
+    /// The targets of symbolic links are cached.
     pub const CACHE_SYMBOLIC_LINKS: u64 = 1 << 23;
     /// As [`HANDLE_KILL_PRIVILEGES`], and the kernel says where it is due.
     pub const HANDLE_KILL_PRIVILEGES_2: u64 = 1 << 28;
@@ -122,7 +122,7 @@ pub mod features {
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
-    /// What the loop of requests itself takes wherever it is offered.
+    /// The features that the loop of requests itself uses wherever they are offered.
     pub const ALWAYS: u64 =
         ASYNC_READ | BIG_WRITES | ASYNC_DIRECT_IO | ABORT_ERROR | MAX_PAGES | SETXATTR_EXTENDED | INIT_EXTENDED;
 }

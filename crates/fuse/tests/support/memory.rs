@@ -131,7 +131,7 @@ impl State {
         Ok(())
     }
 
-    /// Lets a node go that has neither a name nor somebody who knows it.
+    /// Drops a node that has neither a name nor a user.
     fn bury(&mut self, number: u64) {
         if self.nodes.get(&number).is_some_and(|node| node.attributes.links == 0 && node.lookups == 0) {
             self.nodes.remove(&number);
@@ -189,7 +189,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives locks to those that wait for them.
+    /// Gives locks to their waiters.
     fn grant(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         for (unique, node, lock, reply) in waiting {

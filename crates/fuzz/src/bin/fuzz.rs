@@ -87,7 +87,7 @@ fn mutants(name: &str, seed: &str, count: &str) -> Result<bool, Failure> {
     Ok(found.is_none())
 }
 
-/// Where the soak's files are: beside the build's, or where the variable says.
+/// The folder of the soak's files: beside the build's, or as the variable says.
 fn base() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| [env!("CARGO_MANIFEST_DIR"), "..", "..", "target"].iter().collect(), PathBuf::from);

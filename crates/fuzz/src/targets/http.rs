@@ -13,7 +13,7 @@ use nectary_proxy::{ClientNet, OriginUrl};
 use super::choices;
 use super::http_reference::{self, End};
 
-/// What heads, dates and URLs are made of.
+/// The parts that heads, dates and URLs are made of.
 pub const WORDS: &[&[u8]] = &[
     b"\r\n",
     b"\n",

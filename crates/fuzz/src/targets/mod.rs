@@ -20,7 +20,7 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// Good inputs, made by what writes the format; `fuzz seeds` puts them into the corpus.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// What the format is made of.
+    /// The parts of the format.
     pub words: &'static [&'static [u8]],
     /// The longest input. *Units*: bytes.
     pub input_bytes_max: usize,

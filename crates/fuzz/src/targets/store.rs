@@ -99,7 +99,7 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// A superblock: one that is accepted is written back with the same fields. What is reserved is not read.
+/// A superblock: one that is accepted is written back with the same fields. Reserved bytes are not read.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {

@@ -1,6 +1,6 @@
 //! From a URL to an export: connecting, TLS, haggling.
 //!
-//! Owns: the order of steps and their deadline. Leaves to others: what is said (`handshake`).
+//! Owns: the order of steps and their deadline. Leaves to others: the messages (`handshake`).
 
 use std::io;
 use std::path::Path;

@@ -47,7 +47,7 @@ pub(super) struct Command {
     pub length: u32,
     /// Data to write, or room for those that are read.
     pub buffers: Vec<Buffer>,
-    /// For what changes something: whether it is forced.
+    /// For writes: whether the write is forced.
     pub write: Option<bool>,
 }
 

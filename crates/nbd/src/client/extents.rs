@@ -47,7 +47,7 @@ impl ExtentList {
         }
     }
 
-    /// The list; what nobody has answered counts as mapped.
+    /// The list; a range without an answer counts as mapped.
     pub fn finish(mut self) -> Vec<Extent> {
         self.push(self.end, true);
         self.extents

@@ -12,7 +12,7 @@ use crate::wire::bytes::{Reader, message, text};
 use crate::wire::option::{self, ContextRequest, InfoRequest, info, rep};
 use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OLD_STYLE_MAGIC, OPTION_MAGIC};
 
-/// What a client wants of a connection.
+/// A client's wishes for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// To read and write.

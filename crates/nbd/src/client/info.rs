@@ -1,4 +1,4 @@
-//! What a server says of its exports, without reading or writing one.
+//! A server's description of its exports, without reading or writing one.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub struct Listed {
     pub description: Option<String>,
 }
 
-/// What a server says of an export.
+/// A server's description of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportInfo {
     /// The name as the server has it, or as it was given.
@@ -36,7 +36,7 @@ pub struct ExportInfo {
     pub read_only: bool,
     /// It has the characteristics of a rotating disk.
     pub rotational: bool,
-    /// What can be done, by the word for it.
+    /// The abilities, by their names.
     pub can: Vec<&'static str>,
     /// The smallest block, in bytes, if the server says it.
     pub block_bytes_min: Option<u32>,

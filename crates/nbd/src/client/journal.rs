@@ -30,7 +30,7 @@ impl Journal {
         Ok(Token { journal: self.clone(), fua, is_done: false })
     }
 
-    /// What a flush that begins now covers. *Errors*: why no flush can promise anything any more.
+    /// The writes that a flush beginning now covers. *Errors*: why no flush can promise anything any more.
     pub fn begin_flush(&self) -> Result<u64, String> {
         let state = self.lock();
         match &state.latched {

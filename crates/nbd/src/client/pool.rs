@@ -31,7 +31,7 @@ impl Slot {
     }
 }
 
-/// What a device and its operations share.
+/// The state that a device and its operations share.
 pub(super) struct Inner {
     pub url: Url,
     pub spec: String,
@@ -121,7 +121,7 @@ impl Inner {
     /// Sends a command, at once if that can be.
     pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // A connection that has ended is made again first, also where there are others.
+        // A connection that has ended is made again first, even if there are others.
         let is_whole = self.slots.iter().all(|slot| slot.current().failure().is_none());
         if let Some(connection) = self.live().filter(|_| is_whole)
             && let Some(permits) = connection.try_permits(&command)

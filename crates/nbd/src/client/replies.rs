@@ -11,7 +11,7 @@ use crate::limits::{ERROR_CHUNK_BYTES_MAX, EXTENTS_MAX, PIECES_MAX};
 use crate::wire::bytes::{Reader, message};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// What a request may be answered with.
+/// The possible answers to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// Data of a range.
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     Refused(u32, String),
 }
 
-/// What follows from the bytes.
+/// The consequences of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// More bytes are wanted.

@@ -134,7 +134,7 @@ impl Exports {
         self.list.iter()
     }
 
-    /// The export of a name; the empty name means the only one, if there is one alone.
+    /// The export of a name; the empty name means the only one, if there is only one.
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.list.iter().find(|export| export.name == name);
         match self.list.as_slice() {

@@ -10,7 +10,7 @@
 //! | `handshake` | haggling: a plain state machine |
 //! | `command` | checks of a request, without I/O |
 //! | `execute` | what a request does to the device |
-//! | `ranges` | locks for what is smaller than a block |
+//! | `ranges` | locks for parts of blocks |
 //! | `connection` | one connection: reading, executing, replying |
 //! | `listen` | where the server listens |
 
@@ -151,7 +151,7 @@ impl Server {
         Ok(Server { shared, addresses, tasks })
     }
 
-    /// Where it listens; a port of 0 has become the one that was free.
+    /// The address it listens on; a port of 0 has been replaced by the real one.
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
     }

@@ -52,7 +52,7 @@ pub enum CacheStatus {
     Forwarded {
         /// Why.
         why: Forward,
-        /// What the origin said, if it did.
+        /// The origin's status, if it answered.
         status: Option<u16>,
         /// Whether the response is being stored, and to stay: not where it was not admitted to the disk.
         stored: bool,

@@ -37,7 +37,7 @@ fn opaque(tag: &[u8]) -> &[u8] {
 /// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at
 /// `response_ms`.
 ///
-/// `If-None-Match` decides alone if it is present. Without `Last-Modified`, `If-Modified-Since` is compared with
+/// If `If-None-Match` is present, it decides alone. Without `Last-Modified`, `If-Modified-Since` is compared with
 /// `Date` and at last with the time of reception.
 pub fn is_not_modified(
     method: &Method,

@@ -6,7 +6,7 @@
 use http::Uri;
 use http::uri::{Authority, Scheme};
 
-/// What a URL names before its path.
+/// The part of a URL before its path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Whether the origin is spoken to with TLS.

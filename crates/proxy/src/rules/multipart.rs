@@ -1,6 +1,6 @@
 //! Several ranges in one response: `multipart/byteranges`.
 //!
-//! Owns: what stands before, between and behind the parts. *Source*: RFC 9110, 14.6; RFC 2046, 5.1.
+//! Owns: the text before, between and after the parts. *Source*: RFC 9110, 14.6; RFC 2046, 5.1.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub struct Multipart {
 impl Multipart {
     /// Puts parts of an object of `size_bytes` together.
     pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
-        // Nobody who writes an object can know it beforehand.
+        // Nobody who writes an object can know it before.
         let boundary = format!("nectary-{:016x}{:016x}", random(), random());
         let mut sections = Vec::with_capacity(2 * parts.len() + 1);
         for part in parts {

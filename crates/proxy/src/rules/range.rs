@@ -12,7 +12,7 @@ use http::header::RANGE;
 /// The most ranges that are served at a time.
 pub const RANGES_MAX: usize = 16;
 
-/// What a request wants of a response.
+/// The part of a response that a request wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     /// All of it.

@@ -17,7 +17,7 @@ pub const VARY_NAMES_MAX: usize = 16;
 /// Headers whose values mean the same in any case (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
 const WITHOUT_CASE: [&str; 3] = ["accept-charset", "accept-encoding", "accept-language"];
 
-/// What a response varies by.
+/// The headers that a response varies by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vary {
     /// Nothing.

@@ -9,11 +9,11 @@ use super::reply::own;
 use super::request::ClientRequest;
 use crate::body::ReplyBody;
 
-/// What proxies and TLS terminators add to what they pass on.
+/// Headers that proxies and TLS terminators add to requests that they pass on.
 const RELAYED: [&str; 6] =
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 
-/// What is served on addresses that are not for administration.
+/// The requests served on addresses that are not for administration.
 const SERVED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
 
 /// Refuses a purge that this client may not request, or not in this way.

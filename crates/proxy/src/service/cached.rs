@@ -259,7 +259,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
             if !matches_variant(&variant, &request.headers) {
                 return Followed::Varies(request, names_in(&variant));
             }
-            // What must be validated for each request was validated for the other's alone.
+            // A response that must be validated for each request was validated for the other's alone.
             let found = Found::read(&metadata, &request.key, &request.worker.policy);
             let Found::Response(stored) = found else { return Followed::Alone(request) };
             if let Verdict::Validate(_) = decide(&stored.stored, &request.directives, request.worker.now_ms()) {

@@ -197,7 +197,7 @@ impl Service<Request<Incoming>> for Front {
     }
 }
 
-/// A response that is there, or is being worked on. What is there costs no allocation.
+/// A response that is there, or is being worked on. Reading what is there costs no allocation.
 enum Answer {
     Ready(Option<Response<ReplyBody>>),
     Pending(Pin<Box<dyn Future<Output = Response<ReplyBody>>>>),

@@ -136,7 +136,7 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
     (hosts == 1).then_some(Plain { path, referrer, user_agent })
 }
 
-/// What hyper takes into a path as it is.
+/// Bytes that hyper accepts in a path unchanged.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/?&=+%:@!$,;*()".contains(&byte)
 }

@@ -335,7 +335,7 @@ async fn fetch_body(
     }
 }
 
-/// Gives what is fetched the tags that headers name; false if they are out of bounds.
+/// Gives the fetched object the tags that headers name; false if they are out of bounds.
 fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     let tags = tags_of(headers, origin_of(&plan.key));
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()

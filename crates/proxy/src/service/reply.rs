@@ -28,7 +28,7 @@ pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
 /// A body up to this length counts as sent when its response is made.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Where a stored response's body comes from.
+/// The source of a stored response's body.
 pub(crate) enum Source {
     /// The store.
     Object(Object),

@@ -1,4 +1,4 @@
-//! Where a request goes that is not answered at once.
+//! The destination of a request that is not answered at once.
 //!
 //! Owns: what is refused before anything is asked of store or origin (no or several `Host`s, targets that make no sense
 //! here, clients that are not admitted, loops, sizes), and the choice among cache, pass, tunnel and purge.
@@ -81,7 +81,7 @@ pub(super) async fn route(
     cached::serve(request).await
 }
 
-/// Refuses what is not to be asked of anybody.
+/// Refuses requests that no origin may get.
 fn refuse(request: &ClientRequest, body: &Incoming) -> Option<Response<ReplyBody>> {
     let limits = &request.worker.options.limits;
     let refusal = |status, detail, text: &str| Some(own(request, status, detail, text, true));

@@ -1,7 +1,7 @@
 //! `CONNECT`: bytes both ways between a client and an origin, unread.
 //!
 //! Owns: which ports may be tunnelled to, and copying until either side has ended, the tunnel is idle for too long, or
-//! the worker stops waiting. Bytes that came behind the request's head go first.
+//! the worker stops waiting. Bytes that came after the request's head go first.
 
 use std::rc::Rc;
 

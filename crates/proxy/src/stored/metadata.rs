@@ -73,7 +73,7 @@ static NAMES: [HeaderName; 53] = [
     header::X_XSS_PROTECTION,
 ];
 
-/// What is kept of a response beside its headers.
+/// The part of a response that is kept beside its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHead {
     /// Its status.
@@ -227,7 +227,7 @@ struct Walk<'a> {
     left: u16,
 }
 
-/// Where an entry's name and value are.
+/// The positions of an entry's name and value.
 struct Entry {
     number: u8,
     name: (usize, usize),

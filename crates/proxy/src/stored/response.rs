@@ -43,7 +43,7 @@ impl Found {
 pub struct StoredResponse {
     /// Status, times, age.
     pub head: ResponseHead,
-    /// What decides whether it may be served.
+    /// The parts of a response that decide whether it may be served.
     pub stored: Stored,
     entries: Entries,
 }
@@ -78,7 +78,7 @@ impl StoredResponse {
         }
     }
 
-    /// Puts the headers of a `304` into `out`: those that update what the client has.
+    /// Puts the headers of a `304` into `out`: those that update the client's copy.
     pub fn write_headers_of_304(&self, out: &mut HeaderMap) {
         const KEPT: [HeaderName; 8] =
             [CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];

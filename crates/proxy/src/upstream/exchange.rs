@@ -32,7 +32,7 @@ pub(crate) enum FetchError {
     /// What the origin sent is ambiguous or none of HTTP.
     #[error("the origin's response is refused: {0}")]
     Refused(Violation),
-    /// The connection broke, or what came is no response.
+    /// The connection broke, or the bytes are no response.
     #[error("the origin broke the exchange: {0}")]
     Broken(String),
 }
@@ -95,7 +95,7 @@ impl Drop for Lease {
     }
 }
 
-/// What is called for each informational response.
+/// The callback for each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
 /// Sends a request and waits for the head of the final response; `hear` is told of those before.

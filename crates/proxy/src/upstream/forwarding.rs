@@ -1,10 +1,9 @@
-//! What an origin is told of how a request came here: `Forwarded` and `X-Forwarded-*`.
+//! The headers by which an origin learns how a request came: `Forwarded` and `X-Forwarded-*`.
 //!
 //! Owns: one rule for all methods. What a client says is removed, unless the client is a proxy that the operator
-//! trusts. The proxy's own words are added behind what is left: `for` and `proto`. It tells no host: the client's
+//! trusts. The proxy's own elements are added after those that stay: `for` and `proto`. It tells no host: the client's
 //! `Host` is in no key of a reverse proxy, so an origin that made links of it would let one client decide what others
-//! get.
-//! *Source*: RFC 7239.
+//! get. *Source*: RFC 7239.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -24,7 +23,7 @@ pub(crate) struct Forwarding {
     pub peer: IpAddr,
     /// Whether what the peer says of the way before it is believed.
     pub is_trusted: bool,
-    /// Whether the proxy says who sent it.
+    /// Whether the proxy names the client.
     pub is_told: bool,
 }
 

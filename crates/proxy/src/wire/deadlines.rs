@@ -71,7 +71,7 @@ pub enum Side {
     Origin,
 }
 
-/// What is known about one connection.
+/// The state of one connection.
 #[derive(Debug)]
 pub struct Watch {
     side: Side,

@@ -64,7 +64,7 @@ struct Size {
     spaced: bool,
 }
 
-/// What of a head matters for framing.
+/// The parts of a head that matter for framing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Head {
     length: Option<u64>,
@@ -139,7 +139,7 @@ impl Framing {
         self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
     }
 
-    /// Whether informational responses have come that nobody has taken.
+    /// Whether informational responses have arrived that nobody has taken.
     pub fn has_informational(&self) -> bool {
         !self.informational.is_empty()
     }
@@ -160,7 +160,7 @@ impl Framing {
         }
     }
 
-    /// Whether what was refused was in a head.
+    /// Whether the refused bytes were in a head.
     pub fn is_refused_in_head(&self) -> bool {
         self.refused_in_head
     }

@@ -120,7 +120,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
 /// A client's stream, in the hands of hyper and of the connection that asks the shortcut first.
 pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
 
-/// What both have in hand.
+/// The state that both share.
 struct Front<S> {
     stream: WatchedStream<S>,
     /// Whether hyper waits for bytes: it may have requests in its buffer until then.
@@ -160,7 +160,7 @@ impl<S> SharedStream<S> {
         })))
     }
 
-    /// The stream alone; `None` while somebody else has a share of it.
+    /// The stream, without its other owner; `None` while there is one.
     pub fn into_inner(self) -> Option<WatchedStream<S>> {
         Rc::into_inner(self.0).map(|front| front.into_inner().stream)
     }

@@ -1,6 +1,6 @@
 //! Why bytes of a peer are refused.
 //!
-//! Owns: the reasons and their words. Leaves to others: finding them (`framing`), and what a client is told
+//! Owns: the reasons and their words. Leaves to others: finding them (`framing`), and the answer to the client
 //! (`service/refusal`).
 
 use std::fmt;

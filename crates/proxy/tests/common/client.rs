@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 /// Whatever takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A response as it came.
+/// A response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
@@ -32,7 +32,7 @@ impl Reply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// What the cache says it did.
+    /// The cache's report in `Cache-Status`.
     pub fn cache_status(&self) -> String {
         self.header("cache-status")
     }

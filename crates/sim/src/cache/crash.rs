@@ -30,7 +30,7 @@ pub struct CrashReport {
     pub distinct: u64,
     /// Flushes and forced writes that had ended well before them.
     pub promises: u64,
-    /// What may not be there, counted.
+    /// Objects that must not be there, counted.
     pub broken_count: u64,
     /// The first of it in words.
     pub broken: Vec<String>,

@@ -69,7 +69,7 @@ impl History {
     pub fn new(recording: &Recording) -> History {
         let events = &recording.events;
         let mut operations: Vec<Operation> = Vec::new();
-        // Where an operation of this number is in its list.
+        // The position of this operation in its list.
         let mut by_number: HashMap<u64, usize> = HashMap::new();
         let mut flush_begun: HashMap<u64, usize> = HashMap::new();
         let mut growth_begun: HashMap<u64, u64> = HashMap::new();
@@ -97,7 +97,7 @@ impl History {
                     matters = false;
                 }
                 Event::Mark(mark) => marks.push((index, *mark)),
-                // What a failed operation left behind stays in doubt for ever.
+                // The range of a failed operation stays in doubt for ever.
                 Event::Completed { succeeded: false, .. } => matters = false,
                 Event::Completed { id, succeeded: true } => {
                     matters = false;

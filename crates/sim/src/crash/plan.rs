@@ -39,7 +39,7 @@ pub(super) enum Choice {
     Only(usize),
     /// All, one of them torn.
     TornAmongAll(usize, Part),
-    /// Those before one, and that one torn.
+    /// All writes before one, and that one torn.
     TornLast(usize, Part),
     /// Random bits decide.
     Random(u64),

@@ -66,7 +66,7 @@ struct KeyHistory {
     purges: Vec<(usize, bool)>,
 }
 
-/// What is expected of the store.
+/// What the store must answer.
 #[derive(Debug, Clone, Default)]
 pub struct Expectation {
     keys: HashMap<u32, KeyHistory>,
@@ -77,7 +77,7 @@ pub struct Expectation {
     flushed: u64,
 }
 
-/// What a recovered store says of itself.
+/// The state that a recovered store reports.
 #[derive(Debug, Clone, Copy)]
 pub struct RecoveredStore {
     /// The recovered sequence.
@@ -88,7 +88,7 @@ pub struct RecoveredStore {
     pub segment_count: u64,
 }
 
-/// What a key may answer.
+/// The answers that a key may give.
 #[derive(Debug, Clone)]
 pub struct Allowed {
     /// Versions that a hit may have.

@@ -96,7 +96,7 @@ pub struct RunReport {
     pub admitted_replacing: u64,
     /// Versions that a restart may have lost, with what they replaced.
     pub uncertain: u64,
-    /// Of these, how many were found to be lost: what they replaced was there.
+    /// Of these, how many were found to be lost: the versions that they replaced were there.
     pub rolled_back: u64,
     /// The most that a life with a write budget admitted, of puts that could be refused, as a share of the budget.
     pub budget_used_max: f64,
@@ -233,7 +233,7 @@ fn page_of(key: u32) -> u32 {
     key / PAGE_KEYS * PAGE_KEYS
 }
 
-/// What a read takes, and what is admitted, changes from one restart to the next.
+/// The size of reads, and the rules of admission, change from one restart to the next.
 fn open_options(restarts: u64, background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
@@ -446,7 +446,7 @@ impl Run {
         }
     }
 
-    /// All keys whose version has a tag; what those versions replaced stays away.
+    /// All keys whose version has a tag; the versions that those replaced stay away.
     async fn purge_tag(&mut self) {
         let number = self.random.below(TAGS) as u16;
         if let Err(error) = self.store().purge_tag(&tag(number.into())).await {
@@ -474,7 +474,7 @@ impl Run {
         }
     }
 
-    /// New metadata for what is there, as after a 304.
+    /// New metadata for a stored object, as after a 304.
     async fn refresh(&mut self, key: u32) {
         let name = primary(key);
         let key_ref = KeyRef::new(&name, variant(key));

@@ -98,7 +98,7 @@ struct Device {
     is_away: bool,
     /// As it was in an earlier moment, and the open after which that was.
     copy: Option<(u64, Arc<Disk>)>,
-    /// What each flush left, where an open is to be ended by a crash.
+    /// The state after each flush, if a crash is to end an open.
     flushed: Option<Images>,
 }
 
@@ -454,7 +454,7 @@ impl Run {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
-            // What begins empty does so before anybody knows that it is there.
+            // A span that begins empty is emptied before anybody knows that it is present.
             let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.open_count == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;

@@ -69,7 +69,7 @@ pub struct OpenOptions {
     pub admission: AdmissionOptions,
     /// How the index is read when the store is opened.
     pub index_loading: IndexLoading,
-    /// Where the work is done that no call waits for.
+    /// The runtime for work that no call waits for.
     pub background: Background,
     /// The seed of random identities that an open makes, such as that of a span that begins empty. By default the
     /// operating system gives it. A simulation that sets it can be repeated; each open needs another seed.

@@ -38,7 +38,7 @@ pub(crate) struct Inner {
     pub writer: Mutex<Option<WriterHandle>>,
 }
 
-/// What the writer runs on.
+/// The runtime of the writer.
 pub(crate) enum WriterHandle {
     Thread(std::thread::JoinHandle<()>),
     /// It is aborted when this is dropped.
@@ -252,7 +252,7 @@ impl Store {
 
     /// Reads and verifies every record that the index leads to; changes nothing. *Cost*: reads the whole store once.
     ///
-    /// `progress` is told how many of how many entries are done.
+    /// `progress` receives how many of how many entries are done.
     pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
         self.state().presence.wait_for_all().await;
         check::check(self.state(), progress).await
@@ -389,7 +389,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Waits for what the writer says.
+    /// Waits for the writer's reply.
     pub(crate) async fn answer(&self, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
         answer.await.map_err(|_| self.state().stopped_error())?
     }

@@ -37,7 +37,7 @@ const READ_CHUNKS: u64 = 32;
 const HOT_PLACES_MAX: usize = 1 << 20;
 const HOT_CHUNKS_MAX: u64 = (HOT_PLACES_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
 
-/// What a checkpoint says beside the index.
+/// The contents of a checkpoint beside the index.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckpointHeader {
     pub number: u64,
@@ -54,7 +54,7 @@ pub struct CheckpointHeader {
 #[derive(Clone)]
 pub(crate) struct Checkpoints {
     pub state: Arc<State>,
-    /// What is still to be taken into memory.
+    /// The objects that are still to be taken into memory.
     pub warm_list: Arc<WarmList>,
     /// Where memory is looked through.
     pub background: Background,
@@ -159,7 +159,8 @@ impl ChunkWriter<'_> {
         Ok(true)
     }
 
-    /// Writes where that lies which is in memory, or is still to be taken into it, as far as there is room.
+    /// Writes the locations of the objects that are in memory, or are still to be taken into it, as far as there is
+    /// room.
     async fn write_hot(&mut self) -> Result<(), Error> {
         self.magic = Magic::HotChunk;
         // Looking at all that is in memory takes time, and appends wait for this thread.
@@ -182,7 +183,7 @@ impl ChunkWriter<'_> {
         Ok(())
     }
 
-    /// Writes what is gathered; false if the area has no room for it.
+    /// Writes the gathered entries; false if the area has no room for them.
     async fn write_chunk(&mut self) -> Result<bool, Error> {
         let offset = self.offset;
         let length = (CHUNK_HEADER_BYTES + self.payload.len()).next_multiple_of(BLOCK_BYTES as usize);
@@ -362,7 +363,7 @@ pub(crate) async fn load_hot(
     (places, damaged)
 }
 
-/// What chunk number `chunk` holds.
+/// The contents of chunk number `chunk`.
 fn payload(frame: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
     let body = format::open(frame, magic, place).and(format::body::<ChunkBody>(frame)).ok()?;
     let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;

@@ -5,7 +5,7 @@
 //! what fits into memory (`memory`).
 //!
 //! # Invariants
-//! The list is advice: it says where to look and nothing of what is there.
+//! The list is advice: it says where to look, and nothing about what is there.
 //! 1. What is taken is a whole object with its checksums, at its own address, in the epoch that its segment had before
 //!    the read.
 //! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id.
@@ -38,7 +38,7 @@ use crate::state::record::unasked;
 
 /// The longest read, in bytes.
 const RUN_BYTES_MAX: u64 = 512 << 10;
-/// Bytes that nobody wants are read where they are fewer than this between two that are wanted.
+/// Unwanted bytes are read along if they are fewer than this between two wanted records.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Reads at the same time.
 const READS_AT_ONCE: usize = 2;
@@ -47,7 +47,7 @@ const ENTRY_BYTES_MIN: u64 = 200;
 /// Objects that are decoded before others on the thread get their turn.
 const TURN: usize = 128;
 
-/// What to warm up with.
+/// The list to warm up with.
 pub(crate) struct Warm {
     /// Whether anything is to be warmed up at all.
     pub is_wanted: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Warm {
     pub newest: Vec<Location>,
 }
 
-/// Says that warming has ended, whatever ended it.
+/// Reports that warming has ended, for any reason.
 struct EndWarming(Arc<WarmList>);
 
 impl Drop for EndWarming {
@@ -66,7 +66,7 @@ impl Drop for EndWarming {
     }
 }
 
-/// What is read at once, and where the wanted records in it begin.
+/// The bytes of one read, and the positions of the wanted records in them.
 struct Run {
     extent: Extent,
     places: Vec<HotPlace>,
@@ -94,7 +94,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         list.extend(hot);
     }
     let mut room = state.memory.capacity();
-    // Much of what was written last was requested once.
+    // Many of the objects written last were requested once.
     list.sort_by_key(HotPlace::hottest_first);
     list.retain(|place| {
         let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;

@@ -40,7 +40,7 @@ pub struct LoggedRecord {
     pub whole: bool,
     /// Whether it is a fragment.
     pub fragment: bool,
-    /// Whether it was read and is not what was written.
+    /// Whether it was read and differs from what was written.
     pub damaged: bool,
     /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
     pub fragments: Option<(u64, u32)>,
@@ -106,7 +106,7 @@ pub struct SegmentReader<'a> {
     layout: &'a Layout,
     epoch: u64,
     start: u64,
-    /// What is read of it ends there, in bytes from its start.
+    /// The end of the bytes read from it, in bytes from its start.
     end: u64,
     /// Memory for the next table.
     table: Vec<TableEntry>,
@@ -365,7 +365,7 @@ impl<'a> SegmentReader<'a> {
         let hash_seed = self.layout.hash_seed;
         let mut salvaged = Salvaged::default();
         let mut position = range.start;
-        // They may lie in any order, and are told by sequence.
+        // They may be in any order, and are distinguished by sequence.
         let mut found: Vec<LoggedRecord> = Vec::new();
         while position + GRANULE_BYTES * 2 < range.end {
             let place = self.place(position);

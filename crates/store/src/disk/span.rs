@@ -1,8 +1,8 @@
 //! The device of an open span: where the ring stands, and reading extents of it.
 //!
 //! Owns: the device and its layout, the epoch that is being written, how fast the ring turns, what is counted, and the
-//! notes for the operator. Promises: every read of records is counted, and a failed one is noted. Leaves to others:
-//! what the bytes say (`record`), and where something is (`index`).
+//! notes for the operator. Promises: every read of records is counted, and a failed one is noted. Leaves to others: the
+//! meaning of the bytes (`record`), and locations (`index`).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -66,7 +66,7 @@ pub struct Layout {
     pub whole_bytes_max: u64,
     /// log2 of the homes of an index shard at creation.
     pub index_home_bits: u32,
-    /// What a reader must know.
+    /// The parts that a reader must know.
     pub features: u64,
     /// When it was made, seconds since 1970.
     pub created_s: u64,

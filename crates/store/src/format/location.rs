@@ -1,4 +1,4 @@
-//! Where a record lies: a place and a class of its length, in 42 bits.
+//! The location of a record: a place and a class of its length, in 42 bits.
 //!
 //! Owns: how both are packed, as the index, its checkpoints and hot lists have them.
 

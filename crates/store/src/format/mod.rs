@@ -312,7 +312,7 @@ pub enum Mismatch {
     Magic,
     /// A version that this code does not know.
     Version(u16),
-    /// A length outside what is there.
+    /// A length beyond the bytes that are there.
     Length,
     /// A checksum that does not match.
     Checksum,
@@ -416,7 +416,7 @@ pub fn body_checksum(body: &[u8]) -> u32 {
     crc32c::crc32c(body)
 }
 
-/// A record as it was read: its header and where its parts lie in the bytes it was read from.
+/// A record as it was read: its header, and the positions of its parts in the bytes it was read from.
 #[derive(Debug, Clone, Copy)]
 pub struct Record {
     /// The fields after the frame header.

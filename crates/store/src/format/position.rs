@@ -1,6 +1,6 @@
 //! Positions: in the log of segments, in the purge log, and in the order of sequences.
 //!
-//! Owns: what they are made of and how they are compared.
+//! Owns: their parts and their order.
 
 /// A position in the log: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -5,7 +5,7 @@
 //! bytes must pass (`record`).
 //!
 //! # Invariants
-//! A neighbour is an entry that nobody requested, so it has to pass more than one that somebody did:
+//! A neighbour is an entry that nobody requested, so it has to pass more checks than a requested one:
 //! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
 //!    segment had before the read began.
 //! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And
@@ -44,7 +44,7 @@ pub(crate) struct Window {
 }
 
 impl Lookup {
-    /// Reads what stands at a location, with the cluster around it if that pays.
+    /// Reads the record at a location, with the cluster around it if that pays.
     pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
@@ -71,7 +71,7 @@ impl Lookup {
         (found, buffer.map(|buffer| Window { buffer, extent, location }))
     }
 
-    /// What to read for a record beside it: its group, if that is known, else the window around it.
+    /// The extent to read for a record and its neighbours: its group, if that is known, else the window around it.
     fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
         let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
         let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);

@@ -1,7 +1,7 @@
 //! Reads under way: one read for all who wait for the same record.
 //!
-//! Owns: who reads and who waits, by key hash. Promises: waiting ends when the read does, whatever ended it; what is
-//! handed on is what the reader found. Leaves to others: whether that is still the answer for a caller who came later
+//! Owns: which caller reads and which ones wait, by key hash. Promises: waiting ends with the read, for any reason; the
+//! waiters get what the reader found. Leaves to others: whether that is still the answer for a caller who came later
 //! (`lookup`).
 //!
 //! *Cost*: a lock and no allocation for a read that nobody shares.
@@ -37,7 +37,7 @@ struct Read {
     hash: KeyHash,
     number: u64,
     waiting: u32,
-    /// Once it has ended: what was found.
+    /// After its end: the result.
     found: Option<Option<ReadEntry>>,
 }
 
@@ -51,7 +51,7 @@ pub struct ReadEntry {
 
 /// What a caller is to do.
 pub enum Turn<'a> {
-    /// Read, and say what was found.
+    /// Read, and report the result.
     Read(Reading<'a>),
     /// Nothing: somebody else has read, and found this.
     Shared(Option<ReadEntry>),

@@ -13,7 +13,7 @@
 //! 1. A put notes its name before it draws its generation; a fill is known to the table of fills from before that. So a
 //!    purge that draws its generation first, and then finds neither, has nothing older to come.
 //! 2. Everything that is queued is noted in the era of that moment, under the lock of the queue. An era begins under
-//!    the same lock, and notes all that waits. What is packed is noted in the era of its segment.
+//!    the same lock, and notes all that waits. The name of a packed object is noted in the era of its segment.
 //! 3. What is in memory alone, not admitted to the disk, is noted again before each era begins.
 //! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have
 //!    too.
@@ -40,10 +40,10 @@ const ERAS: u64 = 8;
 /// A line of a processor's cache, in words.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
-/// What is overwritten counts as there for so many segments more, as for records of purges.
+/// An overwritten name counts as present for so many more segments, as long as records of purges are kept.
 pub const MARGIN_SEGMENTS: u64 = 2;
 
-/// Where versions of a name may be.
+/// Locations that versions of a name may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Nowhere.

@@ -15,7 +15,7 @@ use crate::planted::{Bug, planted};
 /// Which places a checkpoint may lead to.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// Places from here on lie behind the segments.
+    /// Places from here on are after the segments.
     granules: u64,
     /// Of each segment, whether it still holds what it held; empty if all do.
     segments: Vec<bool>,
@@ -112,7 +112,7 @@ impl Index {
         self.put_shard(shard_index, taken);
     }
 
-    /// Puts a shard whose entries are counted in the place of one that nobody has seen.
+    /// Puts a shard, whose entries are counted already, in the place of one that nobody has seen yet.
     fn put_shard(&self, shard_index: usize, shard: Shard) {
         let mut current = self.shard(shard_index);
         if current.entries > 0 {

@@ -8,8 +8,8 @@
 //! interval of one slot is never wider than 2^16), so a shard grows by a quarter at a time without reading anything
 //! from disk.
 //!
-//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. Who looks up
-//! gets all candidates and compares the whole key with what is read.
+//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. A lookup gets
+//! all candidates and compares the whole key with what is read.
 //!
 //! # Invariants
 //! 1. An entry that was inserted is found until it is removed or counted in `evictions`.
@@ -233,7 +233,7 @@ impl Index {
             while slot < shard.slots.len() {
                 let entry = shard.slots[slot];
                 if entry != 0 && dead(location_of(entry)) {
-                    // What stood behind moves up, so this slot is looked at again.
+                    // The slots after it move up, so this slot is looked at again.
                     shard.take(slot);
                     self.forget(entry);
                     removed += 1;

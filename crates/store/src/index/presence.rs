@@ -1,4 +1,4 @@
-//! Which shards of the index are there after a restart, and who waits for one.
+//! Which shards of the index are loaded after a restart, and who waits for one.
 //!
 //! Owns: the waiting. Nobody looks into the index for a hash before its shard is there, but for those to whom "nothing"
 //! is a safe answer. Leaves to others: bringing the shards (`loading`).

@@ -1,4 +1,4 @@
-//! What is let in to be written: the queue, and who gets into it.
+//! The intake of objects to be written: the queue, and admission to it.
 //!
 //! Owns: the steps by which an object is admitted, at its put or later, and what becomes of what waits when the store
 //! stops. Leaves to others: the rules of admission (`admission`), the order of what waits (`queue`), and replacing

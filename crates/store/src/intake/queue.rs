@@ -69,7 +69,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether another entry fits; one that is longer than the whole queue does if there is no other.
+    /// Whether another entry fits; one that is longer than the whole queue fits if there is no other.
     fn has_room(&self, weight: u64, bytes_max: u64) -> bool {
         let used = self.bytes + self.reserved_bytes;
         used + weight <= bytes_max || (self.items.is_empty() && self.reserved_bytes == 0)
@@ -154,7 +154,7 @@ impl Queue {
         Some(Reserved { queue: Arc::clone(self), bytes: weight })
     }
 
-    /// The same for what can do without: only where half of the queue is left for others.
+    /// The same for optional objects: only if half of the queue is left for others.
     pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
         let mut waiting = self.lock();
         if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {

@@ -20,7 +20,7 @@ const LOOKAHEAD: usize = 64;
 /// A record of more than this share of a cluster is never read with it.
 const LONG_SHARE: u64 = 2;
 
-/// What is known of a record to be placed.
+/// The properties of a record to be placed.
 #[derive(Debug, Clone, Copy)]
 pub struct Unplaced {
     /// Its own id; none if it is no whole object.
@@ -50,7 +50,7 @@ pub struct Placed {
 }
 
 struct Group {
-    /// The seed's versions, then what is tied to it; versions of one object in the order in which they came.
+    /// The seed's versions, then the objects tied to it; versions of one object in the order in which they came.
     members: Vec<usize>,
     seeds: usize,
     bytes: u64,

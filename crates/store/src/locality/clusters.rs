@@ -117,7 +117,7 @@ impl Clusters {
         self.cluster_bytes
     }
 
-    /// What a read takes, as the option has it.
+    /// The extent of a read, by the option.
     pub fn mode(&self) -> ClusterRead {
         self.mode
     }

@@ -38,7 +38,7 @@ pub struct Groups {
     count_max: u64,
 }
 
-/// What is known of a place.
+/// The knowledge about a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extents {
     /// Nothing.

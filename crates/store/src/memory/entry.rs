@@ -57,7 +57,7 @@ impl EntryKind {
 pub enum Neighbour {
     /// Both were packed as belonging together.
     Tied,
-    /// They lie near each other.
+    /// They are close to each other.
     Untied,
 }
 
@@ -82,12 +82,12 @@ pub struct Entry {
     neighbour: AtomicU8,
     /// Whether it was requested since it was written.
     asked_for: AtomicBool,
-    /// Whether it is in memory alone: one of the values below.
+    /// Whether it is only in memory: one of the values below.
     alone: AtomicU8,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// What an entry is made of.
+/// The parts of an entry.
 pub struct EntryParts {
     pub key: Key,
     pub primary_hash: PrimaryHash,
@@ -159,7 +159,7 @@ impl Entry {
         self.hash.0 as u64
     }
 
-    /// What it takes in memory, in bytes.
+    /// The memory it takes, in bytes.
     pub fn weight(&self) -> u64 {
         let bytes = self.key.len() + self.metadata.len() + self.body.len();
         // Metadata is kept a second time, decoded, by the server.
@@ -208,7 +208,7 @@ impl Entry {
         }
     }
 
-    /// Says where it lies now that it was rewritten; it has to prove itself again.
+    /// Notes its new location after it was rewritten; it has to be requested again to be kept.
     pub fn move_to(&self, location: Location) {
         self.set_location(location);
         self.asked_for.store(false, Ordering::Relaxed);

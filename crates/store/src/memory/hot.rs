@@ -1,4 +1,4 @@
-//! Places of a hot list: where that lies which is in memory, and how often it was requested.
+//! Places of a hot list: locations of the objects in memory, and how often they were requested.
 
 use std::cmp::Reverse;
 

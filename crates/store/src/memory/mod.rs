@@ -1,4 +1,4 @@
-//! What is in memory: entries, the tier that keeps them, and what comes back into it after a restart.
+//! The objects in memory: entries, the tier that keeps them, and their return after a restart.
 
 mod entries;
 pub mod entry;

@@ -1,8 +1,8 @@
 //! The memory tier: entries in memory under a scan-resistant policy.
 //!
 //! Owns: which entries are in memory. Every entry here is on disk, waits to be written (it is then pinned: the policy
-//! does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged (`purges`),
-//! where it lies (`index`).
+//! does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged (`purges`), and
+//! its location (`index`).
 //!
 //! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
 //! their first hit, which hands them to the policy like anything that was requested. So they stay long enough to be
@@ -21,7 +21,7 @@
 //! 2. Everything that leaves the map leaves it under the lock, and only where the map still has that very entry. What
 //!    waits to be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by
 //!    it.
-//! 3. What was read goes into the map under the lock, and only if nothing is.
+//! 3. An object that was read goes into the map under the lock, and only if its place is empty.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,11 +52,11 @@ const POLICY_SHARE_MIN: u64 = 4;
 
 struct Replacement {
     policy: Box<dyn Policy>,
-    /// Where the next note to be taken stands.
+    /// The position of the next note to take.
     taken: usize,
     /// What the policy, neighbours, fills and what is unwritten may hold together, in bytes.
     capacity: u64,
-    /// Of that, what the policy has ceded.
+    /// The part of it that the policy has ceded.
     ceded: u64,
     /// Bytes that the policy has taken in so far.
     inserted_bytes: u64,

@@ -10,7 +10,7 @@ use tokio::sync::SetOnce;
 
 use crate::memory::hot::HotPlace;
 
-/// What is to be taken into memory, and how much of it was looked at.
+/// The objects to take into memory, and how much of the list was looked at.
 #[derive(Default)]
 pub(crate) struct WarmList {
     /// In the order of the disk.
@@ -40,7 +40,7 @@ impl WarmList {
         !self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Reading has ended, whatever ended it: who waits for the list waits no more.
+    /// Reading has ended, for any reason: nobody waits for the list any more.
     pub fn end(&self) {
         let _ = self.is_known.set(());
         self.has_ended.store(true, Ordering::Release);

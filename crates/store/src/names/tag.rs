@@ -90,7 +90,7 @@ impl Tags {
         size_of_val(self.hashes())
     }
 
-    /// What they take in memory, in bytes.
+    /// The memory they take, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |held| held.bytes())
     }

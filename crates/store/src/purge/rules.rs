@@ -51,7 +51,7 @@ struct Rule {
     position: u64,
 }
 
-/// What purges have made of a version.
+/// The effect of purges on a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// None kills it.

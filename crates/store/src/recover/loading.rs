@@ -94,7 +94,7 @@ impl Loading {
         true
     }
 
-    /// Loads what is not loaded; tells `arrived` of each shard. Returns those that are not there, one bit each.
+    /// Loads what is not loaded; tells `arrived` of each shard. Returns the missing ones, one bit each.
     async fn load_all(
         &mut self,
         device: &SharedDevice,

@@ -39,7 +39,7 @@ use superblock::repair_superblock;
 /// What recovery came to.
 pub struct Recovered {
     pub index: Index,
-    /// What the index lacks yet.
+    /// The part that the index still lacks.
     pub rest: Rest,
     pub purges: PurgeTable,
     pub purge_log: PurgeLog,

@@ -52,7 +52,7 @@ struct ShardReplay {
     lost: Vec<(KeyHash, u64)>,
 }
 
-/// What is to be done to the index.
+/// The changes to the index.
 pub struct Replay {
     shards: Vec<ShardReplay>,
     /// Older places of keys, as far as they were found; at most [`SUSPECTS_MAX`].

@@ -45,7 +45,7 @@ struct Log {
 }
 
 impl Log {
-    /// Reads a segment before it is known what those before it hold.
+    /// Reads a segment before the contents of those before it are known.
     async fn segment(&self, device: &SharedDevice, layout: &Layout, epoch: u64) -> Ahead {
         let offset = if epoch == self.position.epoch { self.position.offset } else { 0 };
         let spare = self.spares().pop().unwrap_or_default();

@@ -28,7 +28,7 @@ pub struct RollForward<'a> {
     pub purges: &'a PurgeTable,
     pub index: Index,
     pub replay: Replay,
-    /// What the index is loaded from, until all of it is.
+    /// The source of the index, until all of it is loaded.
     pub loading: Option<Loading>,
     pub from_checkpoint: bool,
     pub position: LogPosition,

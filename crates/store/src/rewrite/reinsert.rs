@@ -50,7 +50,7 @@ const AHEAD_MAX: u64 = 2;
 const AHEAD_SHARE: u64 = 4;
 /// The most that is read at once, in bytes.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
-/// What lies between two objects is read with them up to so many bytes: that costs less than another read.
+/// Bytes between two objects are read with them up to this many: that costs less than another read.
 const GAP_BYTES_MAX: u64 = 64 << 10;
 /// Extents that are read at a time; one more is held while it is looked at.
 const READS_AT_ONCE: usize = 2;
@@ -133,7 +133,7 @@ struct Proved {
     resident: Option<Arc<Entry>>,
 }
 
-/// Objects that follow each other on disk, and what is read for those that are not in memory.
+/// Objects that follow each other on disk, and the bytes read for those that are not in memory.
 #[derive(Debug)]
 struct Extent {
     objects: Vec<Proved>,

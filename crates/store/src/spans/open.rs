@@ -33,7 +33,7 @@ enum Found {
     Lost(String),
 }
 
-/// What was found of a span.
+/// The state of a span when it was opened.
 struct FoundSpan {
     device: SharedDevice,
     layout: Layout,
@@ -64,7 +64,7 @@ struct Part {
 }
 
 impl Spans {
-    /// Opens the store whose spans are on `devices`, in any order; makes it where all of them are blank.
+    /// Opens the store whose spans are on `devices`, in any order; creates it if all of them are blank.
     ///
     /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one
     /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` if the devices are

@@ -1,4 +1,4 @@
-//! Tests of what is opened, refused and said. What may be found after losses and returns is tested by a model in
+//! Tests of opening, of refusals and of messages. What may be found after losses and returns is tested by a model in
 //! `nectary-sim`.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is known of the objects of an open span: which are in memory, where the others are on disk, which are purged.
+//! The state of an open span's objects: which are in memory, where the others are on disk, which are purged.
 //!
 //! Owns: these tables side by side, the clock that orders them, and how far puts have come. Leaves to others: how they
 //! change together. The rules that make that correct:
@@ -30,7 +30,7 @@ use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::purge::rules::{PurgeTable, Verdict};
 
-/// What is known of the objects of an open span.
+/// The state of an open span's objects.
 pub(crate) struct State {
     pub span: Arc<Span>,
     pub index: Index,
@@ -97,7 +97,7 @@ impl State {
         self.progress.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// What purges have made of an entry.
+    /// The effect of purges on an entry.
     pub fn verdict(&self, entry: &Entry) -> Verdict {
         let primary = entry.key.as_ref().primary;
         self.purges.verdict(entry.primary_hash, entry.generation, primary, entry.tags.hashes())

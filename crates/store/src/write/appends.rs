@@ -46,7 +46,7 @@ impl Writer {
     /// flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
         // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one
-        // takes. A record that is longer than appends usually are goes alone.
+        // takes. A record longer than a usual append goes alone.
         let left = self.buffers.left();
         let room = self.span.layout.segment_bytes - self.position.offset;
         let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());

@@ -41,7 +41,7 @@ pub(crate) struct Budget {
     pub fill_bytes: u64,
     /// An append of several records; as much wakes the writer.
     pub append_bytes: u64,
-    /// All appends in flight, but for one that is longer alone.
+    /// All appends in flight, except one that is larger by itself.
     pub append_buffers_bytes: u64,
 }
 

@@ -1,6 +1,6 @@
 //! When an index checkpoint is written, and its hot list rewritten.
 //!
-//! Owns: that, and who waits for it. Leaves to others: what is in them (`checkpoint`).
+//! Owns: that, and its waiters. Leaves to others: their contents (`checkpoint`).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -42,12 +42,12 @@ impl Writer {
 
     /// Writes everything that waits, a checkpoint and the clean mark.
     pub(super) async fn close(&mut self) -> Result<(), Error> {
-        // What is accepted before is written.
+        // Objects accepted before are written.
         self.intake.queue.refuse_more();
         self.end_harvest().await;
         self.names.shutdown().await;
         if let Some(task) = self.warming.take() {
-            // What it has not done goes into the hot list.
+            // What it has not written goes into the hot list.
             self.checkpoints.warm_list.known().await;
             task.abort();
             let _ = task.await;

@@ -14,7 +14,7 @@ use crate::state::State;
 /// Of what was replayed, so much is told to be taken into memory at most.
 const NEWEST_MAX: usize = 1 << 18;
 
-/// Ends all waiting for the index, whatever happens to who brings it.
+/// Ends all waiting for the index, whatever happens to the thread that loads it.
 struct EndWaiting(Arc<State>);
 
 impl Drop for EndWaiting {

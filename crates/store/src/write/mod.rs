@@ -82,7 +82,7 @@ pub(crate) struct MembershipChange {
     pub reply: oneshot::Sender<Result<(), Error>>,
 }
 
-/// What the writer starts with.
+/// The parts that the writer starts with.
 pub(crate) struct Start {
     pub position: LogPosition,
     pub checkpoint_number: u64,
@@ -99,9 +99,9 @@ pub(crate) struct Start {
     /// … and the buffers of all in flight, if there are several.
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
-    /// What the index lacks yet.
+    /// The part that the index still lacks.
     pub rest: Rest,
-    /// What is taken into memory again.
+    /// Objects that are taken into memory again.
     pub warm: Warm,
     /// What recovery replayed.
     pub replayed: Recovery,
@@ -150,7 +150,7 @@ pub(crate) struct Writer {
     /// At most one task, which has the log.
     purging: JoinSet<PurgesWritten>,
     purges_waiting: Vec<WaitingPurge>,
-    /// Empty lists for those that are written next.
+    /// Empty lists for the next writes.
     purge_lists: (Vec<PurgeRecord>, Vec<Reply>),
     /// Who waits for room among purges, and since when.
     room_waiting: Vec<(Instant, Reply)>,
@@ -161,7 +161,7 @@ pub(crate) struct Writer {
     syncs_due: Vec<Reply>,
     /// At most one flush, and the syncs that it answers.
     flushing: JoinSet<Flushed>,
-    /// What stands in the segment that is overwritten next.
+    /// The contents of the segment that is overwritten next.
     tables: Option<AbortOnDropHandle<Tables>>,
     /// Re-insertion from it.
     harvest: Option<AbortOnDropHandle<()>>,
@@ -179,7 +179,7 @@ pub(crate) struct Writer {
     /// How much the memory tier had taken in then, in bytes.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
-    /// Who requested a checkpoint since the last was begun, and who waits for that one.
+    /// Who requested a checkpoint since the last one began, and who waits for that one.
     checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
     checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,

@@ -70,7 +70,7 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
         let beyond = found.filter(|&found| found > epoch && epoch >= tail && found <= COUNTER_MAX);
         damaged_through = damaged_through.max(beyond.unwrap_or(0));
         let is_whole = read_segment(span, names, epoch, position).await;
-        // What is left of segments that are partly overwritten has gaps.
+        // Segments that are partly overwritten have gaps.
         if !is_whole && epoch >= tail {
             damaged_through = damaged_through.max(epoch);
         }

@@ -86,7 +86,7 @@ impl Writer {
     pub(super) fn purges_written(&mut self, ended: Result<PurgesWritten, JoinError>) {
         let PurgesWritten { log, mut records, mut replies, result } = match ended {
             Ok(written) => written,
-            // Who waits for it learns it from the reply that was dropped.
+            // Its waiters notice that the reply was dropped.
             Err(error) => return self.fail(&Error::stopped(format!("the purge log's task failed: {error}"))),
         };
         match &result {
@@ -136,7 +136,7 @@ impl Writer {
             self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Ok(()))));
             return Ok(());
         }
-        // What fills keep is not forgotten however much is reclaimed.
+        // Segments that fills keep are not forgotten however much is reclaimed.
         let kept = state.purges.count_from(puts.fills.generation_min()) as u64;
         if kept >= most {
             self.room_at = Some(Instant::now() + FILLS_STEP);

@@ -29,7 +29,7 @@ const TABLES_SHARE: u64 = 64;
 /// Records that are taken out of index and memory together while they are read.
 const FORGOTTEN_AT_ONCE: usize = 1024;
 
-/// A record: its hash and where it stands.
+/// A record: its hash and its position.
 type Standing = (KeyHash, Location);
 
 /// The contents of a segment.
@@ -108,7 +108,7 @@ impl Writer {
         }
     }
 
-    /// Ends re-insertion where it stands.
+    /// Ends re-insertion at its present place.
     pub(super) async fn end_harvest(&mut self) {
         if let Some(task) = self.harvest.take() {
             task.abort();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Reply, Writer};
 use crate::error::Error;
 
-/// What a flush came to, and the syncs that it answers.
+/// The outcome of a flush, and the syncs that it answers.
 pub(super) struct Flushed {
     result: Result<(), Error>,
     replies: Vec<Reply>,

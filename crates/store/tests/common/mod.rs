@@ -1,4 +1,4 @@
-//! What the tests of the store share.
+//! The parts that the tests of the store share.
 #![allow(dead_code)]
 
 use std::sync::Arc;

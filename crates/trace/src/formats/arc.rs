@@ -17,7 +17,7 @@ pub struct Arc {
 }
 
 impl Arc {
-    /// Reads `input` from where it stands.
+    /// Reads `input` from its present position.
     pub fn new(input: Input) -> Arc {
         Arc { input }
     }

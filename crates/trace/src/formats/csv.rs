@@ -26,13 +26,13 @@ pub struct Columns {
     pub separator: u8,
     /// What was referred to: an offset in bytes, or a block.
     pub target: Target,
-    /// How many bytes; one block if there is none.
+    /// How many bytes; one block if the columns have none.
     pub size: Option<usize>,
     /// `read` or `write`, or their first letters, in any case; everything is read if there is none.
     pub operation: Option<usize>,
     /// The stream of the reference; the volume if there are no streams.
     pub stream: Vec<usize>,
-    /// Which address space it is in; one for all if there are none.
+    /// The address space; one for all if the columns have none.
     pub volume: Vec<usize>,
 }
 
@@ -126,7 +126,7 @@ struct Names {
 }
 
 impl Csv {
-    /// Reads `input` from where it stands.
+    /// Reads `input` from its present position.
     pub fn new(input: Input, options: &ReadOptions) -> Csv {
         let names = || Names { numbers: HashMap::new(), name: Vec::new() };
         Csv {

@@ -84,7 +84,7 @@ pub struct FormatEntry {
     pub names: &'static [&'static str],
     /// How names of its files end, before `.gz` or `.zst`.
     pub endings: &'static [&'static str],
-    /// What it is, in a line.
+    /// A description in one line.
     pub about: &'static str,
 }
 
@@ -177,7 +177,7 @@ pub struct ReadOptions {
     pub format: Option<Format>,
     /// The size of a block, for formats whose requests have offsets in bytes. *Units*: bytes.
     pub block_bytes: u64,
-    /// What the columns of CSV mean.
+    /// The meaning of the columns of CSV.
     pub columns: csv::Columns,
 }
 

@@ -26,7 +26,7 @@ pub struct OracleGeneral {
 }
 
 impl OracleGeneral {
-    /// Reads `input` from where it stands.
+    /// Reads `input` from its present position.
     pub fn new(input: Input) -> OracleGeneral {
         OracleGeneral { input }
     }

@@ -15,7 +15,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Reads `input` from where it stands.
+    /// Reads `input` from its present position.
     pub fn new(input: Input) -> Text {
         Text { input }
     }

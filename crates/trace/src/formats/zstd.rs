@@ -12,7 +12,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 /// Frames that ask for more memory are refused; `zstd` itself asks for at most this much unless it is told to.
 pub const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// How much is decoded ahead of what is taken.
+/// How much is decoded ahead of the reader.
 const AHEAD_BYTES: usize = 128 << 10;
 
 const MAGIC: u32 = 0xfd2f_b528;

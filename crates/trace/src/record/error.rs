@@ -58,11 +58,11 @@ pub enum Error {
     },
 }
 
-/// What the recorder's functions give.
+/// The result type of the recorder's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// What the user can do about it.
+    /// The remedy for the user.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Error::Usage(_) | Error::Io { .. } | Error::Machine => None,

@@ -31,7 +31,7 @@ const MADE_UP: [i64; 12] = [
     0x6e73_6673,
 ];
 
-/// What tells a file from all others.
+/// The identity of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     is_block_device: bool,
@@ -40,7 +40,7 @@ struct Identity {
     born_ns: u64,
 }
 
-/// What the table says of a file.
+/// The table's entry for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Number(u32),

@@ -104,7 +104,7 @@ pub struct MapSummary {
     pub is_executable: bool,
 }
 
-/// What a recording holds, and what it does not.
+/// What a recording contains, and what it does not.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// How the command ended.
@@ -115,7 +115,7 @@ pub struct Summary {
     pub totals: Totals,
     /// Distinct blocks.
     pub blocks: u64,
-    /// Whether there were more blocks than could be told apart.
+    /// Whether there were more blocks than can be distinguished.
     pub is_lower_bound: bool,
     /// Calls whose references are not in the file.
     pub unseen: Vec<(Unseen, u64)>,

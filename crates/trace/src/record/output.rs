@@ -1,7 +1,7 @@
 //! The file that a recording goes to: plain or gzip, by its name.
 //!
-//! Promises: what was flushed can be read from the file, also where it is compressed. An existing file is kept unless
-//! the caller says otherwise.
+//! Promises: flushed records can be read from the file, also if it is compressed. An existing file is kept unless the
+//! caller says otherwise.
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};

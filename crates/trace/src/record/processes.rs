@@ -35,7 +35,7 @@ impl Thread {
     }
 }
 
-/// What is known of a process.
+/// The state of a process.
 #[derive(Debug, Default)]
 struct Process {
     /// When it began, in clock ticks since boot.
@@ -148,7 +148,7 @@ impl Processes {
 struct Stat {
     parent: u32,
     start: u64,
-    /// Where the stack begins, which is drawn at each exec; 0 if this may not be known.
+    /// The address where the stack begins, which is drawn at each exec; 0 if it may not be known.
     stack: u64,
 }
 

@@ -85,7 +85,7 @@ impl Signals {
         self.former
     }
 
-    /// The next signal that came, if there is one.
+    /// The next signal that arrived, if there is one.
     pub(super) fn next(&self) -> Option<Signal> {
         // SAFETY: all zeroes is a value of this struct of numbers.
         let mut raw: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };

@@ -18,7 +18,7 @@ pub(super) struct Notification {
     pub(super) arguments: [u64; 6],
 }
 
-/// What is known of an open file.
+/// The state of an open file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
     pub(super) is_regular: bool,
@@ -91,7 +91,7 @@ pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notificatio
     }
 }
 
-/// Lets a call go on as it is; `false` if nobody waits any more.
+/// Lets a call continue unchanged; `false` if nobody waits any more.
 pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };

@@ -22,7 +22,7 @@ pub fn names() -> Vec<&'static str> {
     all().into_iter().chain(variants).collect()
 }
 
-/// What `all` stands for: the policies of the order, without variants.
+/// The meaning of `all`: the policies of the order, without variants.
 pub fn all() -> Vec<&'static str> {
     ORDER.into_iter().filter(|name| *name == MIN || nectary_cache::NAMES.contains(name)).collect()
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::encode::{Request, files, gzip, options, read, requests, zstd};
 
-/// What a file of [`files`] should be read as.
+/// The references that a file of [`files`] should have.
 fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {
     let mut references = Vec::new();
     let mut streams: Vec<u32> = Vec::new();

@@ -3,7 +3,7 @@
 //! The references were given to it as objects of size 1 in `oracleGeneral`, each trace as read here; `cs+cpp` is the
 //! mix. Nothing of that program is here but the numbers that it printed.
 
-/// What the columns of the rows are.
+/// The columns of the rows.
 pub const COLUMNS: [&str; 7] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "min"];
 
 /// A trace and its rows: a size, and the misses of each column.

@@ -106,7 +106,7 @@ impl FileSystem {
     }
 }
 
-/// Unmounts what is mounted there.
+/// Unmounts the file system at a path.
 pub(super) fn unmount(root: &Path) -> Result<(), Error> {
     sys::unmount(root)
 }

@@ -19,7 +19,7 @@ use crate::file::transfer::{Progress, Transfer};
 /// How often an operation that the kernel asks to repeat is repeated.
 const RETRIES_MAX: u32 = 100;
 
-/// What an operation ends with.
+/// The result of an operation.
 pub(super) type Reply = Result<Vec<Buffer>, Error>;
 
 /// Operations that have ended, to be told once the ring's lock is free.
@@ -139,7 +139,7 @@ impl Core {
         self.waiting_max
     }
 
-    /// Submits what is new and collects what has ended, until neither is left.
+    /// Submits new operations and collects ended ones, until neither is left.
     ///
     /// Gives whether the kernel was too busy to take everything: the caller comes again.
     pub fn turn(&mut self, ended: &mut Ended) -> bool {

@@ -14,7 +14,7 @@
 //! Requests wait for the interface (a fixed time each), then for one of several flash units (a latency each), then for
 //! the bus (bytes at a rate). A write ends in the disk's memory, at the latency of writes; a flush is a fixed time.
 //!
-//! The numbers are typical of what data sheets of such disks promise, not those of one disk:
+//! The numbers are typical of such disks' data sheets, not those of one disk:
 //!
 //! | | rotation | seek track / average / full | transfer outer / inner |
 //! |---|---|---|---|

@@ -44,7 +44,7 @@ pub enum Clock {
     Virtual,
 }
 
-/// What the `model` filter does.
+/// The settings of the `model` filter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelOptions {
     /// The kind of disk.
@@ -98,7 +98,7 @@ impl ModelFilter {
         ModelFilter { inner, options, model: Arc::new(Model::new(options)) }
     }
 
-    /// What the disk has done until now.
+    /// The work of the disk so far.
     pub fn snapshot(&self) -> ModelStats {
         self.model.stats()
     }

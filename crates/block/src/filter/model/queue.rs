@@ -62,7 +62,7 @@ struct Waiting {
     id: u64,
     work: Work,
     arrived: u64,
-    /// Is told when its service ends.
+    /// The channel that reports the end of its service.
     chosen: oneshot::Sender<u64>,
 }
 

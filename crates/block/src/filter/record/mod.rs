@@ -114,7 +114,7 @@ impl Recorder {
         Recorder(Arc::new(Mutex::new(State { recording, sink, next_id: 0, next_index: 0, bytes: 0, bytes_max })))
     }
 
-    /// Records what passes to `device`, which is what it returns.
+    /// Records what passes to `device`; the recording is the device that it returns.
     pub fn wrap(&self, device: SharedDevice) -> SharedDevice {
         Arc::new(RecordFilter::new(device, self.clone()))
     }
@@ -125,7 +125,7 @@ impl Recorder {
         let _ = self.lock().push(Event::Mark(mark));
     }
 
-    /// What has been recorded in memory until now. *Cost*: copies the list of events, not the data.
+    /// The recording in memory so far. *Cost*: copies the list of events, not the data.
     pub fn recording(&self) -> Recording {
         self.lock().recording.clone()
     }

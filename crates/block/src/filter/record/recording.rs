@@ -50,7 +50,7 @@ pub enum Event {
     Completed {
         /// The operation's number.
         id: u64,
-        /// Whether it succeeded; what a failed write left behind is unknown.
+        /// Whether it succeeded; the bytes of a failed write are unknown.
         succeeded: bool,
     },
     /// The user set a mark.

@@ -1,4 +1,4 @@
-//! What is recorded, the file that holds it, and what damage to the file does.
+//! The recording, the file that holds it, and the effects of damage to the file.
 
 use super::*;
 use crate::{BlockDevice, MemoryDevice, OpenOptions, open, write};

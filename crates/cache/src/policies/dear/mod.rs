@@ -51,7 +51,7 @@
 //!    system's order of places; a ghost is in its owner's LFU order or in none.
 //! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in
 //!    `set_capacity`.
-//! 3. There are at most as many ghosts as evictions are remembered, and those are bounded by what is above.
+//! 3. There are at most as many ghosts as evictions are remembered, and the bounds above bound those.
 //!
 //! # Cost
 //! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block,

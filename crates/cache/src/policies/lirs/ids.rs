@@ -106,7 +106,7 @@ impl Ids {
         self.table.get(at).id
     }
 
-    /// What the id at a place is.
+    /// The state of the id at a place.
     #[inline]
     pub(super) fn kind(&self, at: usize) -> Kind {
         self.table.get(at).kind()

@@ -258,7 +258,7 @@ async fn fill(world: &World, key: u32) {
     world.end_version(number, finished.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
 }
 
-/// New metadata for what is there, as after a 304.
+/// New metadata for a stored object, as after a 304.
 async fn refresh(world: &World, key: u32) {
     let (store, _busy) = (world.store(), Busy::new(world, key));
     let name = key_name(key);

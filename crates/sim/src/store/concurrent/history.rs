@@ -117,7 +117,7 @@ pub struct Life {
     pub whole_bytes_max: u64,
 }
 
-/// What the store said of itself.
+/// The store's own report.
 #[derive(Debug, Clone, Copy)]
 pub struct Told {
     pub at: Time,
@@ -171,7 +171,7 @@ impl History {
         self.now
     }
 
-    /// What had happened by a moment, as the crash finds it that comes then.
+    /// The events before a moment, as a crash at that moment finds them.
     pub fn until(&self, moment: Time) -> History {
         let ended = |ended: Option<Time>| ended.filter(|&ended| ended <= moment);
         let versions = self.versions.iter().filter(|version| version.began <= moment).map(|version| {
@@ -200,7 +200,7 @@ impl History {
     pub fn check_from(&self, moment: Time) -> Checked {
         let mut checked = Checked::default();
         for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {
-            // What was written may have been lost since by power, what was flushed may not.
+            // A power cut may have taken a written version since, but not a flushed one.
             let before = self.lives[number - 1].began;
             let survives = |told: &Told| match life.after != End::Power && told.at > before {
                 true => told.written,
@@ -270,7 +270,7 @@ impl<'a> Register<'a> {
         self.versions.iter().copied().find(|version| version.number == number)
     }
 
-    /// Where a version stands in the order of all, as far as that is known.
+    /// A version's place in the order of all, as far as that is known.
     fn sequence(&self, version: &Version) -> Option<u64> {
         match version.outcome {
             Outcome::Accepted { sequence, .. } => Some(sequence),

@@ -83,7 +83,7 @@ pub fn run(seed: u64, report: &mut Report) {
             let after = world.end(way).await;
             world.open(after).await;
         }
-        // What is there at the end is looked at, too.
+        // The contents at the end are looked at, too.
         join_all((0..world::KEYS).map(|key| client::get(&world, key))).await;
         count(&world, report);
         *world.store.borrow_mut() = None;

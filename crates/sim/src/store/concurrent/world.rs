@@ -41,7 +41,7 @@ pub struct World {
     next_version: Cell<u32>,
     pub(super) disk: RefCell<Arc<Disk>>,
     pub(super) under_way: RefCell<UnderWay>,
-    /// What records, once something is to be recorded.
+    /// The recorder, once something is to be recorded.
     pub(super) recorder: RefCell<Option<Recorder>>,
     pub options: OpenOptions,
     seed: u64,

@@ -38,7 +38,7 @@ use sketch::Sketch;
 /// What remembers requests takes at most this share of the memory budget.
 const SKETCH_SHARE: u64 = 64;
 
-/// What is to become of an object.
+/// The decision on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// It is written.

@@ -1,4 +1,4 @@
-//! What is to be admitted to the disk, as callers say it.
+//! The rules of admission to the disk, as callers give them.
 //!
 //! Owns: the rules, their names and bounds, and how a write budget is written down.
 
@@ -97,8 +97,7 @@ impl fmt::Display for WriteBudget {
 
 /// What is admitted to the disk. What is not is served all the same, and may stay in memory.
 ///
-/// The default admits everything. An object that replaces what is, or may be, on the disk is admitted whatever these
-/// say.
+/// The default admits everything. An object that replaces one that is, or may be, on the disk is admitted in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionOptions {
     /// By who asks.

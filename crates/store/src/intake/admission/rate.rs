@@ -62,7 +62,7 @@ pub struct WriteRate {
     window_s: f64,
     credit_bytes: f64,
     at_us: u64,
-    /// All that was written, when it was last told.
+    /// All bytes written, at the last report.
     written_bytes: u64,
     /// What was written in each of the last windows, and the number of the newest.
     windows: [u64; WINDOWS],

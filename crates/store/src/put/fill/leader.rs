@@ -379,7 +379,7 @@ impl Fill {
         }
     }
 
-    /// Drops chunks that nobody needs, and waits where too many remain.
+    /// Drops chunks that nobody needs, and waits if too many remain.
     async fn make_window(&mut self) -> Result<(), Error> {
         loop {
             let changed = self.fill.changed.notified();

@@ -47,7 +47,7 @@ pub enum FillRole {
     Resident(Object),
 }
 
-/// What a follower sees first.
+/// The first thing that a follower sees.
 #[derive(Debug)]
 pub enum FillHead {
     /// The response is being stored: read its body along.

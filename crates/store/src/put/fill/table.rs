@@ -22,7 +22,7 @@ pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 /// The fills under way.
 pub struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
-    /// All fills under way, also those that nobody can join any more.
+    /// All running fills, also those that later requests do not join.
     running: Mutex<Running>,
     /// Bytes that all fills hold.
     bytes: AtomicU64,

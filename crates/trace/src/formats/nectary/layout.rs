@@ -3,7 +3,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a file begins with.
+/// The first bytes of a file.
 pub const MAGIC: [u8; 8] = *b"NECTTRC\0";
 /// The smallest block.
 pub const BLOCK_BYTES_MIN: u32 = 512;

@@ -77,7 +77,7 @@ pub struct Map {
     pub is_written: bool,
     /// The program itself, mapped by exec.
     pub is_program: bool,
-    /// Where in the file it begins. *Units*: bytes.
+    /// The offset of its first byte in the file. *Units*: bytes.
     pub offset: u64,
     /// How much of the file it shows. *Units*: bytes.
     pub bytes: u64,

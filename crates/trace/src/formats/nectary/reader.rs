@@ -47,7 +47,7 @@ pub struct Nectary<R> {
     is_at_end: bool,
 }
 
-/// What is left of a references item.
+/// The rest of a references item.
 #[derive(Debug, Default)]
 struct Run {
     stream: u32,
@@ -134,7 +134,7 @@ impl<R: Read> Nectary<R> {
         })
     }
 
-    /// What the file says about itself.
+    /// The file's description of itself.
     pub fn header(&self) -> &Header {
         &self.header
     }
