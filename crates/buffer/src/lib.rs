@@ -15,7 +15,7 @@
 //! 2. All I/O on a block is done under its range lock, so at most one read, write, write-back, discard or zeroing of a
 //!    block is under way. A hit and a write into memory take no lock: they happen at one moment, under the state's
 //!    mutex.
-//! 3. A dirty block is in memory until a write of its newest version has ended well.
+//! 3. A dirty block is in memory until a write of its newest version has succeeded.
 //! 4. Nobody waits for memory while it holds a pin, a lock or memory; so waiting for memory always ends.
 //!
 //! # Examples

@@ -52,7 +52,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// The kernel forgets so many look-ups of a node. One of which none is left is not named any more, until it is
+    /// The kernel gives back this many look-ups of a node. One of which none is left is not named any more, until it is
     /// looked up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);

@@ -92,7 +92,7 @@ async fn purges_of_absent_urls_take_nothing_from_the_store() {
     assert_eq!(count_found(&store, 0..OBJECTS).await, OBJECTS);
     drop(store);
 
-    // At once after a crash, when names may not be known yet, and then when they are.
+    // Once right after a crash, when names may not be known yet, and once when they are known.
     let store = open(device.clone()).await;
     purge_all_of(&store, absent(1)).await;
     wait_for_names(&store).await;

@@ -293,7 +293,7 @@ impl Watch {
         if phase != Phase::Opaque && past(&self.write_since, limits.write) {
             return true;
         }
-        // However many informational responses come, and however slowly.
+        // Informational responses do not extend this limit, however many come.
         if past(&self.answer_since, limits.head) {
             return true;
         }

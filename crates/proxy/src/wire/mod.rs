@@ -1,4 +1,4 @@
-//! What stands between the sockets and hyper: strict framing, idle times, and the connections of a worker.
+//! The layer between the sockets and hyper: strict framing, idle times, and the connections of a worker.
 
 pub mod deadlines;
 pub mod framing;

@@ -517,7 +517,7 @@ fn fragments_of(record: &Record) -> Option<(u64, u32)> {
     (record.kind == RecordKind::Head).then(|| (fields.fragment_generation.get(), fields.fragment.get()))
 }
 
-/// The length of a record's part before the body, where `bytes` look like a record that stands here.
+/// The length of a record up to its body; `None` unless `bytes` look like a record of this place.
 fn record_header_bytes(bytes: &[u8], place: Place) -> Option<u64> {
     let length = format::apparent_bytes(bytes, Magic::Record, place.identity, place.address)?;
     Some(length.max(HEADER_BYTES as u64))

@@ -40,7 +40,7 @@ pub(super) struct Session<W: Write> {
     /// Names of files, while they are wanted for maps.
     maps_unnamed: u64,
     unseen: [u64; Unseen::ALL.len()],
-    /// The bytes that are still to be written.
+    /// Counts of unseen accesses that are still to be written, by process and kind.
     unseen_since: HashMap<(u32, Unseen), u64>,
     /// The process that counts as the origin of accesses whose process is not known.
     unknown: Option<u32>,

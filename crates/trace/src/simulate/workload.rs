@@ -137,7 +137,7 @@ impl Workload {
         Ok(Workload { name, blocks, streams, distinct, names, warning: None, future: OnceLock::new() })
     }
 
-    /// Its name: its file's without endings, or the names of what was mixed, joined by `+`.
+    /// Its name: that of its file without endings; of a mix, the names of its traces joined by `+`.
     pub fn name(&self) -> &str {
         &self.name
     }

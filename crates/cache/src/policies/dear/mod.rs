@@ -25,8 +25,8 @@
 //!
 //! # What is remembered
 //! The attributes of a block outlive its stay in the cache: without them no loop larger than the cache would be found.
-//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): of as many evictions as blocks are
-//! resident, and at least of `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the
+//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): as many as there are
+//! resident blocks, and at least `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the
 //! same. A block referenced by another stream than before becomes that stream's; it is known there, but has no
 //! distances in its time.
 //!
