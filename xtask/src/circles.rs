@@ -108,7 +108,7 @@ fn is_front_of(front: &str, module: &str) -> bool {
 
 /// Every path that a text begins with: `a::{b, c::d}` is `a::b` and `a::c::d`.
 fn paths(text: &str, found: &mut impl FnMut(&[&str])) {
-    /// Reads one tree behind `before`; gives what is left of the text.
+    /// Reads one tree that follows `before`; returns the rest of the text.
     fn tree<'a>(mut text: &'a str, before: &mut Vec<&'a str>, found: &mut impl FnMut(&[&str])) -> &'a str {
         let depth = before.len();
         loop {

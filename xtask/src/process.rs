@@ -50,7 +50,7 @@ pub struct Ended {
     pub taken: Duration,
 }
 
-/// Runs `command` for `limit` at most; lines of its standard output are shown as they come where `is_told` says so.
+/// Runs `command` for at most `limit`; shows the lines of its standard output for which `is_told` is true.
 pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     run_to_end(command, limit, END, is_told)
 }

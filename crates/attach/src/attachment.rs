@@ -77,7 +77,7 @@ impl Attachment {
     /// The calling thread is prepared for serving a disk, and with it all threads that it starts later. The memory of
     /// the whole process is locked, and its heap does not shrink any more.
     ///
-    /// *Errors*: what is missing on this machine, or what the device reports.
+    /// *Errors*: what this machine lacks, or what the device reports.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
         // What is missing is said before a file is made or a disk is taken.
         let channel = Channel::open(false)?;

@@ -17,7 +17,7 @@ use std::path::Path;
 /// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// What the heap has in reserve, in bytes.
+/// The reserve of the heap, in bytes.
 const HEAP_RESERVE_BYTES: usize = 8 << 20;
 
 /// How unwilling the kernel is made to kill this process for its memory, from -1000 to 1000.

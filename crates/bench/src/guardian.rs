@@ -74,7 +74,7 @@ pub fn serve(input: impl BufRead) {
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // The run is done with its own disks where it still lives; those of a dead one are released here.
+        // The run has released its own disks if it still lives; those of a dead run are released here.
         if !is_alive(run) {
             let _ = nectary_attach::release_stale();
         }

@@ -112,7 +112,7 @@ impl Rates {
     }
 }
 
-/// Measures; `progress` is told how many of how many runs are done.
+/// Measures; `progress` receives how many of how many runs are done.
 ///
 /// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] if a byte was wrong.
 pub fn limits(
@@ -171,7 +171,7 @@ async fn run(
     copied.fio.clone_from(&fill.fio);
     copied.fio_processor.clone_from(&fill.fio_processor);
     drop(copier);
-    // What one read takes, the record's header and the blocks that it touches included, is what fio reads.
+    // One read, with the record's header and the blocks that it touches, is as large as fio's.
     let (_, read_bytes) = store.read(Duration::from_millis(200), DEPTH)?;
     let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
     let time = Duration::from_secs(options.seconds);

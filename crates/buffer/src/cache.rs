@@ -119,8 +119,8 @@ impl BufferCache {
         forget_clean(&mut state, id_of(file.0, first)..id_of(file.0, first.max(end)), false);
     }
 
-    /// Forgets what memory has behind a new end of a file that was cut, what is dirty included: where it grows again,
-    /// zeroes are there. To be called after the source was cut, while no write to what is cut is under way.
+    /// Forgets the blocks beyond the new end of a file that was cut, dirty ones too: if the file grows again, they are
+    /// zeroes. To be called after the source was cut, while no write to what is cut is under way.
     pub fn cut(&self, file: FileId, size_bytes: u64) {
         let block = self.shared.block_bytes as u64;
         let (last, part) = (size_bytes / block, (size_bytes % block) as usize);

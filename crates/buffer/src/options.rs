@@ -129,7 +129,7 @@ impl Options {
         Ok(())
     }
 
-    /// What a block costs in all, in bytes.
+    /// The whole cost of a block, in bytes.
     fn frame_bytes(&self) -> u64 {
         u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
     }

@@ -16,7 +16,7 @@ pub enum Bug {
     ForcedWriteOvertaken = 4,
     /// A discard drops what was written while it was under way.
     DiscardDropsWrite = 5,
-    /// What is read from the source is kept though a write came between.
+    /// A block read from the source is kept although a write came between.
     ReadKeptOverWrite = 6,
     /// What a failed write-back did not write counts as clean.
     FailureForgotten = 7,

@@ -1,8 +1,7 @@
 //! Reads: hits from memory, and one read of the source for all who miss a block.
 //!
 //! Promises: a hit copies nothing and takes no lock but the state's mutex; a failed read fails those who wait for that
-//! block, and nothing is kept of it. Blocks that are missing side by side are read together; where that read fails,
-//! each is read alone.
+//! block, and nothing is kept of it. Adjacent missing blocks are read together; if that read fails, each is read alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub(crate) struct Loading {
 }
 
 impl Shared {
-    /// All blocks of a range where all are in memory.
+    /// All blocks of a range, if all are in memory.
     pub(crate) fn hit(&self, state: &mut State, span: &Span, stream: Stream) -> Option<Vec<Pinned>> {
         let frame = |state: &State, block| state.entries.get(&id_of(span.file, block))?.frame().cloned();
         if span.blocks.end - span.blocks.start == 1 {

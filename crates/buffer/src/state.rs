@@ -104,7 +104,7 @@ impl Entry {
     }
 }
 
-/// What was read ahead and not referenced yet.
+/// Blocks that were read ahead and not referenced yet.
 #[derive(Default)]
 pub(crate) struct Ahead {
     /// Number of the readahead and id, the oldest first; some are referenced already.

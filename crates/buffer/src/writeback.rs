@@ -38,7 +38,7 @@ struct Due {
     wake: Option<Instant>,
 }
 
-/// Notes that the background has ended, also where its runtime ended it.
+/// Notes that the background has ended, even if its runtime ended it.
 struct Alive(Arc<Shared>, bool);
 
 impl Drop for Alive {

@@ -1,8 +1,8 @@
 //! Discards and zeroings, in order with reads, writes and write-backs of their blocks.
 //!
-//! Promises: a zeroing happens when it ends: every version in memory of what it covers goes, as it came before. A
-//! discard leaves what is dirty as it is, also what was written while it was under way: a block then has what it had,
-//! as the source might have kept it.
+//! Promises: a zeroing happens when it ends: it drops every version in memory of its range, as they came before. A
+//! discard leaves dirty blocks unchanged, also those written during it: such a block keeps its bytes, as the source
+//! might have kept them.
 
 use std::sync::Arc;
 

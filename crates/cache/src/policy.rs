@@ -9,7 +9,7 @@
 /// bound keeps one reference from walking a whole cache of pinned ids.
 pub const REFUSALS_MAX: usize = 32;
 
-/// Whose reference it is; a policy that does not detect patterns ignores it.
+/// The stream of the reference; a policy that does not detect patterns ignores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(pub u32);
 

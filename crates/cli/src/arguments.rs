@@ -348,7 +348,7 @@ pub struct ProxyArguments {
     pub store: String,
     #[command(flatten)]
     pub spans: SpanArguments,
-    /// Where spans are missing that may have served alone since, forget what is stored, in place of an error
+    /// If spans are missing that may have served alone since, forget all stored objects instead of failing
     #[arg(long)]
     pub forget_if_spans_missing: bool,
     /// Size of the store where it is made, as 10G; of several spans, of each

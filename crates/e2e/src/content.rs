@@ -1,4 +1,4 @@
-//! What the bytes of an object are: a pure function of its target and version, so that any answer can be judged alone.
+//! The bytes of an object: a pure function of its target and version, so that any answer can be checked by itself.
 //!
 //! Promises that two bodies with another target or version differ in nearly every 8-byte word, at every offset, so a
 //! mix of two versions, a shifted range or another key's bytes never compare equal. Also holds the law of object sizes.

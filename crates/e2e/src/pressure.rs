@@ -32,7 +32,7 @@ const REQUESTS: usize = 300_000;
 /// What an entry costs in the store beside body and key: its header and the response's fields.
 const OVERHEAD_BYTES: u64 = 192 + 256;
 
-/// The figures of the status that say what memory is used for.
+/// The figures of the status about memory.
 const ACCOUNTS: [&str; 5] =
     ["memory_capacity_bytes", "memory_used_bytes", "memory_unwritten_bytes", "fill_bytes", "index_bytes"];
 

@@ -171,7 +171,7 @@ fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
         assert_eq!(checked.wrong, 0, "{checked:?}\n{}", nectary.process.log_tail());
         let status = nectary.control()?.status()?;
         assert!(checked.cut <= OBJECTS / 20, "only long objects can be cut: {checked:?}");
-        // What was cut is gone from the store, and fetched again.
+        // Objects that were cut off are gone from the store, and fetched again.
         let again = filled.check(&nectary);
         assert_eq!((again.wrong, again.cut), (0, 0), "{again:?}\n{}", nectary.process.log_tail());
         println!("200 flipped bits, memory {memory}: {checked:?}, damaged {:?}", find(&status, "damaged"));

@@ -39,7 +39,7 @@ pub struct Contender {
     disk_bytes: u64,
     buffer_bytes: u64,
     block_bytes: u64,
-    /// What was put since it last had written everything, as it is on its disk, in bytes.
+    /// The bytes put since it last had written everything, as they are on its disk.
     waiting_bytes: AtomicU64,
 }
 

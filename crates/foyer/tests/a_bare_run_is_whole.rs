@@ -42,7 +42,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// What the contenders' processes of this run do, as the kernel says it.
+/// The state of the contenders' processes of this run, as the kernel gives it.
 fn workers() -> Vec<char> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());

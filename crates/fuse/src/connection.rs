@@ -48,8 +48,7 @@ pub trait FileSystem: Send + Sync + 'static {
         let _ = agreed;
     }
 
-    /// Serves a request. What it does not know it answers with `ENOSYS`, which lets the kernel do without it where it
-    /// can.
+    /// Serves a request. It answers an unknown message with `ENOSYS`; the kernel then does without it if it can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
     /// The kernel gives back this many look-ups of a node. One of which none is left is not named any more, until it is

@@ -133,7 +133,7 @@ impl Shared {
                         // Without a further thread the others go on.
                         let _ = Shared::spawn(shared, None);
                     }
-                    // What it had half done is its own; the reply that is dropped fails the request.
+                    // Its half-done work is dropped; the dropped reply fails the request.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.dispatch(bytes)));
                 }
                 Received::Nothing => {}

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// Interrupts that came before their request, of which so many are remembered. Numbers of requests are never used
-/// twice, so those that came after their request's answer do no harm here.
+/// Interrupts that came before their request; so many are remembered. Numbers of requests are never used twice, so
+/// those that came after their request's answer do no harm here.
 const EARLY_MAX: usize = 256;
 
 /// A request that was not answered yet.
@@ -100,7 +100,7 @@ impl Flights {
         Interrupted::Answered
     }
 
-    /// Takes a request off. Gives its descriptor where it is still to be answered.
+    /// Takes a request off. Gives its descriptor if it is still to be answered.
     pub fn end(&self, unique: u64) -> Option<Arc<Channel>> {
         let flight = self.state().flights.remove(&unique)?;
         (!flight.is_answered).then_some(flight.channel)

@@ -1,7 +1,7 @@
 //! A FUSE mount: attached to a directory, or to none.
 //!
-//! Owns: the calls that make it and end it. A mount that is attached nowhere can be found by nobody, leaves nothing
-//! behind when its process dies, and lives as long as somebody has a file of it open.
+//! Owns: the calls that make it and end it. A mount that is attached nowhere cannot be found, leaves nothing behind
+//! when its process dies, and lives as long as one of its files is open.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -33,7 +33,7 @@ pub struct MountOptions {
     pub subtype: String,
     /// The kind of the root, as in `st_mode`, and its permissions, until the kernel asks for them.
     pub root_mode: u32,
-    /// Others than the user who mounts it may use it.
+    /// Other users than the one who mounts it may use it.
     pub for_all: bool,
     /// The kernel checks permissions by mode and owner.
     pub default_permissions: bool,

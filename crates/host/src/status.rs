@@ -54,7 +54,7 @@ pub struct Status {
     pub component: String,
     /// Which one of its kind: a listen address, a store's SPEC.
     pub name: String,
-    /// How it is, the worst of what its problems mean.
+    /// Its state, the worst of its problems.
     pub state: State,
     /// Its process.
     pub pid: u32,

@@ -23,7 +23,7 @@ pub const TOKEN_BYTES_MAX: usize = 1024;
 /// Who may purge over HTTP; by default nobody.
 #[derive(Debug, Clone, Default)]
 pub struct AdminOptions {
-    /// Addresses for administration alone; port 0 picks one. Without a token they must be loopback addresses.
+    /// Addresses only for administration; port 0 picks one. Without a token they must be loopback addresses.
     pub listen: Vec<SocketAddr>,
     /// What a request must show; with one, `PURGE` is served on every address.
     pub token: Option<AdminToken>,

@@ -1,4 +1,4 @@
-//! What is stale is served where the origin allows it, or cannot be reached and does not forbid it.
+//! A stale response is served if the origin allows it, or cannot be reached and does not forbid it.
 
 use std::time::Duration;
 

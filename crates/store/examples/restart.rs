@@ -31,7 +31,7 @@ const PUT_EVERY: u64 = 20;
 const TICK: Duration = Duration::from_millis(250);
 /// How long a load runs before it is killed; the second half counts.
 const WARM: Duration = Duration::from_secs(10);
-/// How long is waited for a load to be what it was.
+/// How long to wait for a load to be as before.
 const RETURN_MAX: Duration = Duration::from_secs(60);
 /// First hit and first accepted write come within this.
 const FIRST_MAX: Duration = Duration::from_secs(1);

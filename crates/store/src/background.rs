@@ -1,11 +1,11 @@
-//! Where the work runs that no call waits for.
+//! The runtime of work that no call waits for.
 //!
 //! Owns: the choice, and threads that read ahead while a store is opened, as decoding what is read takes longer than
 //! reading it. Such a thread ends when its work is done, or at the next thing that it has for a receiver that is gone.
 
 use std::future::Future;
 
-/// Where the work of a store is done that no call waits for.
+/// The runtime of a store's work that no call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Background {
     /// On its own threads, so that nothing delays a hit.

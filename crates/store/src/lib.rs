@@ -59,10 +59,10 @@ pub mod planted;
 // Identities and seeds.
 mod random;
 
-// Where the work runs that no call waits for.
+// the runtime of work that no call waits for
 mod background;
 
-// What is counted, and how far puts have come.
+// the counters, and the sequences of puts
 mod counters;
 
 // What objects are called: keys, tags, and their hashes.
@@ -104,7 +104,7 @@ mod put;
 // Index checkpoints, hot lists, and warming up from them.
 mod checkpoint;
 
-// What is read back when a span is opened.
+// the reading of a span when it is opened
 mod recover;
 
 // The writer: packing, appends, segments, and everything else in the background.

@@ -56,7 +56,7 @@ pub enum Bug {
     OlderCopyTrusted = 31,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
-    /// Where an append's table says that a record lies is not compared with the append's length.
+    /// The place that an append's table gives for a record is not compared with the append's length.
     AppendBoundUnchecked = 33,
     /// How far an entry of a checkpoint stands from its home is not compared with where it stands.
     CheckpointSlotUnchecked = 34,

@@ -1,4 +1,4 @@
-//! What is admitted to the disk, what is not, and that nothing older comes back either way.
+//! Which objects are admitted to the disk, which are not, and that nothing older comes back either way.
 
 mod common;
 

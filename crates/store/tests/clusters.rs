@@ -26,7 +26,7 @@ fn key(name: &str) -> KeyRef<'_> {
 }
 
 fn clustered(cluster_read: ClusterRead) -> OpenOptions {
-    // What is put waits for the sync, so that an append has many pages.
+    // Puts wait for the sync, so that an append has many pages.
     OpenOptions { cluster_read, write_delay: Duration::from_secs(2), ..options() }
 }
 

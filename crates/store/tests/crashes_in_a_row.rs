@@ -1,4 +1,4 @@
-//! What a crash took stays lost, and what was found after it stays, whatever comes later.
+//! Objects that a crash took stay lost, and those found after it stay, whatever happens later.
 
 mod common;
 

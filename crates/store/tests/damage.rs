@@ -133,7 +133,7 @@ async fn damage_in_what_was_written_last_is_a_cut_of_the_log_and_behind_what_was
         store.put(key, "m".into(), body(2, 3000)).await.unwrap();
         let replaced = store.sync().await.unwrap().last;
         if !is_last {
-            // What is written now says that all before it was flushed.
+            // The next write says that all before it was flushed.
             store.put(KeyRef::new(b"other", b""), "m".into(), body(3, 100)).await.unwrap();
             store.sync().await.unwrap();
         }

@@ -86,7 +86,7 @@ async fn appends_go_on_while_a_purge_and_a_sync_are_flushed() {
 
     gate.send(true).unwrap();
     purge.await.unwrap().unwrap();
-    // What was written after the flush began is not said to be flushed.
+    // Objects written after the flush began do not count as flushed.
     assert!(sync.await.unwrap().unwrap().flushed >= during_purge);
     let synced = store.sync().await.unwrap();
     assert!(synced.flushed >= during_sync);

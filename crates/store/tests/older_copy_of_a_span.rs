@@ -74,7 +74,7 @@ async fn end(store: Spans, end: End) {
     }
 }
 
-/// The numbers of what is found under `body`, those on the first span and those on the second.
+/// The numbers of the objects found under `body`, those on the first span and those on the second.
 async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for number in 0..COUNT {
@@ -86,7 +86,7 @@ async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
     found
 }
 
-/// Nothing purged is found; what was not purged is all found on the first span, which nobody touched.
+/// Nothing purged is found; all other objects are found on the first span, which was not changed.
 async fn assert_purged(store: &Spans, context: &str) -> [Vec<u32>; 2] {
     let found = found(store, "body").await;
     let purged = found.concat().iter().filter(|number| *number % 4 != 3).count();
@@ -153,7 +153,7 @@ async fn span_that_lacks_nothing_but_the_last_purge_gets_it_and_keeps_the_rest()
     }
 }
 
-/// Purges what one kind of purge is for, at once.
+/// Purges what one kind of purge names, at once.
 async fn purge_kind(store: &Spans, kind: u32) {
     match kind {
         0 => store.purge_prefix(b"http://key.").await.unwrap(),

@@ -1,4 +1,4 @@
-//! The recorded traces in `data`: what is in them, and what LRU and MIN make of them.
+//! The recorded traces in `data`: their contents, and the misses of LRU and MIN on them.
 //!
 //! The counts of misses are from a program in another language, written for them alone; `data/README.md` says how the
 //! traces came about.

@@ -232,7 +232,7 @@ impl TreeFileSystem {
         self.changes()?;
         let open = self.handles.file(handle)?;
         let done = sys::allocate(open.file.source.writer(&open.node.descriptor)?, mode, offset, length);
-        // Some kinds move what is behind the range.
+        // Some kinds move the bytes after the range.
         let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
         self.changed(&open.node, offset, if moves { u64::MAX } else { length });
         done

@@ -34,7 +34,7 @@ pub struct FileSource {
     size: AtomicU64,
     /// Size and time of modification after the last change that came this way, or at the last opening.
     seen: Mutex<(u64, i64, i64)>,
-    /// Nobody will ask for it any more: what it has is durable as far as it was asked to be.
+    /// Nobody will request it any more: its writes are as durable as was requested.
     is_retired: AtomicBool,
 }
 

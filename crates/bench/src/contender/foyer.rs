@@ -1,7 +1,7 @@
 //! The settings of foyer, as the parent passes them to its program.
 //!
-//! Owns: what of foyer's settings is chosen by measurement, as data: the chosen ones, and those they were chosen from.
-//! Leaves to others: foyer itself, which only its own program knows, and the reasons (`docs/decisions/0028-foyer.md`).
+//! Owns: foyer's settings that were chosen by measurement, as data: the chosen ones, and the alternatives. Leaves to
+//! others: foyer itself, which only its own program knows, and the reasons (`docs/decisions/0028-foyer.md`).
 
 use serde::{Deserialize, Serialize};
 

@@ -16,7 +16,7 @@ use crate::Error;
 
 /// The block of the loop device, in bytes: a page, as the devices below have.
 const BLOCK_BYTES: u32 = 4096;
-/// What the file is written in, in bytes.
+/// The size of each write to the file, in bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// A loop device on a file.

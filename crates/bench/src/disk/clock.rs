@@ -1,10 +1,10 @@
-//! The clock of disks whose time is modelled, shared between the process that serves them and those that use them.
+//! The clock of modelled disks, shared between the process that serves them and those that use them.
 //!
 //! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock no
 //! call waits for a disk. A call costs the processor time of its process plus what its disks' counters grew by
 //! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. Bytes that the
-//! kernel writes in the meantime count as waiting time, which is right if the disk is the limit. What several threads
-//! make of such costs is computed (`worker::timeline`). Else the disks run in real time, some times faster than real.
+//! kernel writes in the meantime count as waiting time, which is right if the disk is the limit. The sum of several
+//! threads' costs is computed in `worker::timeline`. Else the disks run in real time, some times faster than real.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -36,7 +36,7 @@ pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
     let is_ablation = options.ablations && is_nectary && lane.disks == options.preset.disks();
     let is_any = options.only.is_empty() && !options.ablations;
-    // What a target is for without hints is no ablation there.
+    // A target without hints is meaningless for ablations.
     let is_aim = options.preset == Preset::Bare && lane.name == "nectary-hints-off";
     is_any || is_named || is_ablation || is_aim || lane.name == "nectary" || lane.name == "nectary-again"
 }

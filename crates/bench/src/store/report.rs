@@ -50,7 +50,7 @@ impl Report {
         if plan.options.preset != Preset::Bare {
             figures.extend(best_of_xfs(&figures));
         }
-        // Stable: what is as short as another keeps its order.
+        // A stable order: equal lengths keep their order.
         figures.sort_by_key(|figure| (!figure.name.ends_with(".nectary-again"), !figure.is_short()));
         let experiment = format!("store-{}", plan.options.preset.name());
         let workload = groups.iter().map(|one| {
@@ -99,7 +99,7 @@ fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
 const EMBEDDED_AIM: &str = "embedded-5";
 const HINTS_OFF: &str = "nectary-hints-off";
 const HINTS_OFF_AIM: f64 = 2.0;
-/// What may be written to the device for each byte that was put.
+/// The most bytes written to the device for each byte that was put.
 const WRITTEN_MAX: f64 = 1.25;
 
 /// The run time of `other` over that of `one`.

@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind};
 const BLOCK_BYTES: u64 = 4096;
 /// Files fill 95 of 100 blocks of a disk's share.
 const FULL_PERCENT: u64 = 95;
-/// What a record takes beside its body and its key, and what it is rounded up to, in bytes.
+/// The bytes of a record beside its body and key, and the unit to which it is rounded up.
 const RECORD_BYTES: u64 = 192;
 const UNIT_BYTES: u64 = 64;
 /// Requests that are read at once.

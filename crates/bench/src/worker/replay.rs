@@ -92,7 +92,7 @@ pub struct Player {
     clock: DiskClock,
     timeline: Timeline,
     keeper: Option<Arc<Keeper>>,
-    /// What the disks had taken when the last call ended: what they take between two calls is for the next one.
+    /// The time of the disks when the last call ended: their time between two calls counts for the next one.
     charged: Vec<Duration>,
 }
 

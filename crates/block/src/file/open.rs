@@ -16,7 +16,7 @@ use crate::size::format_size;
 /// The unit that sizes of created files are rounded up to, in bytes.
 const CREATE_UNIT_BYTES: u64 = 4096;
 
-/// What direct I/O is assumed to need where the kernel does not say, in bytes.
+/// The alignment that direct I/O is assumed to need if the kernel does not say, in bytes.
 const ALIGNMENT_ASSUMED: u32 = 4096;
 
 /// How long a lock is waited for that no living process holds.

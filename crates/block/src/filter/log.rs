@@ -33,7 +33,7 @@ struct Log {
 }
 
 impl LogFilter {
-    /// Writes what passes to `inner` to the end of a file, which is made where it is absent.
+    /// Writes a line for each operation on `inner` to the end of a file, which is made if it is absent.
     pub fn new(inner: SharedDevice, path: PathBuf) -> Result<LogFilter, Error> {
         let name = quoted(&path.to_string_lossy());
         let file = File::options().create(true).append(true).open(&path);

@@ -81,7 +81,7 @@ impl Map {
         }
     }
 
-    /// Puts what is mapped on each device together; `found` is what each part's device said.
+    /// Joins the mapped ranges of all devices; `found` are the answers of each part's device.
     ///
     /// *Cost*: a step for each change on a device, and one for each unit of the rows in which devices differ.
     pub fn merge(&self, offset: u64, length: u64, parts: &[Part], found: &[Vec<Extent>], list: &mut ExtentList) {

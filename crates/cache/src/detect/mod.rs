@@ -92,7 +92,7 @@ impl Default for Parameters {
     }
 }
 
-/// What is remembered of one block: its last reference and its frequency, in its stream's time.
+/// The memory of one block: its last reference and its frequency, in its stream's time.
 ///
 /// 8 bytes, as there are many. A block that comes back after 2^32 references of its stream counts as one that comes
 /// back after that much less; one such sample among hundreds does no harm.

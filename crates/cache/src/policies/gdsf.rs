@@ -2,10 +2,10 @@
 //! were not accessed lately are worth less and less.
 //!
 //! # Idea
-//! A miss costs the same whatever the size of what is missed, so memory is best spent on what saves most misses for each
-//! byte. An id is worth how often it was referenced since it came, over its weight. To this the *age* is added: the
-//! worth of the last victim. So whatever came or was referenced lately starts above all that left, and what nobody asks for
-//! is overtaken by newcomers, however popular it was.
+//! A miss costs the same whatever the size of what is missed, so memory is best spent on what saves most misses for
+//! each byte. An id is worth how often it was referenced since it came, over its weight. To this the *age* is added:
+//! the worth of the last victim. So every new or recently accessed id starts above all evicted ones, and newcomers
+//! overtake ids that are no longer accessed, however popular they were.
 //!
 //! Where all weights are equal it is LFU that ages by its victims (LFU-DA). It raises the share of requests that hit, and lowers
 //! that of bytes, as it keeps small ids first.

@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 
-/// What a large page holds; on machines whose large pages are of another size nothing is gained. *Units*: bytes.
+/// The bytes of a large page; on machines whose large pages have another size nothing is gained. *Units*: bytes.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Less memory than this is left alone. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
@@ -63,7 +63,7 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// How many ids are told between an id and the use of [`Told::exchange`] that gives it back.
+/// How many announcements lie between that of an id and the use of [`Told::exchange`] that returns it.
 const TOLD: usize = 8;
 
 /// The ids that were announced, until their own lines have arrived and the lines that those point to can be prefetched.

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! 1. An estimate is at least the references since the last halving, up to 15.
-//! 2. There are at least 16 counters for each id that it was told to be large enough for.
+//! 2. There are at least 16 counters for each id of the announced number.
 //!
 //! # Cost
 //! One cache line a reference; 8 bytes an id. Halving is one pass over the table.
@@ -39,7 +39,7 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// A sketch of nothing; it is to be told how many ids there are before it counts.
+    /// An empty sketch; it must get the number of ids before it counts.
     pub(crate) fn new() -> Sketch {
         Sketch { blocks: vec![[0; BLOCK_WORDS]] }
     }

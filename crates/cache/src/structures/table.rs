@@ -4,9 +4,8 @@
 //! is found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown, nor
 //! before the first record. Leaves to others: what a record says.
 //!
-//! A table of numbers costs a line for itself and one for what they stand for, and where memory is slow lines
-//! are what a reference costs. In exchange a record moves when others come and go: who wants to find it again keeps its
-//! id, and not its place.
+//! A table of numbers costs a line for itself and one for the record, and in slow memory an access costs its lines. In
+//! exchange a record moves when others come and go: who wants to find it again keeps its id, and not its place.
 //!
 //! Cost: the record's size by 4/3 to 8/3 (at most three quarters of the places are taken, and the table doubles).
 

@@ -11,7 +11,7 @@ use nectary_store::{AdmissionOptions, AdmitRule, WriteBudget};
 /// Which objects are written to the disk.
 #[derive(Debug, Args)]
 pub struct AdmissionArguments {
-    /// What is written to the store's disk: all, or second-request: only what is requested again
+    /// Which objects are written to the store's disk: all, or second-request: only objects requested again
     #[arg(long, value_name = "RULE", value_parser = AdmitRule::from_str, default_value = AdmitRule::All.name())]
     pub admit: AdmitRule,
     /// Do not write responses with shorter bodies to the store's disk, as 100

@@ -1,4 +1,4 @@
-//! The origin is what it says, and each of its misbehaviours is seen by the client as what it is.
+//! The origin behaves as described, and the client sees each of its misbehaviours.
 
 use super::*;
 use crate::content;

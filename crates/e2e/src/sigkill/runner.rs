@@ -340,7 +340,7 @@ fn stop_cleanly(nectary: &mut Nectary) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites the front of the store behind its superblock, where the first round's objects are.
+/// Overwrites the front of the store after its superblock, where the first round's objects are.
 fn zero_front(store: &str) -> Result<()> {
     let mut file = std::fs::File::options().write(true).open(store)?;
     let end = ZEROED_BYTES.end.min(file.metadata()?.len());

@@ -20,7 +20,7 @@ use crate::wire::request::{self, Header};
 /// How a client connects.
 #[derive(Clone, Default)]
 pub struct ConnectOptions {
-    /// Certificates for TLS; without them those that the URL names, else those of the system.
+    /// Certificates for TLS; by default those that the URL names, else those of the system.
     pub tls: Option<ClientTls>,
 }
 

@@ -36,7 +36,7 @@ use crate::wire::{flag, request};
 
 /// Beyond this, longer requests do not help. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// What a server takes that says nothing of it, and the bounds of a device's block. *Units*: bytes.
+/// The abilities of a server that states none, and the bounds of a device's block. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
 const BLOCK_BYTES_MIN: u32 = 512;
 const BLOCK_BYTES_MAX: u32 = 4096;

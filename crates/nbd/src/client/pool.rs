@@ -1,8 +1,8 @@
 //! The connections of a device.
 //!
 //! Owns: which connection a request takes, how one that has ended is made again, and how the end of a command becomes
-//! that of an operation. Promises: one attempt at a time for each connection; a server whose export is not what it was
-//! is refused.
+//! that of an operation. Promises: one attempt at a time for each connection; a server whose export has changed is
+//! refused.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,7 +80,7 @@ impl Inner {
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
         for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
             let _turn = match self.live() {
-                // Somebody else is at it, and there is another.
+                // Another caller is connecting, and there is another connection.
                 Some(live) => match slot.connecting.try_lock() {
                     Ok(turn) => turn,
                     Err(_) => return Ok(live),

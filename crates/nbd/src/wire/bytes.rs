@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string behind its length of 32 bits.
+    /// A string after its length of 32 bits.
     pub fn string(&mut self) -> Option<Result<&'a str, StringError>> {
         let length = self.u32()?;
         Some(text(self.bytes(length as usize)?))
@@ -71,7 +71,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, StringError> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or(StringError::NotText)
 }
 
-/// A message of the other side for people, whatever it is made of.
+/// A text of the other side, made safe for people.
 pub(crate) fn message(bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(STRING_BYTES_MAX)];
     let text = String::from_utf8_lossy(bytes);

@@ -11,7 +11,7 @@ pub(crate) mod request;
 
 /// The first eight bytes of a server.
 pub(crate) const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// What follows where options can be haggled, and begins each option.
+/// The text after the greeting if options can be negotiated; it also begins each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// What follows instead in a server of the old style.
 pub(crate) const OLD_STYLE_MAGIC: u64 = 0x0000_4202_8186_1253;

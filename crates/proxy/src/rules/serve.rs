@@ -19,7 +19,7 @@ use super::age::current_age_ms;
 use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::cache_status::Forward;
 
-/// What of a stored response matters for the decision.
+/// The parts of a stored response that matter for the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
     /// When it was received, Unix milliseconds.
@@ -158,7 +158,7 @@ fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
         || (ttl_ms > 0 && ttl_ms < min_fresh_ms)
 }
 
-/// Whether what is not fresh may be served for so long beyond its lifetime.
+/// Whether a stale response may be served for so long beyond its lifetime.
 fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
     !stored.forbids_stale
         && request.min_fresh.unwrap_or(0) == 0

@@ -43,7 +43,7 @@ impl Storability {
     }
 
     /// Whether what is stored for the URL must go because of it: the origin has something else now, and not for a
-    /// store. What the request alone is the reason for, or an origin in trouble, says nothing about that.
+    /// store. A refusal because of the request alone, or of an origin in trouble, says nothing about that.
     pub fn supersedes(self, status: StatusCode) -> bool {
         let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
         !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)

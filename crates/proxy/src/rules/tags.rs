@@ -26,7 +26,7 @@ pub fn tags_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
     tags
 }
 
-/// Whether headers are about tags, also where they name none.
+/// Whether headers are about tags, even if they name none.
 pub fn are_about_tags(headers: &HeaderMap) -> bool {
     [SURROGATE_KEY, CACHE_TAG, CACHE_GROUPS].iter().any(|name| headers.contains_key(name))
 }

@@ -168,7 +168,7 @@ pub(super) async fn until_killed(watch: &Rc<Watch>, work: impl Future<Output = (
     .await;
 }
 
-/// What hyper calls for every request of a connection.
+/// The function that hyper calls for every request of a connection.
 struct Front {
     worker: Rc<Worker>,
     client: Rc<Client>,

@@ -179,7 +179,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                // It gets the tags of the 304, and keeps those that it has.
+                // It gets the tags of the 304, and keeps its own.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
                 let mut fresh = parts.headers.clone();
                 let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
@@ -197,7 +197,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                     return;
                 }
             }
-            // It confirms something else than what was asked about, or what belongs elsewhere now: ask for all of it.
+            // It confirms another response than the request named, or one of another variant: request all of it.
             validates_stale = false;
             head = plan.head.clone();
             continue;
@@ -278,7 +278,7 @@ async fn fetch_body(
     push_variant(&mut variant, &names, &plan.headers);
     let mut headers = response.headers().clone();
     headers.append(VIA, worker.via.clone());
-    // What cannot be found by its tags must not be stored.
+    // An object that cannot be found by its tags must not be stored.
     let is_tagged = tag(plan, &mut fill, &headers);
     if worker.options.strip_tags {
         strip(&mut headers);
@@ -309,7 +309,7 @@ async fn fetch_body(
         _ = tell.send(told);
         return;
     }
-    // Whether somebody still waits for it makes no difference.
+    // It makes no difference whether somebody still waits for it.
     _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
     let mut pieces = pieces(response.into_body(), lease);
     while let Some(piece) = pieces.next().await {

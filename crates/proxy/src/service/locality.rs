@@ -1,9 +1,9 @@
 //! Hints of locality for the store: what a page embeds belongs to the page.
 //!
-//! Owns: which object belongs to which page, as `Referer` says. A hint is made where something has to be read or
-//! fetched: what is stored is laid beside its page, and what lies elsewhere is laid there when it is read for it. Hits
-//! in memory pay nothing for it. Requests for pages themselves name the page before in `Referer`; they are told by what
-//! they accept.
+//! Owns: which object belongs to which page, as `Referer` says. A hint is made whenever something has to be read or
+//! fetched: new objects are stored beside their page, and an object stored elsewhere moves there when it is read for
+//! that page. Hits in memory pay nothing for it. Requests for pages themselves name the previous page in `Referer`;
+//! they are recognised by their `Accept` header.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};

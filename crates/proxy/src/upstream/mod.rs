@@ -64,7 +64,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether another request may be sent: not where the origin has said more than it was asked.
+    /// Whether another request may be sent: not if the origin has sent more than one response.
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.watch.is_killed() && self.watch.violation().is_none()
     }

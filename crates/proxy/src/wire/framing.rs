@@ -89,7 +89,7 @@ pub struct Framing {
     /// For responses: whether one is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
-    /// Informational responses to the request, the one that is being read, and those that nobody has taken yet.
+    /// Informational responses to the current request, and those that nobody has taken yet.
     informational_count: u32,
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
@@ -304,7 +304,7 @@ impl Framing {
         }
     }
 
-    /// What is too long where a line of `accepted` and more has no room.
+    /// The error for a line of `accepted` bytes or more that has no room.
     fn too_long(&self, accepted: &[u8]) -> Violation {
         let is_target = self.state == State::Between && !self.is_response;
         let has_target = self.partial.contains(&b' ') || accepted.contains(&b' ');
@@ -375,7 +375,7 @@ impl Framing {
         Ok(State::Headers)
     }
 
-    /// Whether a start line, as far as it came, is of another major version than 1.
+    /// Whether a start line has another major version than 1, as far as it has come.
     fn is_other_version(&self, line: &[u8]) -> bool {
         let word = if self.is_response { Some(line) } else { line.split(|byte| *byte == b' ').nth(2) };
         let major = word.and_then(|word| word.strip_prefix(b"HTTP/")).and_then(|version| version.first());
@@ -443,7 +443,8 @@ impl Framing {
     }
 }
 
-/// Where a request's start line, as far as it came, has the minor of a version later than 1.1.
+/// The position of the minor version in a request's start line, if the version is later than 1.1, as far as the line
+/// has come.
 fn later_minor_of_request(line: &[u8]) -> Option<usize> {
     match line.strip_suffix(b"\r").unwrap_or(line) {
         [start @ .., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Some(start.len() + 8),

@@ -1,4 +1,4 @@
-//! What a parser gets to read of what was refused, and which requests reach it at all.
+//! The bytes of a refused request that reach a parser, and the requests that reach it at all.
 
 use std::future::poll_fn;
 

@@ -239,7 +239,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     }
 }
 
-/// Reads a request with a body of told length or in chunks (which are kept as they came).
+/// Reads a request with a body of announced length or in chunks (which are kept as they came).
 async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Got> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -125,6 +125,6 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         && report.admitted_replacing > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
-        // What may have been lost is not demanded, so it has to be little.
+        // Objects that may have been lost are not demanded, so they have to be few.
         && report.uncertain <= report.operations / 100
 }

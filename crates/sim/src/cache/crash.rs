@@ -14,7 +14,7 @@ use super::{CLIENTS, OPERATIONS};
 use crate::crash::{CrashOptions, CrashStates};
 use crate::late::in_virtual_time;
 
-/// What is broken is kept in words so often.
+/// So many violations are kept in words.
 const BROKEN_MAX: usize = 10;
 
 /// The account of a run.

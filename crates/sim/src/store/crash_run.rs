@@ -3,8 +3,8 @@
 //! Workloads are run on threads of the store, as users have them, and so differ a little each time. Those with a
 //! planted bug run in virtual time on one thread, so that a seed and the number of a crash state repeat what was found.
 //!
-//! Owns: the account: how many distinct images, how many with live objects, what was broken. Leaves to others: what a
-//! workload does, which states there are, and what is promised.
+//! Owns: the account: how many distinct images, how many with live objects, what was broken. Leaves to others: the
+//! operations of a workload, the possible states, and the promises.
 
 use std::collections::HashSet;
 

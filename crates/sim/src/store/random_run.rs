@@ -540,8 +540,8 @@ impl Run {
         self.report.uncertain += self.uncertain.len() as u64;
     }
 
-    /// What could be refused was admitted within the budget's credit: half of an hour's at the start, and what came in
-    /// since.
+    /// Objects that could be refused were admitted within the budget's credit: half of an hour's at the start, and the
+    /// income since.
     fn look_at_the_budget(&mut self) {
         let stat = self.store().stat();
         if stat.admission.write_budget.is_none() {

@@ -167,7 +167,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied, rewritten }
 }
 
-/// In one workload of six not everything is admitted: what is in memory alone leaves images with little in them.
+/// In one workload of six not everything is admitted: objects only in memory leave images with little in them.
 fn admission(seed: u64) -> AdmissionOptions {
     let open = AdmissionOptions::default();
     match seed % 12 {

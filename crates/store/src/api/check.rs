@@ -51,7 +51,7 @@ impl CheckReport {
     }
 }
 
-/// Reads everything; `progress` is told how many of how many entries are done.
+/// Reads everything; `progress` receives how many of how many entries are done.
 pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
     let mut locations = state.index.locations();
     locations.sort_unstable_by_key(|location| location.granule);

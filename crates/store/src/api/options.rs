@@ -30,7 +30,7 @@ pub struct CreateOptions {
     pub size_bytes: u64,
     /// Size of a segment in bytes; by default 16 MiB, or less where the store is small.
     pub segment_bytes: Option<u64>,
-    /// Whether what is on the device may be overwritten.
+    /// Whether the contents of the device may be overwritten.
     pub force: bool,
     /// The seed of its random identity, so that a simulation can be repeated. By default the operating system gives it.
     pub seed: Option<u64>,
@@ -48,9 +48,9 @@ pub struct OpenOptions {
     /// How often the device is flushed if something was written. With `None` it is flushed at the end of each segment
     /// and at checkpoints, purges and syncs only.
     pub flush_interval: Option<Duration>,
-    /// How much of a segment may be rewritten before the segment is reclaimed, in percent. Objects are rewritten that
-    /// were requested since they were written; those that are not in memory are read for it. At most
-    /// [`REINSERT_PERCENT_MAX`]; 0, the default, turns it off.
+    /// How much of a segment may be rewritten before the segment is reclaimed, in percent. Objects requested since they
+    /// were written are rewritten; those that are not in memory are read for it. At most [`REINSERT_PERCENT_MAX`]; 0,
+    /// the default, turns it off.
     pub reinsert_percent: u32,
     /// How many bytes may be rewritten from memory, in percent of the bytes that are put. Objects that are wanted
     /// together are moved next to each other, and requested objects are kept before their segment is reclaimed. It
@@ -65,7 +65,7 @@ pub struct OpenOptions {
     /// Whether the objects that were in memory when the store was last open are read into memory again, in the
     /// background, as far as they fit.
     pub warm_up: bool,
-    /// What is admitted to the disk; by default everything.
+    /// Which objects are admitted to the disk; by default all.
     pub admission: AdmissionOptions,
     /// How the index is read when the store is opened.
     pub index_loading: IndexLoading,

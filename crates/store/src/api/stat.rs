@@ -41,7 +41,7 @@ pub struct Stat {
     pub reinsert_percent: u32,
     /// Size of a cluster in bytes; 0: none are packed and none read.
     pub cluster_bytes: u64,
-    /// What a read from disk takes: the cluster, the object, or what has paid.
+    /// The extent of a read from disk: the cluster, the object, or whichever paid.
     pub cluster_read: ClusterRead,
     /// Bytes of the table of pending hints.
     pub hints_bytes: u64,

@@ -208,8 +208,8 @@ impl Store {
         }
         let step = puts.span.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
-            // What is begun is ended: what the disk has of a body that is refused after all has overwritten something
-            // for nothing.
+            // A put that has begun is finished: the part of a body on disk has already overwritten other objects, even
+            // if the body is refused later.
             if start > 0 {
                 self.wait_for_room().await;
             }
@@ -354,7 +354,7 @@ impl Store {
         &self.puts().span
     }
 
-    /// Whether all fragments of an object seem to be there; where not, its head is of no use.
+    /// Whether all fragments of an object seem to be there; if not, its head is of no use.
     fn is_complete(&self, object: &Object) -> bool {
         let entry = &object.entry;
         let EntryKind::Head { generation, count } = entry.kind else { return true };

@@ -2,8 +2,8 @@
 //!
 //! Owns: writing a checkpoint beside a running store, and reading one back, shard by shard. A checkpoint may hold more
 //! than was true at its log position (the index goes on changing while it is written), never less; what roll forward
-//! replays from that position on makes it right again. With each goes the hot list, as far as the area has room: where
-//! that lies which is in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
+//! replays from that position on makes it right again. Each has a hot list, as far as the area has room: the locations
+//! of the objects in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
 
 pub mod warm;
 
@@ -267,7 +267,7 @@ impl CheckpointHeader {
         self.entry_count.min(self.index_bytes() / 8)
     }
 
-    /// What the slots of all shards take, in bytes.
+    /// The size of the slots of all shards, in bytes.
     pub fn index_bytes(&self) -> u64 {
         self.shard_start(INDEX_SHARDS)
     }

@@ -74,12 +74,12 @@ struct Run {
 
 /// Takes into memory what was there, until it is full or the list ends.
 pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -> impl Future<Output = ()> + Send {
-    // Also where it is broken off before it begins.
+    // Also if it is broken off before it begins.
     let end = EndWarming(warm_list);
     async move {
         if warm.is_wanted {
             read_list(&state, &end.0, warm).await;
-            // Unlike where it was broken off, nothing is left.
+            // Nothing is left, as it was not broken off.
             end.0.set(Arc::default());
         }
     }

@@ -29,8 +29,8 @@ impl Alone {
     pub fn counts(&self, sequence: u64) -> bool {
         let Some(next) = self.next else { return sequence > self.last_sequence };
         // A crash tore the first append of the segment, and there was no other. The open after it did not find the
-        // segment, believed the versions before, and began the segment again. Where its own first append is lost as
-        // well, that must not bring back what it did not see.
+        // segment, believed the versions before, and began the segment again. If its own first append is lost as well,
+        // versions that it did not see must not come back.
         let is_of_later_open = open_count_of(next.first_sequence) > open_count_of(sequence);
         let was_unseen = self.begins_segment && is_of_later_open && sequence > next.flushed_sequence;
         sequence > self.last_sequence && sequence < next.first_sequence && !was_unseen

@@ -1,9 +1,9 @@
 //! Reading segments back: append by append, and record by record where an append's header is damaged.
 //!
 //! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
-//! sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record
-//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one
-//! fits (`alone`), and what follows from a record.
+//! sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record that
+//! is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one fits (`alone`),
+//! and the conclusions from a record.
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
@@ -199,8 +199,7 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // An open that finds it so goes on behind it: if something is missing there it is another hole, of that
-                // open.
+                // An open that finds it so goes on after it: a part missing there is another hole, of that open.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }

@@ -91,7 +91,7 @@ impl Member {
     /// The only span of its store.
     pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
 
-    /// With what all spans of a store of several hash keys, so that one can read what another has purged.
+    /// The seed with which all spans of a store hash keys, so that one can read another's purges.
     pub fn hash_seed(&self) -> Option<u64> {
         // Not the seed of the placement, so that the two hashes of a key have nothing to do with each other.
         let seed = (self.set as u64).rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.set >> 64) as u64;
@@ -359,7 +359,7 @@ impl Layout {
         (self.segment_bytes / 2).min(2 << 20).max(self.fragment_bytes + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES
     }
 
-    /// The longest record, in bytes: what fits an append alone.
+    /// The longest record, in bytes: as long as an append with only this record.
     pub fn record_bytes_max(&self) -> u64 {
         self.append_bytes_max() - (APPEND_HEADER_BYTES as u64 + 64)
     }

@@ -1,7 +1,7 @@
 //! The frames of the on-disk format, exactly as `docs/formats/store.md` lays them out.
 //!
 //! Owns: encoding, decoding and every check that a frame must pass before a field of it is believed. Leaves to others:
-//! where frames are read from and what follows from them. Nothing here does I/O and nothing panics on any bytes.
+//! the locations of frames, and the conclusions from them. Nothing here does I/O and nothing panics on any bytes.
 //!
 //! *Circle*: areas and locations are counted in the blocks and granules that are defined here.
 
@@ -72,7 +72,7 @@ impl Magic {
     }
 }
 
-/// The frame header that begins everything that is read alone.
+/// The header of every frame.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FrameHeader {

@@ -1,7 +1,7 @@
 //! Finding an entry: in memory, else where the index leads.
 //!
-//! Owns: which of what is found may be handed out. The newest version of a key decides: where a purge by tag killed it,
-//! what it replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
+//! Owns: which of the found objects may be returned. The newest version of a key decides: where a purge by tag killed
+//! it, what it replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
 //! (`record`, `neighbours`).
 
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Lookup {
         match self.reads.join(hash).await {
             Turn::Read(reading) => {
                 let found = self.read_candidates(hash, key, candidates).await;
-                // Who waits for a read that failed reads itself.
+                // A waiter of a failed read reads by itself.
                 reading.end(found.as_ref().ok().cloned().flatten());
                 Ok(found?.map(|read| read.entry))
             }
@@ -109,7 +109,7 @@ impl Lookup {
         }
     }
 
-    /// What another's read says to a caller who came while it was under way; `None` if the caller has to look again.
+    /// The result of another's read for a caller that came while it ran; `None` if the caller has to look again.
     ///
     /// The read may have begun before something changed that the caller has to see: so it counts only where it is what
     /// the index leads to now, and memory has nothing newer.

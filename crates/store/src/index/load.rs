@@ -28,7 +28,7 @@ impl Kept {
         Kept { granules, segments: Vec::new(), segment_granules: granules.max(1) }
     }
 
-    /// Those in segments of `segment_granules` of which `segments` says so.
+    /// The entries in those segments of `segment_granules` that `segments` names.
     pub fn of(segments: Vec<bool>, segment_granules: u64) -> Kept {
         let granules = segments.len() as u64 * segment_granules;
         let segments = if segments.iter().all(|&kept| kept) { Vec::new() } else { segments };

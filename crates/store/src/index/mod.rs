@@ -168,7 +168,7 @@ impl Index {
         self.insert_into(&mut self.shard(shard), known, location);
     }
 
-    /// Adds entries that are all of one shard; `older` is told before of what else is there of each.
+    /// Adds entries of a single shard; `older` first receives the other entries of each hash.
     pub fn insert_all(
         &self,
         shard: usize,
@@ -384,7 +384,7 @@ impl Shard {
         Some((self.known(width, slot - distance, at_home), carried))
     }
 
-    /// Empties a slot; what stands behind it and away from home moves up.
+    /// Empties a slot; the slots after it that are away from home move up.
     fn take(&mut self, slot: usize) {
         let slots = &mut *self.slots;
         let mut hole = slot;

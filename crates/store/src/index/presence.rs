@@ -1,7 +1,7 @@
 //! Which shards of the index are loaded after a restart, and who waits for one.
 //!
-//! Owns: the waiting. Nobody looks into the index for a hash before its shard is there, but for those to whom "nothing"
-//! is a safe answer. Leaves to others: bringing the shards (`loading`).
+//! Owns: the waiting. Nobody searches the index for a hash before its shard is loaded, except callers for which
+//! "nothing" is a safe answer. Leaves to others: bringing the shards (`loading`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

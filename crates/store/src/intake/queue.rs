@@ -25,7 +25,7 @@ pub struct Unwritten {
     pub previous: Option<Arc<Entry>>,
     /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,
-    /// What it is to be placed with, whatever hints say by then.
+    /// Its group, decided when it was queued, whatever hints say by then.
     pub tie: Option<HintId>,
 }
 

@@ -105,7 +105,7 @@ fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize
             last.push(index);
             continue;
         };
-        // What others belong to is a seed, whatever it belongs to itself: groups are one level deep.
+        // An object to which others belong is a seed, even if it belongs to another itself: groups are one level deep.
         let tie = match record.tie {
             Some(tie) if !seeds.contains(&id) => tie,
             _ => Tie::Seed(id),

@@ -86,7 +86,7 @@ impl Groups {
         segment.groups.extend(extents.iter().map(group));
     }
 
-    /// What is known of the record that begins at `granule` of a segment.
+    /// The knowledge about the record that begins at `granule` of a segment.
     pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> Extents {
         let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
             return Extents::Unknown;

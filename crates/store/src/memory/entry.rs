@@ -1,6 +1,6 @@
 //! One object, or one fragment of one, in memory.
 //!
-//! Owns: the immutable content of an entry, and where it lies on disk once it was written. Everything that holds bytes
+//! Owns: the immutable content of an entry, and its location on disk once it was written. Everything that holds bytes
 //! of an object holds an `Arc` of its entry, so bytes never change and never move.
 
 use std::any::Any;
@@ -52,7 +52,7 @@ impl EntryKind {
     }
 }
 
-/// How an entry came into memory that was not requested: with a record beside which it lies.
+/// How an unrequested entry came into memory: with a record beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbour {
     /// Both were packed as belonging together.
@@ -135,8 +135,8 @@ impl Entry {
         self.alone.load(Ordering::Acquire) != NOT_ALONE
     }
 
-    /// Whether it is in memory alone; true once, for the caller that sees to it that it is written. *Cost*: one load
-    /// where it is not.
+    /// Whether it is only in memory; true once, for the caller that then has it written. *Cost*: one load where it is
+    /// not.
     pub fn take_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed) == ALONE
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -199,7 +199,7 @@ impl Entry {
         self.neighbour.load(Ordering::Relaxed) != 0
     }
 
-    /// How it came with another record's read; told once, at the first call.
+    /// How it came with another record's read; returned only by the first call.
     pub fn take_neighbour(&self) -> Option<Neighbour> {
         match self.neighbour.swap(0, Ordering::Relaxed) {
             1 => Some(Neighbour::Tied),

@@ -16,8 +16,8 @@
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
 //!
 //! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
-//! 1. What is committed goes into the map at once and without the lock, in the place of what was there. When the
-//!    queue's mutex is free again, [`MemoryTier::settle`] takes the lock and tells the policy.
+//! 1. A committed object replaces the older one in the map at once and without the lock. When the queue's mutex is free
+//!    again, [`MemoryTier::settle`] takes the lock and tells the policy.
 //! 2. Everything that leaves the map leaves it under the lock, and only where the map still has that very entry. What
 //!    waits to be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by
 //!    it.
@@ -54,7 +54,7 @@ struct Replacement {
     policy: Box<dyn Policy>,
     /// The position of the next note to take.
     taken: usize,
-    /// What the policy, neighbours, fills and what is unwritten may hold together, in bytes.
+    /// The memory that the policy, neighbours, fills and unwritten objects may hold together, in bytes.
     capacity: u64,
     /// The part of it that the policy has ceded.
     ceded: u64,
@@ -188,8 +188,8 @@ impl MemoryTier {
         self.map.pin().insert(entry).cloned()
     }
 
-    /// Tells the policy of an entry that was put without the lock: what is in memory alone is the policy's, and what
-    /// waits to be written takes its room from it.
+    /// Announces an entry put without the lock to the policy: an object that is only in memory is the policy's, and one
+    /// that waits to be written takes its room from it.
     ///
     /// Whatever has happened to the entry since, the policy is right afterwards: what replaced it is settled later than
     /// this.
@@ -270,8 +270,8 @@ impl MemoryTier {
         Warmed::Taken
     }
 
-    /// Where whole objects in memory lie, at most `most`, and how often they were requested: most often first, then
-    /// those that were requested since they were written, and all that are alike in the order of the disk.
+    /// Locations of at most `most` whole objects in memory, and how often they were requested: most often first, then
+    /// those requested since they were written, and equal ones in the order of the disk.
     ///
     /// *Cost*: looks at every entry, and holds the lock for a few of them at a time.
     pub fn hot_places(&self, most: usize) -> Vec<HotPlace> {
@@ -382,7 +382,7 @@ impl MemoryTier {
         replacement.policy.set_capacity(bytes, &mut |id| map.evict(id));
     }
 
-    /// Removes entries of these hashes that lie at these locations: what stood there is about to be overwritten.
+    /// Removes entries of these hashes at these locations, which are about to be overwritten.
     pub fn remove_at(&self, records: &[(KeyHash, Location)]) {
         let pinned = self.map.pin();
         for some in records.chunks(LOCKED_AT_ONCE) {

@@ -55,7 +55,7 @@ pub struct PurgeLog {
     order: PurgeOrder,
 }
 
-/// What was found of the log when the store was opened.
+/// The state of the log when the store was opened.
 pub struct Recovered {
     /// The log, ready for more.
     pub log: PurgeLog,
@@ -137,7 +137,7 @@ impl PurgeLog {
 
     /// Begins a new cycle with the table's live records.
     ///
-    /// *Errors*: those of the device; corrupt where the cycles are used up, and then nothing was written.
+    /// *Errors*: those of the device; corrupt if the cycles are used up, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
         // A record is retired only when what overwrote its segments was flushed (`Writer::open_next_segment`), so what
         // is missing here is needed by nothing that a crash could bring back.

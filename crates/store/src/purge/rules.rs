@@ -101,7 +101,7 @@ impl PurgeTable {
         }
     }
 
-    /// What purges have made of an object whose fill began at `generation` and which has these tags. `name` is the
+    /// The effect of purges on an object whose fill began at `generation` and which has these tags. `name` is the
     /// primary part of its key, of which `primary` is the hash.
     pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
         if self.is_purged_by_key(primary, generation, name) {

@@ -39,7 +39,7 @@ pub(crate) struct Puts {
     pub purges_waiting: AtomicU64,
 }
 
-/// What became of an object that was to stay in memory.
+/// The outcome for an object that was to stay in memory.
 enum Kept {
     /// It does.
     InMemory(Arc<Entry>),
@@ -153,7 +153,7 @@ impl Puts {
     /// Lets an object go by that is neither written nor kept; returns its sequence. The version it replaces, if that is
     /// only in memory, is removed.
     ///
-    /// Where something is on the disk by now, that came while this was fetched and stays.
+    /// If an object of this key came to the disk during the fetch, it stays.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {
         let State { memory, .. } = &*self.state;
         let (sequence, older) = self.intake.queue.in_order(|| {

@@ -17,7 +17,7 @@ use crate::put::commit::Puts;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     Key(PrimaryHash),
-    /// What begins with so many bytes of this hash.
+    /// All keys that begin with so many bytes of this hash.
     Prefix(PrimaryHash, u16),
     Tag(TagHash),
     All,
@@ -62,7 +62,7 @@ impl Puts {
         })
     }
 
-    /// Where versions of a key may be that are older than a generation that was drawn before.
+    /// The possible locations of versions of a key that are older than a generation drawn before.
     fn standing(&self, primary: PrimaryHash) -> Standing {
         // A fill notes its name when it is committed, and ends after that.
         if self.fills.is_running(primary) {

@@ -72,8 +72,7 @@ impl Loading {
         self.arriving = is_spawned.then_some(receiver);
     }
 
-    /// Loads the slots of one shard, without what was replayed; false if they, or others that came first, are
-    /// damaged.
+    /// Loads the slots of one shard, without replayed records; false if they, or earlier ones, are damaged.
     pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
         self.wanted.fetch_or(bit(shard), Ordering::AcqRel);
         while self.loaded & bit(shard) == 0 {
@@ -198,8 +197,8 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Does all of it, those shards first that are waited for; `arrived` is told of each and says whether to go on.
-    /// Returns the shards that are not there as one is damaged, or nobody wants to go on; one bit each.
+    /// Loads all of it, shards with waiters first; `arrived` receives each and decides whether to go on. Returns the
+    /// shards that are not there as one is damaged, or nobody wants to go on; one bit each.
     pub async fn bring(
         &mut self,
         device: &SharedDevice,

@@ -64,7 +64,7 @@ pub struct SpanPurges {
     pub found: Option<purge_log::Recovered>,
     /// How far the span will have come with the purges of its store.
     pub order: PurgeOrder,
-    /// Records of purges that it missed, as other spans have them: they purge what it holds now.
+    /// Records of purges that it missed, as other spans have them: they purge its present contents.
     pub missed: Vec<PurgeRecord>,
 }
 

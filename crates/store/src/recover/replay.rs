@@ -166,7 +166,7 @@ impl Replay {
 }
 
 impl ShardReplay {
-    /// Puts what was settled where it is found if more is added after all.
+    /// Puts settled records back if more is added after all.
     fn keep_settled(&mut self) {
         let settled = std::mem::take(&mut self.settled);
         self.applied.extend(settled.into_iter().map(|record| (record.hash, (record.place, record.sequence))));

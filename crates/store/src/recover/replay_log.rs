@@ -36,7 +36,7 @@ struct Log {
     /// The first epoch, and the last.
     oldest: u64,
     end: u64,
-    /// Where it begins, unless the oldest is younger.
+    /// The position of its begin, unless the oldest record is younger.
     position: LogPosition,
     /// The last sequence before it.
     floor: u64,

@@ -136,8 +136,8 @@ impl<'a> RollForward<'a> {
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
-        // The open after a crash decided what the crash cut off: what it recovered is valid. A hole right before what
-        // is found first of that open is its own: it writes where the log ends.
+        // The open after a crash decided what the crash cut off: what it recovered is valid. A hole right before the
+        // first append found of that open is its own: it writes where the log ends.
         for first in &scanned.opens {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));

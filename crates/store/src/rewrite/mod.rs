@@ -1,8 +1,8 @@
 //! Rewriting: an object that is on disk is queued to be written once more, at another place.
 //!
-//! Owns: the one step by which that happens and what the three who do share. `regroup` writes objects wanted together
-//! side by side, `keep` rewrites objects in memory before their segment is reclaimed, `reinsert` does the same for
-//! objects that it has to read first. Leaves to others: writing it, and what the index gets (`publish`).
+//! Owns: the one step by which that happens, and the state that its three users share. `regroup` writes objects wanted
+//! together side by side, `keep` rewrites objects in memory before their segment is reclaimed, `reinsert` does the same
+//! for objects that it has to read first. Leaves to others: writing it, and what the index gets (`publish`).
 //!
 //! # Invariants
 //! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and

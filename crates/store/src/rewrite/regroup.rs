@@ -3,15 +3,15 @@
 //! Owns: which reads belong to the view of a page, and when its group is rewritten. Leaves to others: rewriting
 //! (`rewriting`), its bound (`keep`), and laying records down side by side (`arrange`).
 //!
-//! A page's group is what hints tied to it when it was written. What another page embedded before lies with that one,
-//! and what an append cut off lies in the next: each costs its own read whenever the page is viewed. Such an object is
-//! *misplaced*. At the first of a view the page and what its group brought are queued to be rewritten, tied to each
-//! other; the others follow for as long as the page waits. The next view takes one read.
+//! A page's group is what hints tied to it when it was written. An object that another page embedded before is stored
+//! with that page, and one that an append cut off is in the next append: each costs its own read whenever the page is
+//! viewed. Such an object is *misplaced*. At the first of a view the page and what its group brought are queued to be
+//! rewritten, tied to each other; the others follow for as long as the page waits. The next view takes one read.
 //!
 //! | the page | an object of it is | what happens |
 //! |---|---|---|
 //! | waits to be written | read from disk | the object is written beside it |
-//! | was put and is written | read from disk | both are, and what else was put for it |
+//! | was put and is written | read from disk | both are, and the other objects put for it |
 //! | was read from disk | read from disk or put | both are, and what the page's group brought |
 //! | was put and is written | put | nothing: few pages are viewed again, and a view finds it out |
 //! | is in memory for long, or unknown | read from disk | nothing: the page's next read is not near |

@@ -14,8 +14,8 @@
 //!    the old generation goes with the record, so a purge that comes later kills it like any other.
 //! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for
 //!    the hash, and memory must not hold another version. A put that comes later has a higher sequence.
-//! 3. What was read is of the epoch that is harvested, as every record says of itself, and that epoch is not
-//!    overwritten yet when a record of it is queued: so a place never stands for what came there since.
+//! 3. The records read are of the epoch that is being harvested, as each record states, and that epoch is not
+//!    overwritten yet when a record of it is queued: so a place never refers to newer bytes.
 //! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
 //! 5. What is queued here of a segment is at most the share of it, in bytes; what is read at once is at most
 //!    [`buffer_bytes_max`].
@@ -241,7 +241,7 @@ mod tests {
     use crate::{AdmissionOptions, CreateOptions, OpenOptions, Store};
     use nectary_block::{MemoryDevice, SharedDevice};
 
-    /// A store with one object on disk, the object, and where it lies.
+    /// A store with one object on disk, the object, and its location.
     async fn one_object() -> (Store, Arc<Entry>, Location) {
         one_object_admitted_by(AdmissionOptions::default()).await
     }

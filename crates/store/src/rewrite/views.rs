@@ -18,7 +18,7 @@ const VIEWS: (u64, u64) = (64, 1024);
 pub struct View {
     pub page: HintId,
     pub hash: KeyHash,
-    /// What its group brought, or what was put for it since.
+    /// The objects that came with its group, or were put for it since.
     pub members: Vec<KeyHash>,
     /// The sequence under which the page was queued to be written in this view, once it was.
     pub sequence: Option<u64>,

@@ -5,10 +5,10 @@
 //! `writer`).
 //!
 //! A change is committed once all whom it names have it; each names the last one before it that was. One that a crash
-//! ended was not committed if somebody whom it names has not come as far; then nothing was done under it, and the
-//! next change names the same one before. Each open makes two changes before it serves. So a span that knows neither
-//! was put back as it was before an earlier open, and what it holds may have been purged or replaced since. One that
-//! was put back as it was since this open is told by its purges (`open`).
+//! ended was not committed if somebody whom it names has not come as far; then nothing was done under it, and the next
+//! change names the same one before. Each open makes two changes before it serves. So a span that knows neither was put
+//! back as it was before an earlier open, and what it holds may have been purged or replaced since. A span put back to
+//! its state since this open is recognised by its purges (`open`).
 
 use crate::recover::Membership;
 
@@ -29,9 +29,9 @@ pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     })
 }
 
-/// Whether the span of a number missed nothing, by what those remember that are seen and the last change of all.
+/// Whether a span missed nothing, by the states of the present spans and the last change of all.
 ///
-/// Who knows no change at all was made and never used, or has lost what it knew.
+/// A span that knows no change was created and never used, or has lost its state.
 pub(super) fn believed(span: usize, seen: &[Option<Membership>], latest: &Membership) -> bool {
     let Some(Some(own)) = seen.get(span) else { return false };
     own.number > 0 && latest.present >> span & 1 == 1 && is_with(own, seen, latest)
@@ -50,7 +50,7 @@ fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }
 
-/// Whether what a span remembers is a change, the one before it, or another after that one which came to nothing.
+/// Whether a span's last change is a given one, the one before it, or a later one that was never committed.
 fn is_with(own: &Membership, seen: &[Option<Membership>], latest: &Membership) -> bool {
     own.id == latest.id || own.id == latest.before || own.before == latest.before && came_to_nothing(own, seen)
 }

@@ -11,7 +11,7 @@
 //!
 //! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there
 //! since (`present`), and what its own clock was when a span last came back (`since`). A change is committed when all
-//! who are there have flushed it. Before that nothing is put for a span that is away, and no purge returns that it
+//! present spans have flushed it. Before that nothing is put for a span that is away, and no purge returns that it
 //! missed. So
 //! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something,
 //!   and begins empty;
@@ -21,8 +21,8 @@
 //! - a span that is put back as it was earlier is noticed where another was there all the time: each open is a change
 //!   (two, so that a span which knows the one before the last is not of an earlier open), and purges are numbered in
 //!   one order for all spans (`open`);
-//! - what stands in for a span that is away is believed only where it was put since a span last came back: what is left
-//!   of an earlier absence may have been replaced since, on the span that was back.
+//! - an object that stands in for one of an absent span is believed only if it was put since a span last came back: one
+//!   from an earlier absence may have been replaced since, on the span that was back.
 //!
 //! # Cost
 //! With one span nothing: each call goes straight to it. With several, one hash of the key a call and some nanoseconds
@@ -279,7 +279,8 @@ impl Spans {
             {
                 return Err(error);
             }
-            // Who is there now was asked, as nobody comes back while the store is open; who failed is known to be away.
+            // Present spans were asked, as no span comes back while the store is open; failed ones are known to be
+            // away.
             if present != 0 && present == asked {
                 return Ok(());
             }

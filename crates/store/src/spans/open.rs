@@ -1,7 +1,7 @@
 //! Opening and making a store of several spans.
 //!
-//! Owns: what is on each device, which number it has, and whether it is believed. Promises: nothing that may be behind
-//! is served; what is not a span of this store is not overwritten. Leaves to others: what memberships mean
+//! Owns: what is on each device, which number it has, and whether it is believed. Promises: a span that may be behind
+//! serves nothing; a device that is no span of this store is not overwritten. Leaves to others: what memberships mean
 //! (`membership`), and serving (`mod`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -66,16 +66,16 @@ struct Part {
 impl Spans {
     /// Opens the store whose spans are on `devices`, in any order; creates it if all of them are blank.
     ///
-    /// A device that cannot be opened, or whose superblock is damaged, is a span that is away, as long as another one
-    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` if the devices are
-    /// not the spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there
-    /// is flushed on every span when this returns.
+    /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, as long as another one
+    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` if the devices are not
+    /// the spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there is
+    /// flushed on every span when this returns.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens as [`open`](Spans::open) does, but where spans are missing that may have served alone since, begins again:
-    /// what is on the others is forgotten, and whatever comes back is of another store.
+    /// Opens as [`open`](Spans::open) does; but if spans are missing that may have served alone since, it begins again:
+    /// the objects on the others are forgotten, and a returning span belongs to another store.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }
@@ -129,8 +129,8 @@ impl Spans {
             })
             .collect();
         let order = compare_purges(&mut parts);
-        // Those that are behind first: they have what they missed before another span forgets it in a new cycle of its
-        // log.
+        // Spans that are behind come first: they get the purges that they missed before another span forgets those in a
+        // new cycle of its log.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };

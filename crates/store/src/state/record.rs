@@ -1,4 +1,4 @@
-//! Reading a record: what stands at a place on disk, and whether it is what was looked for.
+//! Reading a record: the bytes at a place on disk, and whether they are the wanted record.
 //!
 //! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in
 //! the epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether what was

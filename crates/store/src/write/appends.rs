@@ -61,8 +61,8 @@ impl Writer {
                 (items, bytes) = pack::take(&self.intake.queue, bound);
             }
         }
-        // What was purged while it waited is written all the same: until the purge is durable, it is what hides the
-        // version that it replaced.
+        // An object purged while it waited is written all the same: until the purge is durable, it hides the version
+        // that it replaced.
         let Some(last_sequence) = items.last().map(|item| item.sequence) else {
             self.waits_for_append = !self.in_flight.is_empty();
             return Ok(false);

@@ -16,7 +16,7 @@ impl Writer {
     /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that
     /// one.
     pub(super) async fn change_membership(&mut self, change: MembershipChange) {
-        // By what this span knows itself: the change by which another came back may have ended before it came here.
+        // As this span itself knows it: the change that brought another back may have ended before it came here.
         let has_missed = change.membership.number > self.membership.number + 1;
         let is_return =
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));

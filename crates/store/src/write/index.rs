@@ -11,7 +11,7 @@ use crate::recover::loading::Rest;
 use crate::recover::rebuild;
 use crate::state::State;
 
-/// Of what was replayed, so much is told to be taken into memory at most.
+/// The most replayed bytes that are announced to be taken into memory.
 const NEWEST_MAX: usize = 1 << 18;
 
 /// Ends all waiting for the index, whatever happens to the thread that loads it.
@@ -24,7 +24,7 @@ impl Drop for EndWaiting {
 }
 
 impl Writer {
-    /// Brings what the index lacks, and finds out from it what is to be warmed up and what to be compared.
+    /// Loads the missing part of the index, and derives from it which objects to warm up and which to compare.
     pub(super) async fn bring_index(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
         let state = Arc::clone(&self.state);
@@ -52,7 +52,7 @@ impl Writer {
     /// Makes shards again that a damaged checkpoint does not give.
     async fn bring_again(&mut self, rest: &Rest, missing: u64) {
         let (span, state) = (&self.span, &self.state);
-        // What is made again may lack what the checkpoint had, and what it gives up itself is not counted.
+        // A rebuilt index may lack entries of the checkpoint, and entries that it gives up itself are not counted.
         self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
         let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
         span.note(format!(

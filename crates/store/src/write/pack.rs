@@ -24,7 +24,7 @@ pub struct PackedAppend {
     pub buffer: Buffer,
     pub items: Vec<(Unwritten, Location)>,
     pub last_sequence: u64,
-    /// How many of the items lie beside others that they are tied to.
+    /// How many of the items are beside others that they are tied to.
     pub tied: u64,
     /// The extents of groups, in granules of their segment.
     pub groups: Vec<Range<u64>>,

@@ -1,6 +1,6 @@
 //! From a written entry to one that is found on disk.
 //!
-//! Owns: what an index gets for an entry that was written, and what becomes of the versions that it replaces.
+//! Owns: the index entry of a written object, and the fate of the versions that it replaces.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Writer {
         purged.iter().for_each(|entry| self.state.memory.remove_same(entry));
     }
 
-    /// Returns what memory gives to its policy, and what purges say of it.
+    /// Returns the weight that memory gives to its policy, and the verdict of purges.
     fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
         let state = &self.state;
         let entry = &item.entry;

@@ -146,8 +146,8 @@ impl Writer {
                 let _ = reply.send(Err(error.clone()));
             }
         } else if self.intake.queue.backlog().1.is_some() {
-            // What waits has to come to lie where rules say that it does: a segment is opened only for what comes
-            // later.
+            // A waiting object must be written to a segment that the purge rules cover, so only later objects open a
+            // new segment.
             if !self.append().await?
                 && let Some(written) = self.in_flight.next().await
             {
@@ -186,7 +186,7 @@ async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]
         Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));
         Counters::add(&state.span.counters.flushes, 1);
     }
-    // What was written before the flush begins is flushed with it.
+    // Bytes written before the flush begins are flushed with it.
     let written = state.progress.written.load(Ordering::Acquire);
     let result = log.commit(records).await;
     Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES);

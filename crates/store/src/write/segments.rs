@@ -40,7 +40,7 @@ pub(super) struct Tables {
     is_whole: bool,
 }
 
-/// Visits what stands in the segment of `epoch`; whether that is all.
+/// Visits the records in the segment of `epoch`; returns whether those are all.
 async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
     let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
     let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
@@ -97,7 +97,7 @@ impl Writer {
 
     /// Goes on re-inserting what has proved itself in the segments that are overwritten next.
     pub(super) fn begin_harvest(&mut self) {
-        // One that runs still looks for what is due before it ends.
+        // A running one still looks for due work before it ends.
         if self.rewriting.reinsert_percent == 0 {
             let next = self.position.epoch + 1;
             if let Some(old) = next.checked_sub(self.span.layout.segment_count).filter(|&old| old > 0) {
@@ -120,7 +120,7 @@ impl Writer {
     pub(super) fn read_tables_ahead(&mut self) {
         let old = (self.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
         let Some(old) = old.filter(|_| !self.sweeps()) else { return };
-        // A list that grows has room for twice what is in it.
+        // A list that grows has room for twice its contents.
         let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
         let span = Arc::clone(&self.span);
         self.tables = Some(task(async move {
@@ -136,7 +136,7 @@ impl Writer {
         }));
     }
 
-    /// What was read ahead of the segment that `epoch` will overwrite, if it is all that stands there.
+    /// The bytes read ahead of the segment that `epoch` will overwrite, if only that segment is in them.
     async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
         let tables = self.tables.take()?.await.ok()?;
         let is_next = tables.epoch + self.span.layout.segment_count == epoch;
@@ -154,8 +154,8 @@ impl Writer {
     }
 }
 
-/// Forgets what stands in the segment that `epoch` will overwrite; `tables` say what that is, if they were read
-/// ahead; where it `sweeps`, index and memory are looked through.
+/// Forgets the objects of the segment that `epoch` will overwrite; `tables` lists them, if it was read ahead; if it
+/// `sweeps`, index and memory are searched.
 async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: bool) {
     let layout = &state.span.layout;
     let Some(old) = epoch.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };

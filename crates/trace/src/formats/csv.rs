@@ -19,7 +19,7 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// Where a volume's number begins in the number of a block.
 const VOLUME_SHIFT: u32 = 48;
 
-/// What the columns mean; they are counted from 1.
+/// The meaning of the columns; they are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
     /// The text between two values.

@@ -1,7 +1,6 @@
 //! What can keep a recording from beginning, or from being whole.
 //!
-//! Owns: the error type of the recorder. Kinds differ because what to do about them differs; [`Error::remedy`] says
-//! what.
+//! Owns: the error type of the recorder. Kinds differ because their remedies differ; [`Error::remedy`] gives them.
 
 use std::io;
 use std::path::PathBuf;

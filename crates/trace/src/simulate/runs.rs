@@ -24,7 +24,7 @@ pub struct Run<'a> {
     pub policy: &'static str,
     /// The capacity. *Units*: blocks.
     pub size: u64,
-    /// Whether a policy that detects patterns says of each period what it found.
+    /// Whether a policy that detects patterns reports its findings of each period.
     pub is_explained: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Said {
     pub period: Option<Period>,
 }
 
-/// What a detecting policy found in one period of one stream.
+/// The findings of a detecting policy in one period of one stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Period {
     /// Whose period it was.

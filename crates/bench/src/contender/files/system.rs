@@ -99,7 +99,7 @@ impl FileSystem {
         }
     }
 
-    /// Mounts it; without its synchronous mode where it is only being prepared.
+    /// Mounts it; without its synchronous mode while it is only being prepared.
     pub(super) fn mount(self, device: &Path, root: &Path, is_measured: bool) -> Result<(), Error> {
         let is_synchronous = is_measured && self == FileSystem::Ext4Dirsync;
         sys::mount(device, root, self.kernel_name(), is_synchronous)

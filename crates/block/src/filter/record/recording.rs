@@ -13,7 +13,7 @@ pub enum Event {
         offset: u64,
         /// What it writes.
         data: Bytes,
-        /// Whether its end says that it is durable.
+        /// Whether its end makes it durable.
         fua: bool,
     },
     /// A write of zeroes was handed to the device.

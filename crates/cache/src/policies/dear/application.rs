@@ -41,7 +41,7 @@ pub(super) enum Replacement {
 }
 
 impl Replacement {
-    /// What suits a verdict; no verdict changes nothing.
+    /// The replacement that suits a verdict; no verdict changes nothing.
     pub(super) fn after(self, verdict: Verdict) -> Replacement {
         match verdict {
             Verdict::None => self,

@@ -274,7 +274,7 @@ impl Ids {
     }
 }
 
-/// The records as those who know the positions in the stack.
+/// The records as an owner of positions in the stack.
 struct Stack<'a>(&'a mut Table<Entry>);
 
 impl Owner for Stack<'_> {
@@ -291,7 +291,7 @@ impl Owner for Stack<'_> {
     }
 }
 
-/// The records as those who know the positions in queue or ghosts.
+/// The records as an owner of positions in queue or ghosts.
 struct Second<'a>(&'a mut Table<Entry>);
 
 impl Owner for Second<'_> {

@@ -68,7 +68,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Calls `member` for each, with what separates them taken; the field must end behind one.
+    /// Calls `member` for each and skips the separators; the field must end after a member.
     fn members(&mut self, mut member: impl FnMut(&mut Parser<'a>) -> Option<()>) -> Option<()> {
         self.spaces();
         if self.rest.is_empty() {

@@ -5,14 +5,14 @@
 //! to others: everything that happens to an object that is admitted.
 //!
 //! # Invariants
-//! 1. What is, or may be, on the disk is replaced on the disk: a version that follows it is admitted whatever the rules
-//!    say. So no replaced version comes back, whatever happens to the ones in memory.
-//! 2. What was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash it is a
-//!    miss, and what it replaced (in memory alone, by 1) is too.
+//! 1. An object that is, or may be, on the disk is replaced on the disk: the next version is admitted whatever the
+//!    rules say. So no replaced version comes back, whatever happens to the ones in memory.
+//! 2. An object that was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash
+//!    it is a miss, and so is the one that it replaced (only in memory, by 1).
 //! 3. An object that was not admitted is looked at again once, when it is requested while it is in memory: then it was
 //!    requested before.
-//! 4. What is in memory alone and was purged leaves memory before the purge is forgotten (which is when the ring has
-//!    overwritten all that was on the disk then).
+//! 4. An object that is only in memory and was purged leaves memory before the purge is forgotten (which is when the
+//!    ring has overwritten all that was on the disk then).
 //! 5. If everything is admitted, which is the default, nothing here costs anything.
 
 mod doubt;
@@ -71,7 +71,7 @@ pub struct AdmissionStat {
     pub bytes_max: Option<u64>,
     /// How many requests of different keys are remembered at least.
     pub remembered_requests: u64,
-    /// What that takes of the memory budget, in bytes.
+    /// Its share of the memory budget, in bytes.
     pub remembered_bytes: u64,
     /// The share of the bytes put that was admitted, since the store was opened.
     pub admitted_share: Option<f64>,
@@ -121,7 +121,7 @@ impl Admission {
         self.is_open
     }
 
-    /// What it takes of the memory budget, in bytes.
+    /// Its share of the memory budget, in bytes.
     pub fn bytes(&self) -> u64 {
         self.sketch.as_ref().map_or(0, |sketch| lock(sketch).bytes())
     }

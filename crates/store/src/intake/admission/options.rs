@@ -25,7 +25,7 @@ const PERIODS: [(&str, u64); 9] = [
     ("s", 1),
 ];
 
-/// Which objects are written to the disk, as far as that depends on who asks for them.
+/// Which objects are written to the disk, as far as their requests decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdmitRule {

@@ -53,7 +53,7 @@ fn what_is_unwritten_has_its_room_from_the_policy_and_gives_it_back() {
     assert!(unwritten == 0 && used > capacity * 9 / 10, "{used}");
 }
 
-/// An entry of `number`'s key, that in memory alone where `alone`, of version `sequence`.
+/// An entry of `number`'s key, of version `sequence`; if `alone`, it is only in memory.
 fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
     let of = entry(number);
     let parts = EntryParts {

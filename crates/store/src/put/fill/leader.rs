@@ -161,15 +161,15 @@ impl Fill {
         true
     }
 
-    /// Whether what was started is to be written to the disk. If not it is for those who read it along, and, where
-    /// there was room, for memory where it is one record; nobody need do anything else. Of a body of unknown length
-    /// this may change as it comes in.
+    /// Whether the started object is to be written to the disk. Otherwise it is for those who read it along and, if
+    /// there was room and it is one record, for memory; nothing more is to be done. Of a body of unknown length this
+    /// may change as it comes in.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
     }
 
-    /// Whether it may be said that what was started will be on the disk: it is admitted, and of one whose length is not
-    /// known there is room. A body of several records is promised too, and given up where the disk is too slow for it.
+    /// Whether a client may be told that the object will be on the disk: it is admitted, and if its length is not known
+    /// there is room. A body of several records is promised too, and given up where the disk is too slow for it.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }

@@ -17,10 +17,10 @@
 //! | failed | the `Fill` dropped | an error, before or in the body |
 //!
 //! # The window
-//! Chunks are kept until they are in fragments that the store has, and every follower that stands behind reads those.
-//! If the store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has them,
-//! and `write` waits for it. The same goes for what is not admitted to the disk and too long for one record. Either way
-//! a fill holds at most [`WINDOW_BYTES_MAX`] and a fragment.
+//! Chunks are kept until they are in stored fragments and every follower behind them reads those. If the store cannot
+//! keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and `write` waits for
+//! it. The same goes for what is not admitted to the disk and too long for one record. Either way a fill holds at most
+//! [`WINDOW_BYTES_MAX`] and a fragment.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub mod table;
 pub use leader::Fill;
 pub use reader::FillReader;
 
-/// What the caller of `begin_fill` is to do.
+/// The task of the caller of `begin_fill`.
 pub enum FillRole {
     /// Fetch it.
     Leader(Fill),

@@ -14,8 +14,9 @@
 //! (2 F + U - C) / (M + N) - 1
 //! ```
 //!
-//! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds on the average. It does not say
-//! that a trace does go on like that: it says what nobody can promise who has only seen the trace so far.
+//! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds
+//! on the average. It does not say that a trace does go on like that: it says what nobody can promise who knows the
+//! trace only up to here.
 //!
 //! # What is checked
 //! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.
@@ -46,7 +47,7 @@ struct Fork {
     size: u64,
     /// How many references come before it.
     after: usize,
-    /// Whose blocks come on the one way and on the other.
+    /// The owner of the blocks that come on the one way and on the other.
     policies: [&'static str; 2],
     /// What no policy is nearer for certain. *Units*: percent.
     bound: f64,

@@ -5,7 +5,8 @@
 //! point, which nobody knows beforehand. Leaves to others: partitions between streams, which are no choice here.
 //!
 //! A chooser is counted twice. *Free* is what the leaders' ghosts missed: as if a change of leader brought its blocks
-//! along. *Paid* is what a cache missed that keeps what the leader's ghost holds, and has to read what it lacks.
+//! along. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those that it
+//! lacks.
 
 use std::collections::BTreeSet;
 

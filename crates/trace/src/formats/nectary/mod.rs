@@ -18,7 +18,7 @@ pub use layout::{
 pub use reader::Nectary;
 pub use writer::Writer;
 
-/// What a file says about itself at its beginning.
+/// A file's description of itself, at its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// *Units*: bytes; a power of two from [`BLOCK_BYTES_MIN`] to [`BLOCK_BYTES_MAX`].

@@ -432,7 +432,7 @@ impl<R: Read + Send> formats::Reader for Nectary<R> {
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
         let Some(first) = self.next_reference()? else { return Ok(false) };
         to.push(first);
-        // What is left of an item needs no further reading, so nothing was appended where reading fails.
+        // The rest of an item needs no further reading, so nothing was appended if reading fails.
         for _ in 0..self.run.left.min(BATCH - 1) {
             if let Some(reference) = self.next_reference()? {
                 to.push(reference);
