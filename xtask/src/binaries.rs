@@ -68,7 +68,7 @@ impl Binaries {
         self.binaries.iter().find(|binary| !binary.is_test && binary.name == name)
     }
 
-    /// A command that runs `binary` as cargo would: in its package's directory, told where the `nectary` program is.
+    /// A command that runs `binary` as cargo would: in its package's directory, with the path of the `nectary` program.
     pub fn command(&self, binary: &Binary, workspace: &Workspace) -> Command {
         let mut command = Command::new(&binary.path);
         if let Some(package) = workspace.packages.iter().find(|package| package.id == binary.package_id) {

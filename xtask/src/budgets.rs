@@ -3,7 +3,7 @@
 //! Owns: the table. A crate over its budget is named, and one that takes a multiple of it is killed; together they must
 //! stay inside the sum, fifteen minutes at most after the build (`report`). Longer runs belong into `make soak`.
 
-/// What a crate that is not in the table gets. *Units*: seconds.
+/// The budget of a crate that is not in the table. *Units*: seconds.
 const DEFAULT_SECONDS: u64 = 10;
 
 /// A process is killed at this many times its crate's budget: it hangs.

@@ -183,7 +183,7 @@ fn circles(imports: &Imports) -> Vec<Vec<String>> {
     circles
 }
 
-/// What a module reaches by one import or more.
+/// The modules that a module reaches by one import or more.
 fn reach<'a>(module: &str, imports: &'a Imports) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = imports[module].iter().map(String::as_str).collect();

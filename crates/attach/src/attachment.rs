@@ -79,7 +79,7 @@ impl Attachment {
     ///
     /// *Errors*: what this machine lacks, or what the device reports.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
-        // What is missing is said before a file is made or a disk is taken.
+        // Missing parts are reported before a file is made or a disk is taken.
         let channel = Channel::open(false)?;
         LoopDevice::check()?;
         process::keep_heap();

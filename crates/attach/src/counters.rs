@@ -1,4 +1,4 @@
-//! What has passed between the kernel and the device.
+//! The traffic between the kernel and the device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

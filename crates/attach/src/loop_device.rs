@@ -145,7 +145,7 @@ impl LoopDevice {
         if !self.is_attached() {
             return Ok(());
         }
-        // Exclusively: until it is released nobody can mount it.
+        // Exclusively: nobody can mount it until it is released.
         let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.path);
         let device = device.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => Error::InUse { path: self.path.clone(), users: holders(&self.path) },

@@ -1,4 +1,4 @@
-//! Attached devices from the outside: what the kernel gets of them, and what is left when they go.
+//! Attached devices from the outside: what the kernel sees of them, and what is left when they go.
 
 mod support;
 

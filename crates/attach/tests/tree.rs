@@ -1,4 +1,4 @@
-//! A directory behind the cache, used by real programs: what they see is the directory.
+//! A directory behind the cache, used by real programs: they see the same directory.
 
 mod support;
 

@@ -14,7 +14,7 @@ mod keeper;
 
 pub use keeper::{Allowance, Keeper, Keeping};
 
-/// Where groups are made, and the names of the files in them.
+/// The folder in which groups are made, and the names of their files.
 struct Interface {
     parent: &'static str,
     limit: &'static str,
@@ -38,7 +38,7 @@ const SECOND: Interface = Interface {
     stat: "memory.stat",
 };
 
-/// What a group's memory is used for, in bytes.
+/// The use of a group's memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupUsage {
     /// The most that was used at once.
@@ -58,7 +58,7 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Where a group of this name would be; an error where the kernel has no memory groups.
+    /// The path that a group of this name has; an error if the kernel has no memory groups.
     pub fn place(name: &str) -> Result<PathBuf, Error> {
         Ok(Path::new(interface()?.parent).join(name))
     }
@@ -110,7 +110,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Where a process is still in it, the guardian removes it later.
+        // If a process is still in it, the guardian removes it later.
         let _ = fs::remove_dir(&self.path);
     }
 }

@@ -32,7 +32,7 @@ use crate::{Error, ErrorKind, machine, sys};
 
 /// How many reads are under way at once.
 const DEPTH: usize = 32;
-/// More gets at once, to tell what the store waits for: no target.
+/// More gets at once, to see what the store waits for: no target.
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
 /// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it
 /// (`FIO_JOBS`).

@@ -152,7 +152,7 @@ pub(crate) fn leave_terminal() {
 /// Gives the memory that the process has freed back to the kernel, so that no contender uses it uncharged.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call takes a number and leaves what is in use alone.
+    // SAFETY: the call takes a number and does not touch devices in use.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -2,7 +2,7 @@
 //! PATH`.
 //!
 //! Prints operations a second for each engine, size and number of operations in flight, on one thread. The file is
-//! created where it is absent and stays.
+//! created if it is absent and stays.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

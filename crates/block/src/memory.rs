@@ -116,7 +116,7 @@ impl MemoryDevice {
         }
     }
 
-    /// Zeroes a range; what it costs depends on what is allocated, not on the length.
+    /// Zeroes a range; the cost depends on the allocated part, not on the length.
     fn zero(&self, offset: u64, length: u64) {
         for page in self.allocated(offset, length) {
             let (start, end) = overlap(page, offset, length);

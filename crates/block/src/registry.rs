@@ -205,7 +205,7 @@ impl Arguments {
         read(text).map(Some).map_err(|message| self.error(argument.value.position, message))
     }
 
-    /// Refuses what has not been taken, and names the options that there are.
+    /// Refuses options that have not been taken, and names the known ones.
     pub fn finish(&self) -> Result<(), Error> {
         let Some(left) = self.list.front() else { return Ok(()) };
         let message = match &left.key {

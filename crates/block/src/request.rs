@@ -20,7 +20,7 @@ pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 pub struct Request {
     /// The kind of operation.
     pub operation: Operation,
-    /// Where it begins, in bytes; 0 for a flush and a growth.
+    /// The offset of its first byte; 0 for a flush and a growth.
     pub offset: u64,
     /// How many bytes it is about: 0 for a flush, the new size for a growth.
     pub length: u64,

@@ -327,7 +327,7 @@ impl BufferCache {
         }
     }
 
-    /// What it did for each stream that has a row, by stream, and last for all others.
+    /// The counters of each stream that has a row, by stream, and last those of all others.
     pub fn streams(&self) -> Vec<StreamStats> {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;

@@ -197,7 +197,7 @@ impl BlockDevice for CacheDevice {
         if let Err(error) = self.check(Operation::Allocation, offset, length, context) {
             return ready(Err(error));
         }
-        // What is only in memory is not mapped below.
+        // Blocks that are only in memory are not mapped below.
         let written = self.cache.write_back(self.file, offset, length, context);
         let inner = self.inner.clone();
         Box::pin(async move {

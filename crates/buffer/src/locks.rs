@@ -24,7 +24,7 @@ struct Waiting {
 }
 
 impl RangeLocks {
-    /// Draws a ticket for a range; what is received says that it is granted.
+    /// Draws a ticket for a range; the receiver reports that it is granted.
     pub fn draw(&mut self, blocks: Range<u64>) -> (u64, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let number = self.next;

@@ -1,4 +1,4 @@
-//! What is cached: an open file, or a device.
+//! The cached thing: an open file, or a device.
 //!
 //! Owns: the [`Source`] trait, and the adapter that makes a device one.
 

@@ -5,7 +5,7 @@
 //!
 //! | an entry is | while |
 //! |---|---|
-//! | loading | it is being read from the source; all who want it wait for that one read |
+//! | loading | it is being read from the source; all waiters share that one read |
 //! | ready | it has contents |
 //! | resident | the policy holds it |
 //! | ahead | it was read ahead and not referenced yet |

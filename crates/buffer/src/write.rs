@@ -1,8 +1,8 @@
 //! Writes: into memory, or through to the source.
 //!
-//! Promises, for each block: a write into memory happens at one moment, under the mutex. A write through happens when
-//! it ends: until then readers see what was before, and then what it wrote is in memory too. One that fails leaves
-//! nothing in memory that the source may not have, but for what was dirty.
+//! Promises, for each block: a write into memory happens at one moment, under the mutex. A write-through happens when
+//! it ends: until then readers see the old bytes, and then memory has the new ones too. One that fails leaves nothing
+//! in memory that the source may not have, but for what was dirty.
 //!
 //! A block of which only a part is written into memory is read first; a write through that misses such a block goes
 //! around memory.
@@ -12,7 +12,7 @@
 //! | a read, write-back, zeroing of a block under way | waits for it, by the range lock |
 //! | a write into memory, during its own I/O | comes after it: both were under way, and the source has it last |
 //! | a dirty block that it covers | leaves it clean: the source has all of it |
-//! | a dirty block that it covers in part | leaves it dirty, with what it wrote in it |
+//! | a dirty block that it covers in part | leaves it dirty, with the written bytes in it |
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ const BLOCKS: u64 = 20;
 /// Blocks that the last one reads: enough for two periods.
 const BLOCKS_LAST: u64 = 1200;
 
-/// What the process has in memory now, in bytes.
+/// The memory of the process now, in bytes.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

@@ -3,7 +3,7 @@
 //! `cargo run --release -p nectary-cache --example cost [ROUNDS [POLICY…]]`. A round plays every policy once on each
 //! trace, so that what disturbs the machine disturbs all; printed are the medians of the rounds (5 by default) and,
 //! beside them, how much that is above LRU's median. The cache is filled before time is taken. Time is that of the
-//! processor (of this thread, as the kernel counts it), and elapsed time where the kernel does not tell.
+//! processor (of this thread, as the kernel counts it), or elapsed time if the kernel does not tell.
 //!
 //! Much of it is waiting for memory: the next accesses are not announced, and the tables are new and still grow. The
 //! cost of a simulation is printed by `cache-figures --only cost` of `nectary-trace`.

@@ -93,7 +93,7 @@ pub fn close(handle: usize) -> Result<(), Failure> {
 impl Open {
     /// Stores a body.
     pub fn write(&self, name: &[u8], data: &[u8]) -> Result<(), Failure> {
-        // It is copied, so what cannot fit is refused before.
+        // It is copied, so an object that cannot fit is refused before.
         if data.len() as u64 > self.span_bytes {
             let message = format!("{} bytes do not fit into a store of {}", data.len(), self.span_bytes);
             return Err(Failure::invalid(message));

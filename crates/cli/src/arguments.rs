@@ -351,7 +351,7 @@ pub struct ProxyArguments {
     /// If spans are missing that may have served alone since, forget all stored objects instead of failing
     #[arg(long)]
     pub forget_if_spans_missing: bool,
-    /// Size of the store where it is made, as 10G; of several spans, of each
+    /// Size of a store that is created, as 10G; of several spans, of each
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
     pub size: u64,
     /// Memory for objects, index and buffers, as 512M
@@ -388,8 +388,8 @@ pub struct ProxyArguments {
     /// Ignore no-cache, max-age and min-fresh of requests (and Pragma): package clients send them with every request
     #[arg(long)]
     pub ignore_request_cache_control: bool,
-    /// Store responses with Set-Cookie as if they had none; otherwise they are stored where they are `public`, or without the
-    /// cookie where they say `no-cache="set-cookie"`
+    /// Store responses with Set-Cookie as if they had none; otherwise they are stored if they are `public`, or without
+    /// the cookie if they say `no-cache="set-cookie"`
     #[arg(long)]
     pub store_set_cookie: bool,
     /// Where to log requests: a file, - for the standard output, or none

@@ -22,7 +22,7 @@ use crate::health;
 use crate::machine;
 use crate::purge::purge;
 
-/// What the store noticed is looked for this often.
+/// The store's notices are looked for this often.
 const NOTES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the proxy until a signal asks it to stop.

@@ -1,4 +1,4 @@
-//! `nectary trace`: what is in traces, and other formats for them.
+//! `nectary trace`: the contents of traces, and conversion to other formats.
 //!
 //! Owns: the commands, one small function each. Leaves to others: reading and writing (`nectary-trace`).
 

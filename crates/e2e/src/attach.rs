@@ -237,7 +237,7 @@ pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path)
     disk.detach()
 }
 
-/// What a watchdog has to know of an attached device.
+/// What a watchdog needs to know of an attached device.
 #[derive(Clone, Debug, Default)]
 struct Watched {
     /// The number of the FUSE connection.
@@ -312,7 +312,7 @@ fn abort(number: &str, place: &Path) -> Result<()> {
     fs::create_dir_all(place)?;
     let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(place).status()?;
     ensure!(mounted.success(), "fusectl cannot be mounted: {}", guard::describe(mounted));
-    // Not made where it is not there: a connection that is gone needs none.
+    // Not made if it is absent: a connection that is gone needs none.
     let written =
         File::options().write(true).open(place.join(number).join("abort")).and_then(|mut file| file.write(b"1"));
     let _ = Command::new("umount").arg(place).status();
@@ -463,7 +463,7 @@ impl Disk {
         self.run(tool[0], &[&tool[1..], &[&device]].concat())
     }
 
-    /// What the file system's own checker says against it.
+    /// The faults that the file system's own checker finds.
     fn check(&self) -> Option<String> {
         self.tool(self.system.check()).err().map(|error| error.to_string())
     }

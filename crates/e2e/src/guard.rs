@@ -192,7 +192,8 @@ fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
             // fewer.
             libc::setrlimit(libc::RLIMIT_NOFILE, &files);
             if let Some(cpu) = cpu {
-                // What is pinned is measured: it runs before everything else on that processor, if this is allowed.
+                // The pinned process is the measured one: it runs before everything else on that processor, if this is
+                // allowed.
                 libc::setpriority(libc::PRIO_PROCESS, 0, -20);
                 let mut set: libc::cpu_set_t = std::mem::zeroed();
                 libc::CPU_SET(cpu, &mut set);

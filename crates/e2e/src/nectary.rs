@@ -127,7 +127,7 @@ impl ProxyCommand {
         Ok(nectary)
     }
 
-    /// Runs the proxy where it is expected to refuse: its exit status and what it printed.
+    /// Runs the proxy with arguments that it must refuse: its exit status and output.
     pub fn run_to_refusal(&self, limit: Duration) -> Result<(ExitStatus, String)> {
         let before = std::fs::read_to_string(self.folder.join("nectary.log")).unwrap_or_default().len();
         let mut nectary = self.spawn()?;

@@ -56,7 +56,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Appends one line of JSON to a file, which is made where it is absent.
+/// Appends one line of JSON to a file, which is made if it is absent.
 pub fn write_json_line(path: &Path, value: &serde_json::Value) -> Result<()> {
     let mut file = File::options().create(true).append(true).open(path)?;
     Ok(file.write_all(format!("{value}\n").as_bytes())?)

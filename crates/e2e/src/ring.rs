@@ -50,7 +50,7 @@ pub struct Ring {
     hit_pieces: Vec<HashSet<u64>>,
     open: usize,
     used: u64,
-    /// The segment of an object and where it begins there.
+    /// The segment of an object and its position there.
     live: HashMap<String, (usize, u64)>,
     hits: u64,
     references: u64,
@@ -125,7 +125,7 @@ impl Ring {
         self.append_anew();
     }
 
-    /// Appends what was hit of the segment that is dropped next, or next but one.
+    /// Appends the objects hit in the segment that is dropped next, or next but one.
     fn append_anew(&mut self) {
         let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();

@@ -1,4 +1,4 @@
-//! SIGKILL rounds under load: what was written before the kill must be there after it, what was purged must not.
+//! SIGKILL rounds under load: objects written before the kill must be there after it, purged ones must not.
 //!
 //! A round: clients load the proxy while the main thread polls the sequences; it reads the written sequence, kills the
 //! process, starts it again, measures the time from exec to the first hit, and asks for every key. Odd rounds run with
@@ -118,7 +118,7 @@ impl Plant {
                 total.wrong == 1 && total.missing == 0
             }
             Plant::LostObject => total.missing == 1 && total.wrong == 0,
-            // Where the newest version of a key is gone, an older one may answer, which is wrong.
+            // If the newest version of a key is gone, an older one may answer, which is wrong.
             Plant::ZeroedStore => total.missing > total.wrong,
             // Only one key may be left with a tag or a prefix.
             Plant::TagNeverPurged | Plant::PrefixNeverPurged => total.wrong > 0 && total.missing == 0,

@@ -65,7 +65,7 @@ fn libnbd_reads_writes_and_asks_our_server() {
 
     let (status, printed) = server.terminate().unwrap();
     assert!(status.success() && printed.contains("devices flushed"), "{printed}");
-    // What the kernel allocates may go beyond the image.
+    // The kernel may allocate beyond the image.
     let stored = std::fs::read(scratch.join("disk")).unwrap();
     assert!(stored[..IMAGE_BYTES] == std::fs::read(&image).unwrap());
 }

@@ -1,4 +1,4 @@
-//! The README's commands, run as they stand: a user who copies them gets what it shows.
+//! The README's commands, run as they stand: a user who copies them gets the output shown.
 //!
 //! Owns: reading the blocks of the README, and a scratch folder in which they run: the repository's files by links, the
 //! program that was built, a free port, a local origin. A command's output is compared with the README's, numbers

@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The chosen settings twice, then what they were chosen from.
+/// The chosen settings twice, then the alternatives.
 fn lanes(memory_bytes: u64, only: &[String]) -> Vec<Lane> {
     let insertion = FoyerSettings { writes: FoyerWrites::Insertion, ..FoyerSettings::default() };
     let mut all = vec![("chosen", FoyerSettings::default()), ("again", FoyerSettings::default())];

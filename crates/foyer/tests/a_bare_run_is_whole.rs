@@ -1,8 +1,8 @@
 //! A small run of `bench store --disk bare`: Nectary, XFS and foyer on loop devices, in real time.
 //!
-//! Owns: the proof that all of it fits together, that contenders are stopped between their turns, that a run is void
-//! where a contender's bytes are wrong or its process is not what it should be, and that nothing is left of it. Leaves
-//! to others: figures, of which so small a run has none.
+//! Owns: the proof that the whole works: contenders are stopped between their turns, a run is void if a contender's
+//! bytes are wrong or its process is in a wrong state, and nothing is left of it. Leaves to others: figures, of which
+//! so small a run has none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -39,7 +39,7 @@ pub struct Attributes {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// Which device it stands for, as system calls give it.
+    /// The device that it stands for, as system calls give it.
     pub device: u64,
     /// The unit of I/O that suits it. *Units*: bytes.
     pub block_bytes: u32,

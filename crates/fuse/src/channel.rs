@@ -1,4 +1,4 @@
-//! A descriptor of `/dev/fuse`, or of what behaves like it: one read is one request, one write is one answer.
+//! A descriptor of `/dev/fuse`, or of a stand-in: one read is one request, one write is one answer.
 //!
 //! Owns: opening, cloning, the end of a connection, and writing answers. Leaves to others: what is read and written.
 

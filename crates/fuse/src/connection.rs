@@ -127,7 +127,7 @@ impl Connection {
         self.limits
     }
 
-    /// What was agreed on; `None` before the first request.
+    /// The negotiated features; `None` before the first request.
     pub fn agreed(&self) -> Option<Agreed> {
         self.agreed.get().copied()
     }
@@ -313,7 +313,7 @@ impl Worker {
         }
     }
 
-    /// Forgets many at once: as many as were received, whatever the count says.
+    /// Forgets many at once: as many as were received, even if the count is higher.
     fn batch_forget(&mut self, bytes: usize) {
         let of_head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
         let Ok((BatchForgetIn { count, .. }, first)) = BatchForgetIn::read_from_prefix(of_head) else { return };

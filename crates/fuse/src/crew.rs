@@ -1,7 +1,7 @@
 //! Threads that serve a connection: as many as are needed at once, and never more than the limit.
 //!
-//! Owns: the threads. Each has a descriptor, so answers of one do not wait for those of another. A thread that has read
-//! a request while no other one waits for the next starts one more, up to the limit; so a lone reader is served by a
+//! Owns: the threads. Each has a descriptor, so one's answers do not wait for another's. A thread that has read a
+//! request while no other one waits for the next starts one more, up to the limit; so a lone reader is served by a
 //! thread or two whose caches are warm. Promises: a file system that panics fails its request with `EIO` and nothing
 //! else.
 

@@ -33,7 +33,7 @@ pub struct Form {
     pub request_bytes_max: u32,
 }
 
-/// Reads what is asked: `arguments` is what follows the header, without the data of a write, which have `data_bytes`.
+/// Reads the request: `arguments` is the part after the header, without the data of a write, which have `data_bytes`.
 ///
 /// Gives `None` if something is cut off or out of bounds.
 pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {

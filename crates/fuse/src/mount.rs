@@ -29,7 +29,7 @@ const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
 pub struct MountOptions {
     /// The source in lists of mounts.
     pub source: String,
-    /// What lists of mounts show after `fuse.`; may be empty.
+    /// The text in lists of mounts after `fuse.`; may be empty.
     pub subtype: String,
     /// The kind of the root, as in `st_mode`, and its permissions, until the kernel asks for them.
     pub root_mode: u32,

@@ -140,7 +140,7 @@ mod tests {
         let (all, out) = agreed(&init(7, 60, u64::MAX, true), wishes, 1 << 20);
         assert_eq!(all.features, features::ALWAYS | wishes.features);
         assert_eq!((out.minor, out.flags2, out.pages_max), (MINOR, 16, 256));
-        // A kernel that has no second word offers nothing of it, also where bytes follow.
+        // A kernel without a second word offers none of its features, even if bytes follow.
         let (low, _) = agreed(&init(7, 36, !features::INIT_EXTENDED, true), wishes, 1 << 20);
         assert!(!low.has(features::DIRECT_IO_ALLOW_MMAP) && low.has(features::FLOCK));
     }

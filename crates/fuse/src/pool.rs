@@ -181,7 +181,7 @@ impl Data {
         self.slices().flatten().copied().collect()
     }
 
-    /// Takes the buffers, for a device that owns them meanwhile. Their turn stays with this value.
+    /// Takes the buffers, for a device that owns them until its end. Their turn stays with this value.
     pub fn take(&mut self) -> Vec<Buffer> {
         std::mem::take(&mut self.buffers)
     }

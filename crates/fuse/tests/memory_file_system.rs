@@ -65,7 +65,7 @@ fn bytes_are_read_as_they_were_written_at_every_length_and_requests_are_large() 
     (&file).seek(SeekFrom::Start(90)).unwrap();
     (&file).read_to_end(&mut text).unwrap();
     assert_eq!(text, bytes[90..100]);
-    // A file that has no name any more is still there for who has it open.
+    // A file without a name is still there for the process that has it open.
     fs::remove_file(&path).unwrap();
     file.write_all_at(b"end", 100).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 103);
@@ -159,7 +159,7 @@ fn what_changes_underneath_is_seen_once_the_kernel_is_told() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 3, "it is believed for an hour");
     mounted.notifier.invalidate_node(node, 0, 0).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 5);
-    // What the kernel does not know is no error.
+    // A node that the kernel does not know is no error.
     mounted.notifier.invalidate_node(4711, 0, 0).unwrap();
     mounted.notifier.invalidate_entry(1, b"nothing", false).unwrap();
     mounted.memory.remove(b"file");

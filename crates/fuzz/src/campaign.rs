@@ -101,7 +101,7 @@ pub fn soak(
         }
     }
     while started.elapsed() < time {
-        // The newest inputs are mutated as often as all others: what they reached is known least.
+        // The newest inputs are mutated as often as all others: least is known about their reach.
         let newest = pool.len().saturating_sub(16);
         let recent = if random.chance(50) { &pool[newest..] } else { &pool[..] };
         let mut input = mutant(&mut random, recent, target);

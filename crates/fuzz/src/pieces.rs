@@ -2,7 +2,7 @@
 //!
 //! Owns: the notation. An image of half a mebibyte would be a useless input: nearly every change would miss every
 //! field. An input is a row of pieces; each is its place in units of 64 bytes (2 bytes), its length (2 bytes,
-//! little-endian as the place), and its bytes. What does not fit the image is cut off.
+//! little-endian as the place), and its bytes. The part that does not fit the image is cut off.
 
 /// The unit of places. *Units*: bytes.
 const UNIT_BYTES: usize = 64;

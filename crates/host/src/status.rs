@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// Something that is wrong, and what to do about it.
+/// A problem, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// What is wrong, and where.

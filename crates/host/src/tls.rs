@@ -1,8 +1,8 @@
 //! TLS: certificates and keys from files, and what makes an encrypted stream of a plain one.
 //!
 //! Owns: how files of certificates are read, which of them are trusted, and errors that name the file. Promises: the
-//! other side's certificate is always verified if one is wanted; nothing below TLS 1.2. Leaves to others: when a
-//! stream becomes encrypted, and who may do what.
+//! other side's certificate is always verified if one is wanted; nothing below TLS 1.2. Leaves to others: when a stream
+//! becomes encrypted, and what a client may do.
 
 use std::io;
 use std::path::Path;

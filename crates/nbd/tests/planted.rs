@@ -45,7 +45,7 @@ async fn parts_of_a_block() -> Result<(), String> {
     served.server.stop().await.map_err(|error| error.to_string())
 }
 
-/// What one connection has written is there after a flush on another, and a loss of power.
+/// Bytes written on one connection are there after a flush on another, and a loss of power.
 async fn flush_of_others() -> Result<(), String> {
     let below = VolatileDevice::new(1 << 20);
     let served = serve(Arc::new(StatsFilter::new(below.clone())), false);

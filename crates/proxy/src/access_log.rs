@@ -25,7 +25,7 @@ const HAND_OVER_BYTES: usize = 64 << 10;
 /// Buffers on their way to the writer.
 const BUFFERS_UNDER_WAY_MAX: usize = 16;
 
-/// What the cache did with a request, as the log says it.
+/// The cache's treatment of a request, as the log names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Hit,

@@ -42,8 +42,8 @@ impl Proxy {
 
     /// Takes the addresses, and checks what can be checked without a store. Nobody can connect yet.
     ///
-    /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what cannot be had, [`Error::AdminWithoutToken`] what
-    /// must not be.
+    /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what is not available, [`Error::AdminWithoutToken`]
+    /// what is not allowed.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
@@ -117,7 +117,7 @@ impl Proxy {
     }
 }
 
-/// A proxy that has its addresses, and serves nobody yet.
+/// A proxy that has its addresses, but serves nobody yet.
 #[derive(Debug)]
 pub struct Bound {
     options: Arc<ProxyOptions>,

@@ -75,7 +75,7 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Responses whose fetch or storing failed after it had begun, so that nothing of them was kept.
+    /// Responses whose fetch or storing failed after it had begun, so that nothing was kept.
     failed_fills,
     /// Body bytes sent to clients.
     body_bytes_sent,

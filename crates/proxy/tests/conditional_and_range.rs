@@ -69,7 +69,7 @@ async fn a_head_is_answered_from_a_stored_get() {
     let reply = client.ask(&[&format!("HEAD {url} HTTP/1.1")]).await;
     assert_eq!((reply.status, reply.header("content-length").as_str()), (200, "10"));
     assert!(reply.is_hit());
-    // The connection is in step: nothing of a body came.
+    // The connection is in step: no bytes of a body came.
     assert_eq!(client.ask(&[&format!("GET {url} HTTP/1.1")]).await.text(), "0123456789");
     assert_eq!(origin.count(), 1);
 }

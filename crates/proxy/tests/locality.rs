@@ -1,4 +1,4 @@
-//! What a page embeds is kept beside the page.
+//! A page's embedded objects are kept beside the page.
 
 use crate::common::*;
 

@@ -1,4 +1,4 @@
-//! A proxy that is told to stop finishes what is under way, and ends in bounded time.
+//! A proxy that is told to stop finishes requests under way, and ends in bounded time.
 
 use std::time::{Duration, Instant};
 

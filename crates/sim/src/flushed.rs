@@ -1,4 +1,4 @@
-//! A device that keeps what each flush left: what a loss of power after it would find.
+//! A device that keeps the state of each flush: the contents after a loss of power then.
 //!
 //! Promises: an image for each flush that succeeded, in their order, taken before its caller hears of it.
 

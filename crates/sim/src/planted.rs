@@ -15,7 +15,7 @@ use crate::arguments::Arguments;
 pub struct Case {
     /// The seed of the run.
     pub seed: u64,
-    /// Which crash state of the run it is, counted from 0, where crash states are looked at.
+    /// The number of the crash state of the run, counted from 0, if crash states are checked.
     pub state: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! A sample of many clients at once on a cached device; `cache-concurrent` runs more. Alone in its process, as bugs are
-//! planted process-wide.
+//! A sample of many clients at once on a cached device; `cache-concurrent` runs more. Alone in its process, as planted
+//! bugs affect the whole process.
 
 use nectary_buffer::planted::Bug;
 use nectary_sim::cache::{crash, replay_planted, run_many, run_planted};

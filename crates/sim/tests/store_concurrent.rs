@@ -1,5 +1,5 @@
-//! A sample of many clients at once; `store-concurrent` runs all that an issue asks for. Alone in its process, as bugs
-//! are planted process-wide.
+//! A sample of many clients at once; `store-concurrent` runs all that an issue asks for. Alone in its process, as
+//! planted bugs affect the whole process.
 
 use nectary_sim::store::concurrent::crash;
 use nectary_sim::store::concurrent::{OPERATIONS, replay_planted, run_many, run_planted};

@@ -1,5 +1,5 @@
 //! A sample of the run of stores whose spans go away and come back; `store-spans` runs more. Alone in its process, as
-//! bugs are planted process-wide.
+//! planted bugs affect the whole process.
 
 use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::spans_run::{SpansOptions, SpansReport, replay_planted, run, run_planted};

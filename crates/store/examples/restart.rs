@@ -98,7 +98,7 @@ struct Restart {
     rate_before: f64,
     first_hit: Duration,
     first_write: Duration,
-    /// When requests/s were 95 % of what they were before; `None`: not while it was waited for.
+    /// When requests/s were 95 % of those before; `None` if that was not reached in time.
     rate: Option<Duration>,
     /// When the 99th percentile was at most 1/95 % of what it was before.
     p99: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What a store counts, and how far its puts have come.
+//! A store's counters, and the sequences of its puts.
 //!
 //! Owns: every counter and its meaning. All of them begin at 0 when the store is opened.
 

@@ -73,7 +73,7 @@ impl Span {
         (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
     }
 
-    /// Where the segment of an epoch begins, and its bytes.
+    /// The start of the segment of an epoch, and its bytes.
     pub fn segment(&self, epoch: u64) -> (u64, u64) {
         (self.layout.segment_start(epoch), self.layout.segment_bytes)
     }

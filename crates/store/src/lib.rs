@@ -48,7 +48,7 @@
 //! means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
 #![forbid(unsafe_code)]
 
-// The rooms, from the ground up. Each imports from those before it and from none behind it: `cargo xtask check` looks.
+// The rooms, from the ground up. Each imports only from those before it: `cargo xtask check` verifies it.
 
 // What can go wrong.
 mod error;
@@ -59,13 +59,13 @@ pub mod planted;
 // Identities and seeds.
 mod random;
 
-// the runtime of work that no call waits for
+// The runtime of work that no call waits for.
 mod background;
 
-// the counters, and the sequences of puts
+// The counters, and the sequences of puts.
 mod counters;
 
-// What objects are called: keys, tags, and their hashes.
+// The names of objects: keys, tags, and their hashes.
 mod names;
 
 // The bytes on disk: frames, the layout of a span, locations.
@@ -89,7 +89,7 @@ mod locality;
 // All that is known of the objects of a span, and reading a record by it.
 mod state;
 
-// What is let in to be written: admission, and the queue.
+// The intake of objects to be written: admission, and the queue.
 mod intake;
 
 // Objects that are rewritten elsewhere before they are lost, or to lie together.
@@ -104,7 +104,7 @@ mod put;
 // Index checkpoints, hot lists, and warming up from them.
 mod checkpoint;
 
-// the reading of a span when it is opened
+// The reading of a span when it is opened.
 mod recover;
 
 // The writer: packing, appends, segments, and everything else in the background.

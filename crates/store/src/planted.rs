@@ -22,15 +22,15 @@ pub enum Bug {
     ReinsertionIgnoresPurge = 7,
     /// Replaced objects are re-inserted too.
     ReinsertionIgnoresReplacement = 8,
-    /// What was written after a checkpoint's log position is not replayed.
+    /// Appends written after a checkpoint's log position are not replayed.
     CheckpointPositionIgnored = 9,
     /// Records of purges of everything are not applied after a restart.
     PurgeAllIgnored = 10,
     /// Records of purges by prefix are not applied after a restart.
     PurgePrefixIgnored = 11,
-    /// What was purged comes into memory with a neighbour's read, as if it had been put again.
+    /// A purged object comes into memory with a neighbour's read, as if it had been put again.
     NeighbourIgnoresPurge = 12,
-    /// What was replaced comes into memory with a neighbour's read.
+    /// A replaced object comes into memory with a neighbour's read.
     NeighbourIgnoresReplacement = 13,
     /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put again.
     ReinsertionIgnoresTagPurge = 14,
@@ -40,11 +40,11 @@ pub enum Bug {
     PurgeTagIgnored = 16,
     /// If a purge by tag removed a version, the version that it had replaced is found in its place.
     TagPurgeUncovers = 17,
-    /// What was written before the store was opened counts as absent when it is purged.
+    /// A name written before the store was opened counts as absent when it is purged.
     NamesNotRead = 19,
-    /// What was purged comes back into memory with the hot list, as if it had been put again.
+    /// A purged object comes back into memory with the hot list, as if it had been put again.
     HotListIgnoresPurge = 20,
-    /// What was replaced comes back into memory with the hot list.
+    /// A replaced object comes back into memory with the hot list.
     HotListIgnoresReplacement = 21,
     /// A span that was away is believed when it comes back.
     ReturningSpanTrusted = 28,
@@ -62,7 +62,7 @@ pub enum Bug {
     CheckpointSlotUnchecked = 34,
     /// An object that is not admitted replaces the one on the disk in memory only.
     UnadmittedLeavesOlder = 48,
-    /// What is written is not debited from the write budget.
+    /// Written bytes are not debited from the write budget.
     WriteBudgetNotDebited = 49,
     /// Objects that were read go into memory without a check whether they have changed since.
     ReadUnchecked = 50,
@@ -99,7 +99,7 @@ impl Bug {
         Bug::HotListIgnoresReplacement,
     ];
 
-    /// What answers of a running store bring to light.
+    /// Bugs that answers of a running store reveal.
     pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead];
 
     /// What a store that does not admit everything brings to light: answers, and how much is written.

@@ -34,7 +34,7 @@ async fn put(store: &Store, name: &str, seed: u64) {
     store.put(key(name), "metadata".into(), body(seed, 2000)).await.unwrap();
 }
 
-/// A store with pages whose objects came in an order that has nothing to do with pages.
+/// A store with pages whose objects came in an order unrelated to pages.
 async fn pages(options: &OpenOptions, hints: bool) -> SharedDevice {
     let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();

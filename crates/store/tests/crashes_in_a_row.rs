@@ -162,7 +162,7 @@ async fn put_unflushed(store: &Store, name: &str) {
     tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written soon");
 }
 
-/// A store whose "key" has 10 bytes, and whose segment is full.
+/// A store with a "key" of 10 bytes and a full segment.
 async fn with_a_full_segment() -> (Arc<MemoryDevice>, u64) {
     let (device, store) = fresh().await;
     put(&store, "key", 10).await;

@@ -1,4 +1,4 @@
-//! What is wrong on the disk costs the objects that it touches, and what is no store is refused with a reason.
+//! Damage on the disk costs the objects that it touches, and a device without a store is refused with a reason.
 
 mod common;
 
@@ -203,7 +203,7 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     drop(store);
     let mut image = device.image();
     let start = image.chunks(4096).position(|block| block.starts_with(b"NAPP")).expect("an append") * 4096;
-    // What an earlier cycle left behind the end of the log: records and appends of the greatest length, but for
+    // The remains of an earlier cycle after the end of the log: records and appends of the greatest length, except for
     // identity.
     for at in (start + 8192..start + SEGMENT_BYTES - 64).step_by(64) {
         image[at..at + 4].copy_from_slice(if at % 4096 == 0 { b"NAPP" } else { b"NREC" });

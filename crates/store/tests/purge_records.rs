@@ -1,5 +1,5 @@
-//! A purge record lives as long as anything that it kills may lie on the disk, also what waited for the disk when it
-//! was made.
+//! A purge record lives as long as an object that it kills may be on the disk, also one that waited for the disk when
+//! it was made.
 
 mod common;
 

@@ -221,7 +221,7 @@ async fn a_purge_of_what_is_being_filled_and_is_nowhere_yet_voids_the_fill() {
         fill.finish().await.expect_err("what was purged is not stored");
         assert!(store.get(asked).await.is_none());
     }
-    // The fills have ended, but what the second had written of its body stands there.
+    // The fills have ended, but the written part of the second one's body is still there.
     store.purge_key(key(101).as_bytes()).await.expect("it is purged");
     assert_eq!(store.stat().counts.purges_absent, 1);
     store.sync().await.expect("it syncs");

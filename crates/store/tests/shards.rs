@@ -59,7 +59,7 @@ fn chunks(image: &[u8]) -> Vec<(usize, u64)> {
     chunks.map(|(block, bytes)| (block * 4096, u64::from_le_bytes(bytes[32..40].try_into().unwrap()))).collect()
 }
 
-/// Opens an image, and asks for all objects at once, those of the last shards first as for those of the first.
+/// Opens an image, and requests all objects at once, those of the last shards at the same time as those of the first.
 async fn expect_all(image: Vec<u8>) -> Store {
     let store = Store::open(Arc::new(MemoryDevice::from_image(image)), options()).await.unwrap();
     assert!(store.stat().recovery.checkpoint);

@@ -273,7 +273,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     assert_eq!((feature(&upgraded, 0), feature(&upgraded, 1)), (1, 1));
     let store = open(device).await;
     assert!(is_there(&store, "page").await && !is_there(&store, "tagged").await);
-    // What this program does not know either is refused, and left as it is.
+    // A store with features unknown to this program is refused, and left as it is.
     for copy in 0..2 {
         let block = &mut image[copy * 4096..(copy + 1) * 4096];
         block[160] = 3;

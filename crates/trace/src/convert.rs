@@ -1,7 +1,7 @@
 //! Converting a trace into another format.
 //!
 //! Owns: the writers of text and oracleGeneral, and how streams and blocks of any trace become processes and files of
-//! Nectary's format. Promises: what is left out is told; a conversion that fails leaves no file of the output's name.
+//! Nectary's format. Promises: losses are reported; a conversion that fails leaves no file of the output's name.
 //!
 //! | into | kept | left out |
 //! |---|---|---|

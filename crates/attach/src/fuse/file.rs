@@ -62,7 +62,7 @@ impl DeviceFile {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins what the device has to do, and lets a task wait for it where it is not done at once.
+    /// Begins the device's operation, and lets a task wait for it if it is not done at once.
     fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
         if work.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending() {

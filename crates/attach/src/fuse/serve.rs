@@ -24,7 +24,7 @@ use crate::error::Error;
 /// The unit of memory: what a small read or write takes. *Units*: bytes.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// So many units are there for reads, and as many for writes, beside those of the request that is being read.
+/// So many units are for reads, and as many for writes, beside those of the request that is being read.
 pub(super) const UNITS: usize = 128;
 
 /// The largest request, if the kernel allows it. *Units*: bytes.
@@ -100,8 +100,8 @@ pub fn mount(channel: &Channel) -> Result<Mount, Error> {
     Ok(Mount::new(channel, &options)?)
 }
 
-/// Opens the file of a mount; somebody has to serve the channel meanwhile. It has a name that no other has, since tools
-/// take loop devices on files of the same path for the same.
+/// Opens the file of a mount; another thread has to serve the channel during the call. It has a name that no other has,
+/// since tools take loop devices on files of the same path for the same.
 pub fn open(mount: &Mount, name: &str, read_only: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(libc::O_DIRECT);

@@ -79,7 +79,7 @@ impl Tree {
     ///
     /// It changes the process: its mask of modes becomes 0, and its limit of open descriptors what it may be.
     ///
-    /// *Errors*: what is missing on this machine, what is wrong with the directories, and options that no cache has.
+    /// *Errors*: what is missing on this machine, faults of the directories, and options that no cache has.
     pub fn start(options: TreeOptions) -> Result<Tree, Error> {
         let channel = Channel::open(true)?;
         sys::clear_mask();
@@ -93,7 +93,7 @@ impl Tree {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let _ = handle.send(runtime.handle().clone());
                 runtime.block_on(async {
-                    // Nothing comes where the mount could not be made.
+                    // Nothing comes if the mount could not be made.
                     if let Ok(file_system) = stopped.await {
                         file_system.finish().await;
                     }
@@ -208,7 +208,7 @@ pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
     })
 }
 
-/// Whether a tree, or what is left of one, is mounted on a directory.
+/// Whether a tree, or the rest of a dead one, is mounted on a directory.
 pub fn is_tree(directory: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
     let kind = format!("fuse.{SUBTYPE}");

@@ -1,7 +1,7 @@
 //! The nodes that the kernel knows.
 //!
-//! Owns: their numbers, and how often each was looked up. Promises: a node of the source has one number as long as the kernel
-//! knows it, whatever names it has; as its descriptor is open meanwhile, its inode number is not given to another one.
+//! Owns: their numbers, and how often each was looked up. Promises: a node of the source has one number as long as the
+//! kernel knows it, under any name; its descriptor stays open, so its inode number is not given to another node.
 
 use std::collections::HashMap;
 use std::ffi::CStr;

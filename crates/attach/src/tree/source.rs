@@ -34,7 +34,7 @@ pub struct FileSource {
     size: AtomicU64,
     /// Size and time of modification after the last change that came this way, or at the last opening.
     seen: Mutex<(u64, i64, i64)>,
-    /// Nobody will request it any more: its writes are as durable as was requested.
+    /// Nobody will flush it any more: its writes are as durable as the last request made them.
     is_retired: AtomicBool,
 }
 
@@ -181,7 +181,7 @@ impl Source for Shared {
     ) -> IoFuture<Vec<Buffer>> {
         blocking(self.0.clone(), Operation::Write, move |source| {
             let stored = source.store(offset, &buffers);
-            // Also what was written of a write that failed has changed the file.
+            // Also the written part of a failed write has changed the file.
             let _ = source.look();
             stored.map(|()| buffers)
         })

@@ -286,7 +286,7 @@ pub fn raise_descriptor_limit() -> u64 {
     }
 }
 
-/// Leaves the modes of what is made to its callers, whose masks the kernel has applied.
+/// Leaves the modes of new nodes to its callers, whose masks the kernel has applied.
 pub fn clear_mask() {
     // SAFETY: the call takes a number only.
     unsafe { libc::umask(0) };

@@ -58,7 +58,7 @@ pub struct FilesOptions {
 }
 
 impl FilesOptions {
-    /// Where the file system of a device is mounted.
+    /// The mount point of a device's file system.
     fn root(&self, index: usize) -> PathBuf {
         self.place.folder.join(format!("root-{index}"))
     }

@@ -39,7 +39,7 @@ pub trait Storage: Send + Sync {
     /// Finds an object; `None` if it is not there.
     fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
 
-    /// Keeps an object. `body` is all of it; the request's hint says what it belongs to.
+    /// Keeps an object. `body` is the whole body; the request's hint names the page of the object.
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error>;
 
     /// Forgets an object.
@@ -81,7 +81,7 @@ pub enum Kind {
     /// foyer, a cache in memory and on disk from crates.io, in a separate program: users who do not compare pay nothing
     /// for it.
     Foyer {
-        /// Its memory, in bytes: what it keeps there and its buffers.
+        /// Its memory, in bytes: its contents and its buffers.
         memory_bytes: u64,
         /// How it is used.
         settings: FoyerSettings,
@@ -111,8 +111,8 @@ pub struct Place {
     pub is_virtual: bool,
 }
 
-/// Prepares a contender: makes file systems or a store, nothing that is measured. What it returns is put into service
-/// by [`Prepared::start`].
+/// Prepares a contender: makes file systems or a store, nothing that is measured. The value that it returns is put into
+/// service by [`Prepared::start`].
 pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     Ok(match kind {
         Kind::Nectary { memory_bytes, settings } => {
@@ -142,7 +142,7 @@ pub enum Prepared {
     },
     /// File systems were made.
     Files(FilesOptions),
-    /// What this program does not know; nothing was made.
+    /// An unknown name; nothing was made.
     Foreign {
         /// What it is.
         kind: Kind,

@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 /// How a disk's time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Timekeeping {
-    /// Nobody waits; what the disk would have taken is added to the time that passes.
+    /// Nobody waits; the disk's time is added to the real time.
     Virtual,
     /// Real time, shortened by this factor.
     Real {

@@ -37,7 +37,7 @@ pub struct DiskOptions {
     pub time: Timekeeping,
     /// From how many waiting requests a modelled disk chooses the next.
     pub queue_depth: usize,
-    /// Where the bytes are: in files of this directory; `None` for memory.
+    /// The place of the bytes: files of this directory; `None` for memory.
     pub folder: Option<PathBuf>,
     /// Whether the disk is the device that the directory is on, as it is: no model, and no process of ours below the
     /// loop device.

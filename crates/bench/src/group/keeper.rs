@@ -21,7 +21,7 @@ const EVERY: u64 = 16;
 /// How many looks are left out after the kernel could not give back everything.
 const LOOKS_LEFT_OUT: u64 = 8;
 
-/// What a group may use, as the parent tells its worker.
+/// The memory of a group, as the parent gives it to its worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowance {
     /// The group's directory.

@@ -26,7 +26,7 @@ pub struct Report {
     pub experiment: String,
     /// The command line and the machine.
     pub setting: Value,
-    /// All figures: Nectary against itself, then what is short of its target, then the rest.
+    /// All figures: Nectary against itself, then those short of their target, then the rest.
     pub figures: Vec<Figure>,
     /// How ratios went within a run.
     pub trends: Vec<Trend>,

@@ -123,7 +123,7 @@ pub struct Trend {
     pub steady: f64,
 }
 
-/// What the time of a request was spent on, in milliseconds.
+/// The parts of a request's time, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Spent {
     /// Hits.
@@ -140,7 +140,7 @@ pub(super) struct Spent {
     pub waiting_ms: f64,
 }
 
-/// What the time of a lane's requests was spent on.
+/// The parts of the time of a lane's requests.
 pub(super) fn spent_ms(lane: &LaneResult) -> Spent {
     let total = &lane.total;
     let of = |seconds: f64| 1e3 * seconds / total.requests.max(1) as f64;

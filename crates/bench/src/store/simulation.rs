@@ -32,7 +32,7 @@ const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.
 trait Simulated {
-    /// Asks for an object and puts it where it is not there; tells whether it was.
+    /// Requests an object and puts it if it is missing; returns whether it was there.
     fn ask(&mut self, request: &Request) -> bool;
 }
 
@@ -88,7 +88,7 @@ impl Simulated for Recency {
 struct Ring {
     segment_bytes: u64,
     segments_max: usize,
-    /// What a record takes beside body and key, and what it is rounded up to, in bytes.
+    /// The bytes of a record beside body and key, and the unit to which it is rounded up.
     record_bytes: u64,
     unit_bytes: u64,
     /// Bodies over this are in pieces; of what size is of no account here, so of this one.

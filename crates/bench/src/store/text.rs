@@ -1,4 +1,4 @@
-//! A report for people: what lost first, then the tables, and what their columns mean.
+//! A report for people: losses first, then the tables, and the meaning of their columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -144,7 +144,7 @@ fn sweep(text: &mut String, swept: &[Swept]) {
     }
 }
 
-/// The laws of a workload, and what they come to.
+/// The laws of a workload, and their results.
 fn workload(text: &mut String, result: &GroupResult) {
     let GroupResult { group, demand, locality, .. } = result;
     let laws = &group.laws;

@@ -45,14 +45,13 @@ pub struct Piece {
     /// The part of it in which daemons worked and the requests' thread waited, in seconds; known on virtual clocks
     /// only.
     pub daemon_s: f64,
-    /// Of that, giving back memory that was over the allowance, in seconds; virtual clocks alone tell.
+    /// The part of it for giving back memory that was over the allowance, in seconds; only with virtual clocks.
     pub pressure_s: f64,
     /// Time of the harness between calls, in seconds, with one thread in real time. It is part of no other figure.
     pub harness_s: f64,
     /// Processor time of the contender's process, the harness's own included, in seconds.
     pub processor_s: f64,
-    /// How long requests waited for disks that served others, in seconds, all disks together; virtual clocks alone
-    /// tell.
+    /// How long requests waited for disks that served others, in seconds, all disks together; only with virtual clocks.
     pub waited_s: f64,
 }
 
@@ -117,7 +116,7 @@ impl Player {
         Ok(piece)
     }
 
-    /// What the contender's memory group was like until now.
+    /// The state of the contender's memory group so far.
     pub fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_deref()
     }

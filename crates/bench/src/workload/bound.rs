@@ -39,7 +39,7 @@ pub struct Demand {
     pub group_read_bytes: u64,
 }
 
-/// Works out what requests demand of a store whose memory has `memory_bytes`.
+/// Computes the hits that requests demand of a store whose memory has `memory_bytes`.
 pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
     let mut demand = Demand { requests: requests.len() as u64, ..Demand::default() };
     let mut last: HashMap<u32, u64> = HashMap::new();

@@ -1,7 +1,7 @@
 //! Draws requests by the laws of [`Laws`].
 //!
-//! Owns: what has been seen so far: pages with what is embedded in them, sizes, and the views. *Cost*: memory of some
-//! 20 bytes an object and 4 a view.
+//! Owns: the state so far: pages with their embedded objects, sizes, and the views. *Cost*: memory of some 20 bytes an
+//! object and 4 a view.
 
 use super::{Laws, Request};
 use crate::random::Random;

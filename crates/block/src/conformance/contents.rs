@@ -61,7 +61,7 @@ pub(super) async fn model(device: SharedDevice, mut random: Random) -> Verdict {
             5 => succeed(device.flush(Context::default()).await, "a flush")?,
             _ => {
                 let pieces = split(blocks, block, &mut random);
-                // What is in the buffers before must not matter.
+                // The previous contents of the buffers must not matter.
                 let buffers = pieces.into_iter().map(|length| Buffer::copy_of(&vec![0xee; length])).collect();
                 let found = succeed(device.read_at(offset, buffers, Context::default()).await, "a read")?;
                 let found: Vec<u8> = found.iter().flat_map(|buffer| buffer.iter().copied()).collect();

@@ -39,7 +39,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
         self.inner().geometry()
     }
 
-    /// What this filter says of itself in numbers; see [`BlockDevice::figures`].
+    /// This filter's counters; see [`BlockDevice::figures`].
     fn own_figures(&self) -> Option<Figures> {
         None
     }

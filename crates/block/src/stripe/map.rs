@@ -1,4 +1,4 @@
-//! Where the bytes of a stripe are: pure arithmetic.
+//! The places of a stripe's bytes: pure arithmetic.
 
 use std::ops::Range;
 

@@ -138,7 +138,7 @@ pub struct Detector {
     /// One word a sample of the period: attribute above, forward distance below. As long as the period.
     by_backward: Vec<u64>,
     by_frequency: Vec<u64>,
-    /// As long as the period, for what is worked out at its end.
+    /// As long as the period, for the results computed at its end.
     scratch: Vec<u64>,
     report: PeriodReport,
 }

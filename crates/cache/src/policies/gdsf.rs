@@ -2,12 +2,12 @@
 //! were not accessed lately are worth less and less.
 //!
 //! # Idea
-//! A miss costs the same whatever the size of what is missed, so memory is best spent on what saves most misses for
-//! each byte. An id is worth how often it was referenced since it came, over its weight. To this the *age* is added:
-//! the worth of the last victim. So every new or recently accessed id starts above all evicted ones, and newcomers
-//! overtake ids that are no longer accessed, however popular they were.
+//! A miss costs the same for any size, so memory is best spent on the ids that save most misses for each byte. An id is
+//! worth how often it was referenced since it came, over its weight. To this the *age* is added: the worth of the last
+//! victim. So every new or recently accessed id starts above all evicted ones, and newcomers overtake ids that are no
+//! longer accessed, however popular they were.
 //!
-//! Where all weights are equal it is LFU that ages by its victims (LFU-DA). It raises the share of requests that hit, and lowers
+//! With equal weights it is LFU that ages by its victims (LFU-DA). It raises the share of requests that hit, and lowers
 //! that of bytes, as it keeps small ids first.
 //!
 //! # What happens

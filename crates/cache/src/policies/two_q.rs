@@ -1,4 +1,4 @@
-//! 2Q: a first-in-first-out queue for newcomers, and an LRU queue for what came back after it had left that one.
+//! 2Q: a first-in-first-out queue for newcomers, and an LRU queue for ids that came back after they had left that one.
 //!
 //! # Idea
 //! LRU lets every id in at the top. 2Q takes references that follow each other closely for one (they are *correlated*:

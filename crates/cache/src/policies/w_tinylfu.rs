@@ -75,7 +75,7 @@ struct Climber {
     references: u64,
     hits: u64,
     hit_rate: f64,
-    /// What the last step was, as a share of the capacity; its sign is the direction.
+    /// The last step, as a share of the capacity; its sign is the direction.
     step: f64,
 }
 

@@ -51,7 +51,7 @@ impl Links {
     const NONE: Links = Links { newer: NONE, older: NONE };
 }
 
-/// One id and what a policy remembers of it.
+/// One id and a policy's record of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
@@ -116,8 +116,8 @@ impl Arena {
         self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
     }
 
-    /// Asks for the memory that a search for `id` begins with, and for the entry of an id that was told some time
-    /// before; to be told of each id that comes.
+    /// Prefetches the first memory of a search for `id`, and the entry of an id announced some time before; call it for
+    /// each id to come.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(table::hash(id));

@@ -63,7 +63,7 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// How many announcements lie between that of an id and the use of [`Told::exchange`] that returns it.
+/// How many announcements lie between that of an id and the call of [`Told::exchange`] that returns it.
 const TOLD: usize = 8;
 
 /// The ids that were announced, until their own lines have arrived and the lines that those point to can be prefetched.

@@ -46,7 +46,7 @@ pub struct Model {
     places: Vec<u64>,
     /// Sequential applications in the order in which they were found so.
     sequential: Vec<usize>,
-    /// The last evictions, oldest first; those of blocks that came back since are of no number.
+    /// The last evictions, oldest first; entries of blocks that came back since have no number.
     pub evictions: Vec<Option<u64>>,
     /// Who referred last to each known block.
     owners: HashMap<u64, usize>,

@@ -42,7 +42,7 @@ pub struct NaiveDetector {
     pub number: u64,
 }
 
-/// What the naive detector says, in the terms of the report.
+/// The naive detector's findings, in the terms of the report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NaiveReport {
     pub number: u64,

@@ -1,4 +1,4 @@
-//! What is admitted to a store's disk, as options.
+//! The rules of admission to a store's disk, as options.
 //!
 //! Owns: their words. Leaves to others: what they mean, and their bounds (`nectary_store::AdmissionOptions`).
 

@@ -73,7 +73,7 @@ pub struct ConvertArguments {
     /// The trace, plain, gzip or zstd; - is the standard input
     #[arg(value_name = "IN")]
     pub from: PathBuf,
-    /// The file to be written, in place of what is there
+    /// The file to be written; it replaces an existing one
     #[arg(value_name = "OUT")]
     pub to: PathBuf,
     #[command(flatten)]

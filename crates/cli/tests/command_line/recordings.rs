@@ -102,7 +102,7 @@ fn a_program_goes_on_when_its_recorder_is_killed_and_the_trace_is_good_so_far() 
     let script = "dd if=in of=/dev/null bs=8k status=none; echo > one; read x < two; cat in > copy; echo done > three";
     let mut recorder = begin(&scratch, script);
     line(&scratch, "one");
-    // What was seen is written within a second or so.
+    // Accesses seen are written within about a second.
     let (trace, begun) = (scratch.file("out.nectrace"), Instant::now());
     while fs::metadata(&trace).unwrap().len() <= 64 && begun.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Who the suite is run against, each with its configuration.
+//! The contestants of the suite, each with its configuration.
 //!
 //! Owns: Nectary as it comes; nginx, Varnish and Squid configured as the suite's authors configure them for their
 //! published results (validation on, no lifetime of their own invention, no grace); and the origin itself, as a proxy

@@ -62,7 +62,7 @@ pub struct Row {
     pub id: String,
     /// The part of the suite.
     pub group: String,
-    /// What it tests, in a sentence of the suite.
+    /// Its subject, in a sentence of the suite.
     pub name: String,
     /// `required`, `optimal`, or `check`, which can neither pass nor fail.
     pub kind: String,

@@ -129,7 +129,7 @@ fn apt(root: &Path, proxy: &str, arguments: &[&str]) -> Result<(bool, String)> {
     Ok((good && !text.contains("Failed to fetch"), text))
 }
 
-/// What apt has fetched: packages, and the index files that it keeps.
+/// The files that apt has fetched: packages, and the index files that it keeps.
 fn fetched(root: &Path) -> Result<Files> {
     let mut files = Files::new();
     for folder in ["packages", "var/lib/apt/lists"] {

@@ -89,7 +89,7 @@ fn fetch(cargo: &Path, folder: &Path, registry: Option<&str>) -> Result<(bool, S
     call("cargo", command, &folder.join("cargo.log"))
 }
 
-/// The index that a home was filled from, and where that says its packages are.
+/// The index that a home was filled from, and the address of its packages.
 fn registry(folder: &Path) -> Result<Option<(String, String)>> {
     for entry in std::fs::read_dir(folder.join("home/registry/index"))? {
         let entry = entry?;

@@ -2,8 +2,8 @@
 //! the store?
 //!
 //! Owns: what a run is and how two are compared; a file for each client: npm, pip, cargo, apt, git. Addresses of
-//! registries and mirrors are those of this machine's own configuration, or those that a client has built in; none
-//! stands here.
+//! registries and mirrors are those of this machine's configuration, or those built into a client; none is in this
+//! file.
 //!
 //! Promises: the files of both runs are equal, and equal to those of a run without the proxy; each package of the
 //! second run is a hit. A client that is missing, or cannot reach its registry without the proxy, is not run, and says
@@ -122,7 +122,7 @@ fn difference(left: &Files, right: &Files) -> String {
     names().find(differs).map_or_else(|| "both are empty".to_owned(), Clone::clone)
 }
 
-/// A proxy with an access log that gives what has no lifetime one, whatever clients demand.
+/// A proxy with an access log that gives a lifetime to responses without one, whatever clients demand.
 fn proxy(folder: &Path, origin: Option<String>, default_ttl: &str) -> Result<ProxyCommand> {
     std::fs::create_dir_all(folder)?;
     let mut command = ProxyCommand::new(folder, origin)?;
@@ -140,7 +140,7 @@ fn finish(mut nectary: Nectary, command: &ProxyCommand) -> Result<Vec<Line>> {
     access_log::read(&command.access_log_path())
 }
 
-/// Runs a client to its end: whether it says that all is well, and what it printed.
+/// Runs a client to its end: whether it reports success, and its output.
 fn call(name: &str, mut command: Command, log: &Path) -> Result<(bool, String)> {
     let _ = std::fs::remove_file(log);
     // A proxy of this machine's own would stand between the client and ours.

@@ -1,4 +1,4 @@
-//! A registry whose index and whose packages are on different hosts, behind two reverse proxies.
+//! A registry with its index and its packages on different hosts, behind two reverse proxies.
 //!
 //! Such an index names the packages' host in full, and clients would go there past the proxy. So between client and
 //! proxies stands a small server of the test: it asks the first proxy for what it is asked, and replaces the packages'

@@ -380,7 +380,7 @@ fn prefix_path(prefix: usize) -> String {
     format!("/p{prefix}/")
 }
 
-/// Checks status, version and bytes of an answer; the version, where the bytes are those of that version.
+/// Checks status, version and bytes of an answer; returns the version if the bytes are those of that version.
 fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally) -> Option<u64> {
     tally.requests += 1;
     tally.hits += u64::from(response.is_hit());

@@ -1,8 +1,9 @@
-//! Purges that reach keys of several clients: what they have killed for certain, and what they may have killed.
+//! Purges that reach keys of several clients: the objects that they removed for certain, and those that they may have
+//! removed.
 //!
-//! A purge that was sent at S and has returned killed everything that was fetched before S. What was hit by a request
-//! that began after it had returned, it did not kill. Everything else is in doubt. So a group needs only the latest S
-//! of those that returned, when the latest returned, and how many are under way. Purges of one key are in its own
+//! A purge that was sent at S and has returned killed everything that was fetched before S. It did not remove an object
+//! that was hit by a request begun after it had returned. Everything else is in doubt. So a group needs only the latest
+//! S of those that returned, when the latest returned, and how many are under way. Purges of one key are in its own
 //! model.
 //!
 //! Promises: a purge counts as under way before it is sent, and as returned only after its answer came.

@@ -139,7 +139,7 @@ fn soak() -> Result<bool, Failure> {
     if status.is_some_and(|status| status.code() == Some(0)) {
         return Ok(true);
     }
-    // A finding was reported by the child; where the child was ended, what ran is the finding.
+    // A finding was reported by the child; if the child was ended, the running input is the finding.
     if let Ok(input) = std::fs::read(&running) {
         let how = status.map_or_else(|| "it does not end".to_owned(), |status| format!("the process ended: {status}"));
         println!("{}: FOUND: {how}", target.name);

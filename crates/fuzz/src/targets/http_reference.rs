@@ -1,6 +1,7 @@
-//! Where a message of HTTP/1 ends, as a reader behind the guard sees it: httparse's heads, and bodies by RFC 9112, 6.
+//! The end of a message of HTTP/1, as a reader behind the guard sees it: httparse's heads, and bodies by RFC 9112, 6.
 //!
-//! Owns: a second reading to compare the guard's with. It knows less: what is ambiguous it refuses, for hyper does.
+//! Owns: a second reading to compare the guard's with. It knows less: it refuses ambiguous requests, as hyper would
+//! not.
 
 use httparse::{EMPTY_HEADER, Header, Request, Response, Status, parse_chunk_size};
 

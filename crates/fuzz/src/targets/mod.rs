@@ -1,7 +1,7 @@
 //! The registry of fuzz targets.
 //!
-//! Owns: what a target is, and the list of all. A new decoder gets a line here, a function in the file of its crate,
-//! and a folder of the target's name in `corpus/`.
+//! Owns: the definition of a target, and the list of all. A new decoder gets a line here, a function in the file of its
+//! crate, and a folder of the target's name in `corpus/`.
 
 mod block;
 mod fuse;

@@ -161,7 +161,7 @@ pub fn hot_list(input: &[u8]) {
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Both copies of the purge log; what is believed is there again behind a new cycle. A cycle that no log gets to is an
+/// Both copies of the purge log; believed records are there again after a new cycle. A cycle that no log gets to is an
 /// error.
 pub fn purge_log(input: &[u8]) {
     let span = span();

@@ -33,7 +33,7 @@ pub const WORDS: &[&[u8]] = &[
 
 /// No file of these lengths has a reason to hold more references.
 const REFERENCES_MAX: usize = 8 << 20;
-/// What one record, or one call, may have at once.
+/// The most that one record, or one call, may have at once.
 const AT_ONCE_MAX: usize = 1 << 22;
 
 fn read(bytes: &[u8], options: &ReadOptions) -> Result<u64, Error> {

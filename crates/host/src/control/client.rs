@@ -80,7 +80,7 @@ pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part
     Ok(parts)
 }
 
-/// Removes a socket if nobody listens on it, which the lock keeps from changing meanwhile.
+/// Removes a socket if nobody listens on it; the lock keeps that from changing.
 fn remove_stale(directory: &RuntimeDirectory, path: &Path) -> Result<(), Error> {
     let _lock = directory.lock()?;
     match UnixStream::connect(path) {

@@ -48,7 +48,7 @@ pub enum FaultKind {
     Failed,
 }
 
-/// Why a part did not do what it was asked, and what to do about it.
+/// Why a part refused a request, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The kind, which decides the remedy.

@@ -45,7 +45,7 @@ pub(super) struct Command {
     pub command: u16,
     pub offset: u64,
     pub length: u32,
-    /// Data to write, or room for those that are read.
+    /// Data to write, or room for data to read.
     pub buffers: Vec<Buffer>,
     /// For writes: whether the write is forced.
     pub write: Option<bool>,
@@ -162,7 +162,7 @@ impl Connection {
         let entry = Entry { began: Instant::now(), buffers, outcome: None, token, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
         let header = Header { flags, command, cookie, offset, length }.encode();
-        // Where the task has ended just now, it fails the request with all others.
+        // If the task has just ended, it fails the request with all others.
         let _ = self.queue.send(Outgoing { header, cookie, data });
         Ok(receiver)
     }

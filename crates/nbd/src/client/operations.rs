@@ -53,7 +53,7 @@ pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16) 
     Ok(())
 }
 
-/// Writes zeroes where the server has no command for it.
+/// Writes zeroes if the server has no command for it.
 pub(super) async fn zeroes(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
     let (mut offset, end) = (request.offset, request.offset + request.length);
     let step = ZEROES_BYTES.min(inner.payload_bytes_max);

@@ -91,7 +91,7 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
     }
 }
 
-/// What a request occupies until its reply is written.
+/// The resources of a request until its reply is written.
 struct Permits {
     _request: OwnedSemaphorePermit,
     _connection: OwnedSemaphorePermit,

@@ -230,7 +230,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Reads the range, so that whatever caches below has it.
+    /// Reads the range, so that caches below have it.
     async fn cache(&self, offset: u64, length: u32) -> Result<Answer, Error> {
         let frame = Frame::of(offset, length, self.block_bytes());
         let mut position = frame.start;

@@ -23,7 +23,7 @@ use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_M
 /// The number of the one metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// How many bytes of what is skipped are taken at once.
+/// How many skipped bytes are taken at once.
 const SKIP_BYTES: usize = 4096;
 
 /// The next action.

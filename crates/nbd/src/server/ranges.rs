@@ -43,7 +43,7 @@ impl Claim {
 }
 
 impl State {
-    /// Lets all go on whom neither a holder nor somebody before them is in the way.
+    /// Lets all waiters go on that no holder and no earlier waiter blocks.
     fn grant(&mut self) {
         let mut index = 0;
         while index < self.waiting.len() {

@@ -1,6 +1,6 @@
 //! Reading numbers and strings from received bytes.
 //!
-//! Promises: what is not there is `None`, never a panic, and nothing is allocated for it.
+//! Promises: missing bytes are `None`, never a panic, and nothing is allocated for them.
 
 use super::STRING_BYTES_MAX;
 

@@ -1,7 +1,7 @@
 //! `Cache-Control` in requests and responses, and `Pragma` if a request has nothing better.
 //!
 //! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2; RFC 5861.
-//! What stands for it in a reverse proxy is read in [`targeted`](super::targeted).
+//! Its replacement in a reverse proxy is read in [`targeted`](super::targeted).
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
 //! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading; but
@@ -177,7 +177,7 @@ impl Name {
     }
 }
 
-/// Whether a list of field names has `Set-Cookie` alone.
+/// Whether a list of field names is only `Set-Cookie`.
 pub(super) fn is_about_cookies(argument: Option<&[u8]>) -> bool {
     argument.is_some_and(|names| names.trim_ascii().eq_ignore_ascii_case(b"set-cookie"))
 }

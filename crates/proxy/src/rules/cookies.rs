@@ -21,7 +21,7 @@ use super::cache_control::ResponseDirectives;
 pub enum Cookies {
     /// There are none, or they are stored with all else.
     Kept,
-    /// They are for the one who asked, and not stored; all else may be.
+    /// They are for the client that asked, and not stored; other headers may be.
     Apart,
     /// Nothing of the response is stored.
     Forbidding,

@@ -39,7 +39,7 @@ fn is_protected(name: &HeaderName) -> bool {
         || is_forwarding(name)
 }
 
-/// Whether a header says how a request came here.
+/// Whether a header describes earlier hops of a request.
 pub fn is_forwarding(name: &HeaderName) -> bool {
     *name == FORWARDED || name.as_str().starts_with("x-forwarded-") || name == "x-real-ip"
 }

@@ -13,7 +13,7 @@ pub struct Origin {
     pub https: bool,
     /// Lower-case host, in brackets where it is an IPv6 address.
     pub host: String,
-    /// The port, also where it is the scheme's own.
+    /// The port, even if it is the scheme's default.
     pub port: u16,
 }
 

@@ -29,7 +29,7 @@ pub struct Multipart {
 impl Multipart {
     /// Puts parts of an object of `size_bytes` together.
     pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
-        // Nobody who writes an object can know it before.
+        // A writer of an object cannot know it before.
         let boundary = format!("nectary-{:016x}{:016x}", random(), random());
         let mut sections = Vec::with_capacity(2 * parts.len() + 1);
         for part in parts {

@@ -26,7 +26,7 @@ pub enum Storability {
     Private,
     /// The request had `Authorization` and the response does not allow sharing.
     Authorization,
-    /// `Set-Cookie`, and nobody says that it may be stored (`cookies`).
+    /// `Set-Cookie`, and nothing permits storing it (`cookies`).
     SetCookie,
     /// Nothing allows it: no lifetime, not `public`, and a status that says nothing about caching.
     NotAllowed,

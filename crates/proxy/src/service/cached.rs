@@ -1,8 +1,8 @@
 //! GET and HEAD by way of the store.
 //!
-//! Owns: the choice among what is stored, another's fetch, a fetch of one's own that others may join, and going alone;
-//! and going back to what is stored where the origin fails. Going round again (a marker was found, somebody else
-//! finished, a variant was learned) is bounded; then a request goes alone.
+//! Owns: the choice among the stored response, another's fetch, a fetch that others may join, and going alone; and
+//! going back to the stored response if the origin fails. Another round (a marker was found, another fetch ended, a
+//! variant was learned) is bounded; then a request goes alone.
 
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};

@@ -57,7 +57,7 @@ pub(super) enum Told {
     Streaming(u16, Vec<HeaderValue>),
     /// The stored response still holds; the cookies likewise.
     Refreshed(Object, Vec<HeaderValue>),
-    /// The response is not stored: it is for the asker alone.
+    /// The response is not stored: it is only for the client that asked.
     Direct(Response<Incoming>, Lease),
     /// The response could be stored, but is too long for the store: for the asker alone.
     TooLarge(Response<Incoming>, Lease),
@@ -76,7 +76,7 @@ impl ClientRequest {
 
     /// The destination of this request, and its head for there.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
-        // Only a reverse proxy speaks for its origin; nobody else needs to know who asks.
+        // Only a reverse proxy speaks for its origin; no other server needs to know who asks.
         let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
         let forwarding = Forwarding {
             peer: self.client.address.ip(),
@@ -123,7 +123,7 @@ impl Plan {
         Plan { herald: Herald::silent(&request.worker), ..Plan::new(request, names, Some(stale)) }
     }
 
-    /// Whether what is stored may be served although the origin failed.
+    /// Whether the stored response may be served although the origin failed.
     fn allows_stale_on(&self, failure: Failure) -> bool {
         let (Some(object), policy) = (&self.stale, &self.worker.policy) else { return false };
         let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &self.key, policy)) else {
@@ -166,7 +166,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             }
         };
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
-            // Those who wait for it have the same response to go back to.
+            // Its waiters have the same response to go back to.
             drop(fill);
             _ = tell.send(Told::Stale(response.status()));
             return;
@@ -300,7 +300,7 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    // So that clients are told the truth about it.
+    // So that clients get the truth about it.
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {

@@ -1,6 +1,6 @@
 //! Informational responses for the client whose request an origin is working on.
 //!
-//! Owns: who gets them: the one client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
+//! Owns: the receiver: the one client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
 //! joins another's fetch, or gets what is stored, gets none. A `100` is passed on too: `Expect` is not sent to origins,
 //! so the proxy has not requested it. *Source*: RFC 9110, 15.2.
 

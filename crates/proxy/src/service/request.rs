@@ -54,7 +54,7 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// What is logged and counted when the response is done with.
+    /// The log line and counters of a response, written when it is done with.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         Ticket {
             worker: self.worker.clone(),
@@ -91,7 +91,7 @@ pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) ->
     }
 }
 
-/// What a request's headers ask for, found in one pass.
+/// The demands of a request's headers, found in one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     /// `Host` lines, and whether the last is a host.

@@ -47,7 +47,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         }
         Err(error) => {
             let mut response = failed(&request, &error, forwarded(None));
-            // What follows on this connection was meant for the origin.
+            // The bytes after it on this connection were meant for the origin.
             let close = http::HeaderValue::from_static("close");
             response.headers_mut().insert(http::header::CONNECTION, close);
             response

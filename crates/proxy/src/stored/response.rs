@@ -16,7 +16,7 @@ use crate::rules::age::{Times, corrected_initial_age_ms};
 use crate::rules::policy::Policy;
 use crate::rules::serve::Stored;
 
-/// What an object of the store is to the proxy.
+/// The proxy's view of an object in the store.
 #[derive(Debug)]
 pub enum Found {
     /// A response.

@@ -29,7 +29,7 @@ pub(crate) enum FetchError {
     /// The client's request has no good body, so the origin could not answer it.
     #[error("{0}")]
     Client(BodyFault),
-    /// What the origin sent is ambiguous or none of HTTP.
+    /// The origin's bytes are ambiguous or no HTTP.
     #[error("the origin's response is refused: {0}")]
     Refused(Violation),
     /// The connection broke, or the bytes are no response.
@@ -98,7 +98,7 @@ impl Drop for Lease {
 /// The callback for each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
-/// Sends a request and waits for the head of the final response; `hear` is told of those before.
+/// Sends a request and waits for the head of the final response; `hear` receives the informational ones before it.
 pub(crate) async fn exchange(
     worker: &Rc<Worker>,
     to: &Destination,

@@ -21,7 +21,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 pub(crate) struct Forwarding {
     /// Who sent it.
     pub peer: IpAddr,
-    /// Whether what the peer says of the way before it is believed.
+    /// Whether the peer's account of earlier hops is believed.
     pub is_trusted: bool,
     /// Whether the proxy names the client.
     pub is_told: bool,

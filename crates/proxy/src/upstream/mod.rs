@@ -27,7 +27,7 @@ use self::socket::Socket;
 use crate::rules::key::Origin;
 use crate::wire::deadlines::Watch;
 
-/// Where an exchange goes, and how far it may go.
+/// The destination of an exchange, and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
     pub origin: Origin,
@@ -39,7 +39,7 @@ pub(crate) struct Destination {
 pub(crate) enum Reach {
     /// All.
     Everywhere,
-    /// All but this machine's own and those of its link: clients from elsewhere must not get to what listens there.
+    /// All but this machine's own and those of its link: clients from elsewhere must not reach services there.
     Beyond,
 }
 

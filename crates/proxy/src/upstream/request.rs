@@ -101,7 +101,7 @@ pub(crate) struct ClientBody {
     fault: Rc<Cell<Option<BodyFault>>>,
 }
 
-/// What a client did wrong with the body of its request.
+/// A client's mistake in the body of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyFault {
     /// Its framing is wrong.

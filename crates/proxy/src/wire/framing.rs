@@ -311,7 +311,7 @@ impl Framing {
         if is_target && has_target { Violation::TargetTooLong } else { Violation::TooLong }
     }
 
-    /// Notes a later minor version in a start line as far as it came, of which the last `came` bytes are new.
+    /// Notes a later minor version in an incomplete start line, of which the last `came` bytes are new.
     fn note_later_minor(&mut self, line: &[u8], came: usize) {
         if self.state != State::Between {
             return;

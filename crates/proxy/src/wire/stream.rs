@@ -1,9 +1,9 @@
 //! The stream that keeps a [`Watch`] informed, and the way past hyper for requests that are answered at once.
 //!
-//! Owns: what is read and written on one connection, and that nothing behind what the framing refused is read: the
-//! parser of requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its
-//! responses. A client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which
-//! asks [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
+//! Owns: the bytes read and written on one connection, and that nothing after refused framing is read: the parser of
+//! requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its responses. A
+//! client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
+//! [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
 
 use std::cell::RefCell;
 use std::io;
@@ -222,7 +222,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Front<S> {
-    /// Writes what was announced, where the next byte begins a response; pending where the client does not take it.
+    /// Writes the informational responses if the next byte begins a response; pending while the client does not take
+    /// them.
     fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.stream.watch.has_announced() {
             if self.announced.is_empty() {

@@ -37,7 +37,7 @@ impl Reply {
         self.header("cache-status")
     }
 
-    /// Whether it came from the store without asking the origin.
+    /// Whether it came from the store without a request to the origin.
     pub fn is_hit(&self) -> bool {
         self.cache_status().contains("nectary; hit")
     }

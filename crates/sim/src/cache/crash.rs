@@ -1,4 +1,4 @@
-//! Crash states of cached devices with many clients: what each leaves on the disk is compared with what may be there.
+//! Crash states of cached devices with many clients: the contents of the disk are compared with the allowed ones.
 //!
 //! Owns: the recording of a run, and the account of its states. Leaves to others: which states there are
 //! (`crate::crash`), and what is allowed in them (`history`).
@@ -26,7 +26,7 @@ pub struct CrashReport {
     pub in_flight: u64,
     /// States looked at.
     pub states: u64,
-    /// Of these, those with an image that none before had.
+    /// Of these, those with a new image.
     pub distinct: u64,
     /// Flushes and forced writes that had ended well before them.
     pub promises: u64,

@@ -12,7 +12,7 @@
 //! 4. A growth has happened when it ended well, and not before.
 //! 5. Every state says which marks the recording had by then: what the user of the device had been promised.
 //!
-//! Owns: which states there are. Leaves to others: what has to hold in them.
+//! Owns: which states there are. Leaves to others: the promises to check in them.
 //!
 //! *Cost*: a state costs the bytes of the writes of its epoch; images share everything else.
 
@@ -155,7 +155,7 @@ pub struct CrashStates {
     /// Which operations `base` has.
     applied: Vec<bool>,
     epochs: std::vec::IntoIter<Epoch>,
-    /// What is left to do in the current epoch.
+    /// The remaining work in the current epoch.
     models: std::vec::IntoIter<CrashModel>,
     epoch: Epoch,
     model: CrashModel,

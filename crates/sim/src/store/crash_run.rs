@@ -36,7 +36,7 @@ pub struct CrashReport {
     pub live: u64,
     /// Objects that the workloads re-inserted.
     pub reinserted: u64,
-    /// Objects that they wrote beside those that hints tie them to.
+    /// Objects written beside those that hints tie them to.
     pub tied: u64,
     /// Objects that workloads rewrote from memory.
     pub rewritten: u64,

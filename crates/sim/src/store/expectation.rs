@@ -1,7 +1,7 @@
 //! What a store must, may and must not answer after a crash: the promises of the store as a model of some lines.
 //!
-//! Events are told in the order in which they happened. A crash comes after some of them; what had been promised by
-//! then is then asked of the recovered store.
+//! Events arrive in the order in which they happened. A crash comes after some of them; the recovered store must keep
+//! what had been promised by then.
 //!
 //! | the key's history | the answer |
 //! |---|---|

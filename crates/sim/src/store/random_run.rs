@@ -137,7 +137,7 @@ struct Run {
     options: RunOptions,
 }
 
-/// Runs; `progress` is told how many operations are done.
+/// Runs; `progress` receives how many operations are done.
 pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunReport {
     let memory = Arc::new(MemoryDevice::new(options.store_bytes));
     let under_way = UnderWay::default();
@@ -174,7 +174,7 @@ pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunRepor
     run.report
 }
 
-/// What is planted to show that the comparison can fail.
+/// The bugs planted to show that the comparison can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plant {
     /// The model expects a version that was never put.
@@ -446,7 +446,7 @@ impl Run {
         }
     }
 
-    /// All keys whose version has a tag; the versions that those replaced stay away.
+    /// All keys whose version has the tag; the versions that those replaced stay away.
     async fn purge_tag(&mut self) {
         let number = self.random.below(TAGS) as u16;
         if let Err(error) = self.store().purge_tag(&tag(number.into())).await {

@@ -1,10 +1,10 @@
 //! A long seeded run of a store of several spans that go away and come back, against a model.
 //!
 //! Owns: what may be found of each key. After a put, until the next end of the store, that version and no other; after
-//! an end what was synced or anything later; after a purge nothing that began before it. Which spans were there changes
-//! nothing of that: a loss costs hits and nothing else, and only those of the span that is lost. A span that is put
-//! back as it was earlier, beside one that was there all the time, brings back nothing that was purged; and nothing
-//! that was replaced, unless it is of the same life.
+//! an end what was synced or anything later; after a purge nothing that began before it. The set of present spans
+//! changes nothing in that: a loss costs only hits, and only those of the lost span. A span that is put back as it was
+//! earlier, beside one that was there all the time, brings back nothing that was purged; and nothing that was replaced,
+//! unless it is of the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,7 @@ struct Run {
     store: Option<Spans>,
     expected: Vec<Expected>,
     fills: Vec<(u32, u32, Fill)>,
-    /// Where operations take time and end in any order: those that do not wait for the store's end.
+    /// If operations take time and end in any order: those that do not wait for the store's end.
     under_way: Option<UnderWay>,
     version: u32,
     /// Opens so far.
@@ -124,7 +124,7 @@ struct Run {
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {
-        // The first store has the seed that was given: what a difference names is run alone with `--stores 1 --seed`.
+        // The first store has the given seed: a difference's seed is run alone with `--stores 1 --seed`.
         let seed = seed_of(options.seed, number);
         let mut random = Random::new(seed);
         let count = 2 + random.below(3) as usize;

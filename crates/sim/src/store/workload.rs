@@ -406,7 +406,7 @@ impl Running {
         }
     }
 
-    /// Waits until what was put is written, without a flush.
+    /// Waits until the put objects are written, without a flush.
     async fn wait_for_the_writer(&mut self) {
         loop {
             let sequences = self.store().sequences();

@@ -91,7 +91,7 @@ impl Store {
     ///
     /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
     /// the errors, with `Busy` also where prefixes of too many different lengths are remembered (nothing is purged).
-    /// While it is remembered, a hit of what is older than it pays for a hash of its key's beginning.
+    /// While it is remembered, a hit of an older object pays for a hash of its key's beginning.
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         self.purge_prefix_in(prefix, Turn::default()).await
     }

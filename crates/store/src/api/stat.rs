@@ -35,7 +35,7 @@ pub struct Stat {
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// Bytes of the referenced bits, which say what was requested since it was written.
+    /// The memory of the referenced bits, which say which objects were requested since they were written.
     pub referenced_bytes: u64,
     /// The share of a segment that may be rewritten, in percent.
     pub reinsert_percent: u32,

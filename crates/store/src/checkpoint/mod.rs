@@ -272,7 +272,7 @@ impl CheckpointHeader {
         self.shard_start(INDEX_SHARDS)
     }
 
-    /// What the slots of a shard take, in bytes.
+    /// The size of the slots of a shard, in bytes.
     pub fn slots_bytes(&self, shard: usize) -> usize {
         slots_bytes(self.homes[shard])
     }

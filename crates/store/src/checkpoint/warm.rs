@@ -1,8 +1,8 @@
 //! Warming up: what was in memory comes back after a restart, from the disk, in the order of the disk.
 //!
 //! Owns: which objects are taken into memory without being requested, and how gently. The list is the checkpoint's (its
-//! hot list) and, before it, what was replayed, newest first. Leaves to others: where the list is kept (`checkpoint`),
-//! what fits into memory (`memory`).
+//! hot list) and, before it, what was replayed, newest first. Leaves to others: the storage of the list (`checkpoint`),
+//! and the room in memory (`memory`).
 //!
 //! # Invariants
 //! The list is advice: it says where to look, and nothing about what is there.
@@ -11,7 +11,7 @@
 //! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id.
 //!    Both are looked at under the lock under which entries enter memory, with the state of the segment.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
-//! 4. It pushes nothing out: where memory is full, warming ends.
+//! 4. It evicts nothing: if memory is full, warming ends.
 //! 5. A checkpoint that comes before it has ended names in its hot list what is still to be taken too: crashes in a row
 //!    leave memory no colder than one does.
 //!
@@ -135,7 +135,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     }
 }
 
-/// Takes one object out of what was read, if it passes.
+/// Takes one object out of the bytes read, if it passes the checks.
 fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
     let location = hot.location();
     let address = state.span.address_of(location);

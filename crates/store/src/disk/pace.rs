@@ -6,7 +6,7 @@
 //! margin follows the load, and falls by itself when it ends. Re-inserted bytes count like put ones, as they open
 //! segments too.
 //!
-//! *Cost*: the clock is read only for what lies in the oldest quarter of the ring.
+//! *Cost*: the clock is read only for records in the oldest quarter of the ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

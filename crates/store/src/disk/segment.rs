@@ -110,7 +110,7 @@ pub struct SegmentReader<'a> {
     end: u64,
     /// Memory for the next table.
     table: Vec<TableEntry>,
-    /// Where the bytes that were read last begin, and they; without a length it is memory for the next.
+    /// The position of the bytes read last, and the bytes; without a length it is memory for the next read.
     window: Option<(u64, Buffer)>,
     window_bytes: u64,
     window_bytes_max: u64,
@@ -452,7 +452,7 @@ impl<'a> SegmentReader<'a> {
     }
 }
 
-/// What a segment holds from an offset on, read before it is known what the segments before it hold.
+/// The contents of a segment from an offset on, read before those of the segments before it are known.
 pub struct Ahead {
     pub epoch: u64,
     pub offset: u64,

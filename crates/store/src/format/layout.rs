@@ -52,7 +52,7 @@ pub struct Layout {
     pub segment_count: u64,
     /// Where they start.
     pub segments_offset: u64,
-    /// Where the two copies of the purge log start.
+    /// The starts of the two copies of the purge log.
     pub purge_log_offset: [u64; 2],
     /// Size of one copy, both halves, in bytes.
     pub purge_log_bytes: u64,
@@ -70,11 +70,11 @@ pub struct Layout {
     pub features: u64,
     /// When it was made, seconds since 1970.
     pub created_s: u64,
-    /// Which of the spans of a store it is.
+    /// The number of the span in its store.
     pub member: Member,
 }
 
-/// Which of the spans of a store one is.
+/// The number of a span in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
     /// Random identity of the store of several spans; 0 if there is one.
@@ -327,7 +327,7 @@ impl Layout {
         epoch % self.segment_count
     }
 
-    /// Where the segment that holds `epoch` starts, in bytes.
+    /// The start of the segment that holds `epoch`, in bytes.
     pub fn segment_start(&self, epoch: u64) -> u64 {
         self.segments_offset + self.segment_of(epoch) * self.segment_bytes
     }

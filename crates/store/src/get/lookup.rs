@@ -64,8 +64,8 @@ impl Lookup {
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
-            // Until it is in the index, nothing but its place in memory hides what it replaced; and what replaces it
-            // has to know of it, as the order within an append does not say which is newer.
+            // Until it is in the index, only its place in memory hides the version that it replaced; and its own
+            // replacement must know of it, as the order within an append does not say which is newer.
             if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
                 self.state.memory.remove_same(&entry);
             }

@@ -1,8 +1,7 @@
 //! Reads under way: one read for all who wait for the same record.
 //!
 //! Owns: which caller reads and which ones wait, by key hash. Promises: waiting ends with the read, for any reason; the
-//! waiters get what the reader found. Leaves to others: whether that is still the answer for a caller who came later
-//! (`lookup`).
+//! waiters get what the reader found. Leaves to others: whether that is still right for a later caller (`lookup`).
 //!
 //! *Cost*: a lock and no allocation for a read that nobody shares.
 

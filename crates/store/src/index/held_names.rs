@@ -14,7 +14,7 @@
 //!    purge that draws its generation first, and then finds neither, has nothing older to come.
 //! 2. Everything that is queued is noted in the era of that moment, under the lock of the queue. An era begins under
 //!    the same lock, and notes all that waits. The name of a packed object is noted in the era of its segment.
-//! 3. What is in memory alone, not admitted to the disk, is noted again before each era begins.
+//! 3. Objects only in memory, not admitted to the disk, are noted again before each era begins.
 //! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have
 //!    too.
 //! 5. After an open nothing is known until the tables of all segments have been read. If that found damage, nothing

@@ -120,7 +120,7 @@ impl Index {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// The places where a record of this hash may lie, in no order.
+    /// The possible places of a record of this hash, in no order.
     pub fn candidates(&self, hash: KeyHash) -> Vec<Location> {
         let mut found = Vec::new();
         let (shard, known) = self.locate(hash);

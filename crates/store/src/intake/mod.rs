@@ -43,7 +43,7 @@ impl From<Refused> for NotCommitted {
 }
 
 impl Intake {
-    /// Decides whether an object is written, of whose length as much is known.
+    /// Decides whether an object is written, as far as its length is known.
     pub fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
         if self.admission.is_open() {
             Decision::Admitted
@@ -73,7 +73,8 @@ impl Intake {
             || doubt.is_in_doubt(hash, index.evictions(), self.span.head(), self.span.layout.segment_count)
     }
 
-    /// Counts a hit in memory. What was not admitted was requested again: if the rules let it, it is written now.
+    /// Counts a hit in memory. An object that was not admitted was requested again: if the rules let it, it is written
+    /// now.
     pub fn note_hit(&self, entry: &Arc<Entry>) {
         Counters::add(&self.span.counters.hits_memory, 1);
         if entry.take_in_memory_alone() {
@@ -106,9 +107,9 @@ impl Intake {
         }
     }
 
-    /// Drops what is in memory alone and was purged, before purges are forgotten because all that lay on the disk then
-    /// is overwritten: it goes with no segment. *Cost*: looks at every entry, if there are purges and not everything
-    /// is admitted.
+    /// Drops purged objects that are only in memory, before their purges are forgotten because all segments of that
+    /// time are overwritten: such objects go with no segment. *Cost*: looks at every entry, if there are purges and not
+    /// everything is admitted.
     pub fn drop_purged_in_memory(&self) {
         if !self.admission.is_open() && self.state.purges.len() > 0 {
             self.state.memory.sweep(|entry| entry.is_in_memory_alone() && self.state.is_purged(entry));

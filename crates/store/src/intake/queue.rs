@@ -25,7 +25,7 @@ pub struct Unwritten {
     pub previous: Option<Arc<Entry>>,
     /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,
-    /// Its group, decided when it was queued, whatever hints say by then.
+    /// Its group, as decided when it was queued, even if hints have changed.
     pub tie: Option<HintId>,
 }
 

@@ -24,7 +24,7 @@ const THREADS: usize = 64;
 /// Entries by the lowest 64 bits of their hashes.
 pub(super) struct Entries {
     map: Map,
-    /// What left since its thread freed something, in bytes.
+    /// The bytes that left since its thread freed something.
     left: [AtomicU64; THREADS],
     batch_bytes_max: u64,
 }
@@ -37,7 +37,7 @@ impl Entries {
         Entries { map, left: std::array::from_fn(|_| AtomicU64::new(0)), batch_bytes_max: tier_bytes / BATCH_SHARE }
     }
 
-    /// Holds what is read here, until it is dropped.
+    /// Holds the entries read here, until it is dropped.
     pub fn pin(&self) -> Pinned<'_> {
         Pinned { entries: self, guard: self.map.guard() }
     }

@@ -142,7 +142,8 @@ impl Entry {
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes one in memory alone one that will be written; whether it did. One that was replaced will not be.
+    /// Makes an entry that is only in memory one that will be written; returns whether it did. One that was replaced
+    /// will not be.
     pub fn set_to_be_written(&self) -> bool {
         let may_be = |alone| matches!(alone, ALONE | ALONE_SEEN).then_some(NOT_ALONE);
         self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, may_be).is_ok()

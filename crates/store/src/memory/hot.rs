@@ -39,7 +39,7 @@ impl HotPlace {
         1 << (self.0 >> REFERENCES_SHIFT & u64::from(REFERENCES_LOG_MAX))
     }
 
-    /// Sorts by it: what was requested most often comes first.
+    /// Sorts by it: the most requested come first.
     pub fn hottest_first(&self) -> Reverse<u32> {
         Reverse(self.references())
     }

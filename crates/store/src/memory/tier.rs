@@ -134,8 +134,8 @@ impl MemoryTier {
         self.map.pin().get(hash.0 as u64).filter(|entry| entry.hash == hash).cloned()
     }
 
-    /// Whole objects that were requested since they were written and lie where `here` says, in the order of the disk;
-    /// no reference. *Cost*: looks at every entry.
+    /// Whole objects requested since they were written, at locations that `here` accepts, in the order of the disk; no
+    /// reference is counted. *Cost*: looks at every entry.
     pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
         let mut found: Vec<(Arc<Entry>, Location)> = {
             let pinned = self.map.pin();
@@ -191,7 +191,7 @@ impl MemoryTier {
     /// Announces an entry put without the lock to the policy: an object that is only in memory is the policy's, and one
     /// that waits to be written takes its room from it.
     ///
-    /// Whatever has happened to the entry since, the policy is right afterwards: what replaced it is settled later than
+    /// The policy is right afterwards, whatever has happened to the entry since: its replacement is settled later than
     /// this.
     pub fn settle(&self, entry: &Arc<Entry>) {
         let pinned = self.map.pin();

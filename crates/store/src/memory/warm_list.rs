@@ -1,4 +1,4 @@
-//! What is still to be taken into memory after a restart.
+//! The objects still to be taken into memory after a restart.
 //!
 //! Owns: the list, and how far it was read. Leaves to others: reading (`warm`), and writing what is left of it with the
 //! hot list of a checkpoint (`checkpoint`).

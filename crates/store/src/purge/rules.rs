@@ -6,12 +6,12 @@
 //!
 //! A hit costs four atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there,
 //! three more that of purges of everything, by prefix and by tag, and only an object below one of them looks into the
-//! exact table. What is older than the latest purge by prefix pays for a hash of its key's beginning for each length of
-//! prefix that is live; what is older than the latest by tag, for a look for each of its tags.
+//! exact table. An object older than the latest purge by prefix pays for a hash of its key's beginning for each live
+//! length of prefix; one older than the latest by tag, for a look at each of its tags.
 //!
-//! What kills a version by its key kills all that it replaced. A purge by tag need not: they may have other tags.
-//! So [`Verdict`] tells the two apart, and a reader that meets a version that died by its tags must find nothing older
-//! in its place.
+//! A purge that removes a version by its key removes all that it replaced. A purge by tag need not: they may have other
+//! tags. So [`Verdict`] tells the two apart, and a reader that meets a version that died by its tags must find nothing
+//! older in its place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -25,7 +25,7 @@ pub(crate) enum Target {
 
 /// The first result of a purge.
 pub(crate) enum Begun {
-    /// There is nothing of it, and nothing can come back: it is done.
+    /// No version of it exists, and none can come back: it is done.
     Absent,
     /// Its rule holds in memory, and is to be made durable.
     Holds(PurgeRecord),

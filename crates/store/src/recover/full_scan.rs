@@ -10,7 +10,7 @@ use crate::disk::segment::{Ahead, Spare};
 use crate::format::{INDEX_SHARDS, LogPosition};
 
 impl RollForward<'_> {
-    /// Finds out which segments hold what, and replays all of them.
+    /// Finds out the contents of all segments, and replays all of them.
     pub async fn replay_all_segments(&mut self) {
         let mut epochs = Vec::new();
         for segment in 0..self.layout.segment_count {

@@ -58,7 +58,7 @@ impl Loading {
         self.header.number
     }
 
-    /// The shards that somebody waits for, one bit each.
+    /// The shards with waiters, one bit each.
     pub fn wanted(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.wanted)
     }

@@ -57,7 +57,7 @@ pub struct Recovered {
     pub recovery: Recovery,
 }
 
-/// What is known of the purges of a span of several before it is opened.
+/// The purges of one span of several, as known before it is opened.
 #[derive(Default)]
 pub struct SpanPurges {
     /// The contents of its log, if that was read already.

@@ -1,6 +1,6 @@
 //! Replaying the log that follows a checkpoint.
 //!
-//! Owns: how far the log goes on behind a checkpoint, and reading it ahead of who replays it.
+//! Owns: how far the log continues after a checkpoint, and reading it ahead of the replay.
 //!
 //! *Circle*: `roll_forward` begins here, and this is a step of it: both are one algorithm in two files.
 

@@ -1,4 +1,4 @@
-//! How a store came up, as it reports it.
+//! A store's report of how it was opened.
 
 use serde::{Deserialize, Serialize};
 

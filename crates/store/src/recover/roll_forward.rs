@@ -76,7 +76,7 @@ impl<'a> RollForward<'a> {
         (forward, None, number)
     }
 
-    /// A hole in what is known to have been flushed is damage; any other is where a crash cut the log.
+    /// A hole in the flushed part of the log is damage; any other is where a crash cut the log.
     pub fn recovered_sequence(&self) -> u64 {
         let flushed = self.scanned.flushed_sequence;
         let crash_hole = self.scanned.holes.iter().copied().filter(|&before| before >= flushed).min();

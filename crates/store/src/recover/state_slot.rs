@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::format::layout::{Layout, STATE_OFFSET};
 use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
 
-/// Which spans of a store were there when that last changed, as one of them remembers it.
+/// Which spans of a store were present at the last change, as one of them remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Membership {
     /// Counts the changes; 0 in a store of one span, and if nothing is known.

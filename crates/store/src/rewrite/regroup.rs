@@ -1,4 +1,4 @@
-//! Regrouping: what is wanted together and lies apart on disk is rewritten side by side.
+//! Regrouping: objects wanted together but stored apart are rewritten side by side.
 //!
 //! Owns: which reads belong to the view of a page, and when its group is rewritten. Leaves to others: rewriting
 //! (`rewriting`), its bound (`keep`), and laying records down side by side (`arrange`).

@@ -17,8 +17,7 @@
 //! 3. The records read are of the epoch that is being harvested, as each record states, and that epoch is not
 //!    overwritten yet when a record of it is queued: so a place never refers to newer bytes.
 //! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
-//! 5. What is queued here of a segment is at most the share of it, in bytes; what is read at once is at most
-//!    [`buffer_bytes_max`].
+//! 5. At most the share of a segment, in bytes, is queued here; at most [`buffer_bytes_max`] is read at once.
 //!
 //! Fragmented objects are not re-inserted: they would need all of their fragments, which lie in other segments.
 //!

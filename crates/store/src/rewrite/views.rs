@@ -1,6 +1,6 @@
 //! The views of pages that are under way.
 //!
-//! Owns: which they are, at most so many, and what is known of each. Leaves to others: what follows from it
+//! Owns: the running views, bounded in number, and the state of each. Leaves to others: what follows from it
 //! (`regroup`).
 
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +18,7 @@ const VIEWS: (u64, u64) = (64, 1024);
 pub struct View {
     pub page: HintId,
     pub hash: KeyHash,
-    /// The objects that came with its group, or were put for it since.
+    /// The objects that were read with its group, or put for it since.
     pub members: Vec<KeyHash>,
     /// The sequence under which the page was queued to be written in this view, once it was.
     pub sequence: Option<u64>,

@@ -4,19 +4,18 @@
 //! believed, in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`,
 //! `writer`).
 //!
-//! A change is committed once all whom it names have it; each names the last one before it that was. One that a crash
-//! ended was not committed if somebody whom it names has not come as far; then nothing was done under it, and the next
-//! change names the same one before. Each open makes two changes before it serves. So a span that knows neither was put
-//! back as it was before an earlier open, and what it holds may have been purged or replaced since. A span put back to
-//! its state since this open is recognised by its purges (`open`).
+//! A change is committed once all whom it names have it; each names the last one before it that was. A change that a
+//! crash ended was not committed if a span that it names has not reached it; then nothing was done under it, and the
+//! next change names the same one before. Each open makes two changes before it serves. So a span that knows neither
+//! was put back as it was before an earlier open, and what it holds may have been purged or replaced since. A span put
+//! back to its state since this open is recognised by its purges (`open`).
 
 use crate::recover::Membership;
 
-/// The last change of all, by what those remember that are seen (by number of the span); `None` if it cannot be
-/// known.
+/// The last change of all, as the present spans remember it (by number of the span); `None` if it cannot be known.
 ///
-/// All whom it names have to be seen, and to have it, or the one before it, or another that came to nothing, or to be
-/// an older copy. A span that is not seen may have served alone.
+/// All spans that it names must be present, and have it, or the one before it, or another that was never committed, or
+/// be an older copy. A span that is not seen may have served alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -119,7 +118,7 @@ mod tests {
         assert_eq!(who(&[half_way, follows(5, 4, 0b111), half_way]), Some(vec![0, 2]), "the same, and 1 is older");
         assert_eq!(last_in_force(&[now, follows(6, 5, 0b111), now], &now.expect("some")), (8, 80));
         assert_eq!(last_in_force(&[now, half_way, now], &now.expect("some")), (7, 70));
-        // 1 went on alone after the others were lost: it is not older than they are.
+        // 1 served alone after the others were lost: it is not older than they are.
         let alone = follows(9, 8, 0b010);
         assert_eq!(who(&[now, alone, now]), Some(vec![1]));
         assert_eq!(who(&[now, None, follows(6, 5, 0b111)]), None, "1 may still have gone on alone");
@@ -136,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_change_that_was_never_in_force_does_not_hide_one_that_was() {
-        // 0 came back, and all ended before 1 and 2 had flushed that. They went on without it, and 1 lost 2.
+        // 0 came back, and all spans ended before 1 and 2 had flushed that. They went on without it, and 1 lost 2.
         let seen = [knows(6, 50, 60, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }
@@ -147,7 +146,7 @@ mod tests {
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);
-        // Here 1 went on alone after 5, and a change of number 7 came to nothing before that.
+        // Here 1 served alone after 5, and change number 7 was never committed before that.
         let seen = [knows(7, 50, 70, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }

@@ -1,13 +1,13 @@
 //! The spans of one store: several devices that serve as one, and the loss of one of them.
 //!
-//! Owns: serving from several spans, and what is done when one is lost (`open`: what a span may be believed that was
-//! away; `placement`: which span a key belongs to; `membership`: who was there). Promises: those
-//! of [`Store`], for the spans together; the loss of a span makes its objects misses and nothing else; a purge that
-//! returned holds on every span, also on one that was away then. Leaves to others: each span (`store`).
+//! Owns: serving from several spans, and the loss of one (`open`: whether a returning span is believed; `placement`:
+//! the span of a key; `membership`: which spans were present). Promises: those of [`Store`], for the spans together;
+//! the loss of a span makes its objects misses and nothing else; a purge that returned holds on every span, also on one
+//! that was away then. Leaves to others: each span (`store`).
 //!
 //! # Idea
 //! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not
-//! agree on anything but on who is there. Where a key's span is away, the next one of the key's order stands in for it.
+//! agree on anything but on who is there. If a key's span is away, the next one of the key's order stands in for it.
 //!
 //! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there
 //! since (`present`), and what its own clock was when a span last came back (`since`). A change is committed when all
@@ -232,7 +232,7 @@ impl Spans {
 
     /// Purges a key with all its variants, as [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
-        // The key's span is not enough: another may have stood in for it and still do so for somebody who has just
+        // The key's span is not enough: another may have stood in for it, and still do so for a caller that has just
         // looked.
         self.purge(|store, turn| async move { store.purge_key_in(primary, turn).await }).await
     }

@@ -1,7 +1,7 @@
 //! Opening and making a store of several spans.
 //!
-//! Owns: what is on each device, which number it has, and whether it is believed. Promises: a span that may be behind
-//! serves nothing; a device that is no span of this store is not overwritten. Leaves to others: what memberships mean
+//! Owns: the span on each device, its number, and whether it is believed. Promises: a span that may be behind serves
+//! nothing; a device that is no span of this store is not overwritten. Leaves to others: what memberships mean
 //! (`membership`), and serving (`mod`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -129,8 +129,7 @@ impl Spans {
             })
             .collect();
         let order = compare_purges(&mut parts);
-        // Spans that are behind come first: they get the purges that they missed before another span forgets those in a
-        // new cycle of its log.
+        // Spans that are behind come first: they get the purges that they missed before another span forgets those.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };
@@ -324,8 +323,8 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
 
 /// Compares what spans that were there together know of the store's purges; returns how far they have come together.
 ///
-/// One that lacks a purge of which another knows that all had it was put back as it was earlier: it is not believed.
-/// One that lacks others, as the store may have ended before they returned, gets them.
+/// A span that lacks a purge which, as another one knows, all had, is an older copy: it is not believed. One that lacks
+/// others, as the store may have ended before they returned, gets them.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));

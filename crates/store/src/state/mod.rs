@@ -110,7 +110,7 @@ impl State {
 
     /// Whether the index leads to a location, which is of that epoch, and to nothing younger for its hash.
     ///
-    /// Where it leads to something younger that need not be the same key's, but it may be.
+    /// The index leads to something younger that may, or may not, be the same key's.
     pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// Flushes the device; what was written before is then flushed.
+    /// Flushes the device; all earlier writes are then flushed.
     pub async fn flush(&self) -> Result<(), Error> {
         let written = self.progress.written.load(Ordering::Acquire);
         Counters::add(&self.span.counters.flushes, 1);

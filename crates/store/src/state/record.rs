@@ -1,8 +1,8 @@
 //! Reading a record: the bytes at a place on disk, and whether they are the wanted record.
 //!
 //! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in
-//! the epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether what was
-//! found may be handed out (`lookup`).
+//! the epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether a record may
+//! be returned (`lookup`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,8 +47,7 @@ pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef
     }
 }
 
-/// Decides whether what was read is the record of `hash`; gives the buffer back where the entry has copies of its
-/// bytes.
+/// Decides whether the bytes read are the record of `hash`; gives the buffer back if the entry has copies of its bytes.
 pub(crate) fn decode(
     state: &State,
     hash: KeyHash,

@@ -12,9 +12,9 @@
 //! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
 //!
 //! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under
-//! way, and what is cut costs a read each time it is requested. What waits to be written is part of the objects: it is
-//! in memory once, and found there. It may take half of their room. Fills take theirs from the objects while they hold
-//! anything, an eighth of the budget at most.
+//! way, and what is cut costs a read each time it is requested. Objects that wait to be written count as objects: each
+//! is in memory once, and found there. It may take half of their room. Fills take theirs from the objects while they
+//! hold anything, an eighth of the budget at most.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;

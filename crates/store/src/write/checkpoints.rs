@@ -68,8 +68,8 @@ impl Writer {
             Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
     }
 
-    /// Waits until a checkpoint has what was found of a log that a crash had cut: what it lacks is looked for in the
-    /// last two segments alone, so before there is another, later recoveries must not need to.
+    /// Waits until a checkpoint has the recovered part of a log that a crash had cut: its missing part is searched in
+    /// the last two segments only, so before another crash, later recoveries must not need it.
     pub(super) async fn settle_cut(&mut self) {
         while self.is_cut && self.state.stopped().is_none() {
             self.checkpoint_if_due().await;

@@ -1,4 +1,4 @@
-//! What the writer says of its span in a state slot: which spans are there, and that it was closed.
+//! The writer's entries in a state slot: which spans are present, and that its span was closed.
 //!
 //! Owns: the order in which a span is closed. Leaves to others: the slots (`recover`).
 

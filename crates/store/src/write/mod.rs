@@ -111,7 +111,7 @@ pub(crate) struct Start {
 
 /// The waiter for an answer.
 type Reply = oneshot::Sender<Result<(), Error>>;
-/// A purge, how far its store has come with it, and who waits for it.
+/// A purge, its progress in the store, and its waiter.
 type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
 
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
@@ -152,12 +152,12 @@ pub(crate) struct Writer {
     purges_waiting: Vec<WaitingPurge>,
     /// Empty lists for the next writes.
     purge_lists: (Vec<PurgeRecord>, Vec<Reply>),
-    /// Who waits for room among purges, and since when.
+    /// The waiters for room among purges, and since when they wait.
     room_waiting: Vec<(Instant, Reply)>,
     /// When room is looked for again.
     room_at: Option<Instant>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
-    /// Those that the next flush answers; empty while one is under way.
+    /// The syncs that the next flush answers; empty while one is under way.
     syncs_due: Vec<Reply>,
     /// At most one flush, and the syncs that it answers.
     flushing: JoinSet<Flushed>,
@@ -198,7 +198,7 @@ pub(crate) struct Writer {
     memory_bytes: u64,
     objects_bytes_max: Option<u64>,
     append_bytes: u64,
-    /// What waits has to wait for an append in flight.
+    /// Waiting objects have to wait for an append in flight.
     waits_for_append: bool,
     /// The index's size for which the memory tier's capacity was set.
     index_bytes: u64,
@@ -327,7 +327,7 @@ impl Writer {
                     Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                     Some(Command::Membership(change)) => self.membership_changes.push(change),
                     Some(Command::Close(reply)) => self.closing = Some(reply),
-                    // Nobody holds the store any more: what waits is lost, as in a crash.
+                    // Nobody holds the store any more: waiting objects are lost, as in a crash.
                     None => {
                         self.intake.stop("it was dropped");
                         return;

@@ -1,7 +1,7 @@
 //! Packing entries into an append.
 //!
 //! Owns: which waiting entries go into the next append, and the bytes of it: the next ones by sequence, listed in that
-//! order and laid down in the order that `arrange` gives. Leaves to others: when and where it is written.
+//! order and laid down in the order that `arrange` gives. Leaves to others: when and where the append is written.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub struct PackedAppend {
     pub groups: Vec<Range<u64>>,
 }
 
-/// What an append tells of the state of the rest when it is written.
+/// The state of the log that an append records when it is written.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
     pub purge_end: LogEnd,

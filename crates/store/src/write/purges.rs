@@ -118,7 +118,7 @@ impl Writer {
         self.room_at = Some(Instant::now());
     }
 
-    /// Where purges wait, makes room for them: forgets those that are not needed any more, and else reclaims the oldest
+    /// If purges wait, makes room for them: forgets records that are not needed any more, or else reclaims the oldest
     /// segment. Appends have their turn before the next one.
     pub(super) async fn make_purge_room(&mut self) -> Result<(), Error> {
         if self.room_at.is_none_or(|at| at > Instant::now()) {

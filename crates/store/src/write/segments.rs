@@ -1,6 +1,6 @@
 //! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
 //!
-//! Owns: the order of that, and what is read of that segment before. Leaves to others: what is written into the new
+//! Owns: the order of that, and the reading of that segment before. Leaves to others: what is written into the new
 //! segment.
 
 use std::sync::Arc;
@@ -143,7 +143,7 @@ impl Writer {
         Some(tables).filter(|tables| is_next && tables.is_whole)
     }
 
-    /// What tables that are read ahead may take, in bytes.
+    /// The memory of tables that are read ahead, in bytes.
     pub(super) fn tables_bytes_max(&self) -> u64 {
         if self.sweeps() { 0 } else { self.memory_bytes / TABLES_SHARE }
     }

@@ -19,8 +19,8 @@ pub(super) struct Flushed {
 }
 
 impl Writer {
-    /// Begins the flush for syncs whose entries are all written, unless another is under way: what was written since
-    /// that began is not flushed by it.
+    /// Begins the flush for syncs whose entries are all written, unless another is under way, which does not cover
+    /// later writes.
     pub(super) fn serve_syncs(&mut self) {
         if self.state.stopped().is_some() {
             for (_, reply) in self.syncs_waiting.drain(..) {

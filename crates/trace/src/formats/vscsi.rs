@@ -12,7 +12,7 @@
 //! | | 32 | 8 | response time (version 2 only) |
 //!
 //! Owns: that layout, little-endian, and the expansion of a request into blocks. Operations that neither read nor write
-//! are skipped. One stream: the format does not say whose request it is.
+//! are skipped. One stream: the format does not name the origin of a request.
 
 use nectary_cache::Stream;
 

@@ -44,7 +44,7 @@ struct Process {
     number: Option<u32>,
     /// The number of its nearest ancestor, or of its program before an exec.
     ancestor: Option<u32>,
-    /// Whether it came to its program by exec while it was recorded.
+    /// Whether it started its program by exec while it was recorded.
     is_fresh: bool,
     /// It called exec, which may have failed; where its stack began before.
     exec_from: Option<u64>,
@@ -67,7 +67,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// The thread, from the table where it is there.
+    /// The thread, from the table if it is there.
     pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
         match self.threads.get(&thread) {
             Some(known) => Ok(known.clone()),

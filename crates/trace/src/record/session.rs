@@ -48,7 +48,7 @@ pub(super) struct Session<W: Write> {
     flushed: Instant,
 }
 
-/// What a call will refer to, if it goes on.
+/// The blocks that a call will refer to, if it continues.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     transfers: [Option<Transfer>; 2],
@@ -245,7 +245,7 @@ impl<W: Write> Session<W> {
         Ok(Some(Transfer { process, file: found.number, offset, bytes, is_write: side.is_write }))
     }
 
-    /// The number of a process's program, which is named where it is new.
+    /// The number of a process's program; a new one gets a name.
     fn program(&mut self, pid: u32) -> Described<u32> {
         let unnamed = match self.processes.program(pid).map_err(looking)? {
             Ok(number) => return Ok(number),
@@ -263,7 +263,7 @@ impl<W: Write> Session<W> {
 
     /// The kernel maps a program's own file at its exec, without a call.
     fn map_program(&mut self, pid: u32, process: u32) -> Described<()> {
-        // Opened without permission to read: what it is and how large is all that is wanted.
+        // Opened without permission to read: only its kind and size are wanted.
         let Ok(program) = open_path(&format!("/proc/{pid}/exe")) else { return Ok(()) };
         let Some(Found { number: Some(file), size_bytes: bytes }) = self.find(program.as_fd())? else { return Ok(()) };
         self.note_name(file, program.as_fd());

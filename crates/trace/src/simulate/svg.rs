@@ -24,7 +24,7 @@ const COLOURS: [&str; 17] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#332288",
     "#ff0000", "#00cc00", "#8b4513", "#808080", "#00bfbf", "#ff00ff", "#6a7fdb",
 ];
-/// So many colours are drawn with the same dashes; beyond the first ones colours alone are hard to tell apart.
+/// So many colours are drawn with the same dashes; further colours would be hard to distinguish.
 const COLOURS_PER_DASHES: usize = 7;
 /// The dashes of one round of colours after the other.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];

@@ -1,4 +1,4 @@
-//! Bad input is refused with the file, the place, what was expected and what was found.
+//! Bad input is refused with the file, the place, and what was expected and found.
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ impl Job {
         self.transfer
     }
 
-    /// Describes what is left of the operation for the kernel.
+    /// Describes the rest of the operation for the kernel.
     fn entry(&mut self) -> squeue::Entry {
         use std::os::fd::AsRawFd;
         let transfer = &self.transfer;

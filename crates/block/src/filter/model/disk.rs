@@ -115,7 +115,7 @@ pub(super) struct Work {
     pub size_bytes: u64,
 }
 
-/// Where the time of a request goes, in nanoseconds.
+/// The parts of a request's time, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub seek: u64,

@@ -2,8 +2,8 @@
 //!
 //! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk
 //! have ended it. The disk's own time is real time times `speed`. With `clock=virtual` nobody waits for the disk: its
-//! time is what has really passed, plus what its service took, and is read from the figures; so a run of hours fits
-//! into what the processor needs.
+//! time is the real time passed plus its service time, and is read from the figures; so a run of hours takes only the
+//! processor's time.
 //!
 //! On a disk with platters requests wait in a queue while the arm is busy. Of the oldest `queue-depth` of them, 32 by
 //! default, the one whose data reach the head first is served next, unless the oldest has waited for [`PATIENCE_NS`].
@@ -64,7 +64,7 @@ impl ModelOptions {
     }
 }
 
-/// What a modelled disk has done; times are the disk's own.
+/// The work of a modelled disk; times are the disk's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelStats {
     /// Operations that were served.

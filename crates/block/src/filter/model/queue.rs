@@ -44,7 +44,7 @@ pub(super) struct Model {
 
 struct State {
     mechanics: Mechanics,
-    /// What a virtual clock is ahead of real time.
+    /// The time by which a virtual clock is ahead of real time.
     ahead: u64,
     /// When the last request came, and when one was last chosen. *Units*: real time.
     last_came: std::time::Instant,

@@ -60,7 +60,7 @@ impl Timers {
         set(&timer.descriptor, left)?;
         loop {
             let mut ready = timer.descriptor.readable().await?;
-            // What it was ready for may be its last use; a timer that has not gone off gives nothing to read.
+            // A timer that was ready may be in its last use; one that has not expired gives nothing to read.
             if let Ok(gone_off) = ready.try_io(read) {
                 gone_off?;
                 drop(ready);

@@ -1,7 +1,7 @@
 //! What scripts and dashboards build on stays as it is: exit codes and JSON keys.
 //!
-//! Each list is a file beside this one. A change is deliberate: `NECTARY_FREEZE=1` writes the files again, and the commit
-//! shows what users have to change. `CHANGELOG.md` has a line for whatever is taken away.
+//! Each list is a file beside this one. A change is deliberate: `NECTARY_FREEZE=1` writes the files again, and the
+//! commit shows what users have to change. `CHANGELOG.md` has a line for every removal.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

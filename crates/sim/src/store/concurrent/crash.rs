@@ -32,7 +32,7 @@ pub struct CrashReport {
     pub in_flight: u64,
     /// States looked at.
     pub states: u64,
-    /// Of these, those with an image that none before had.
+    /// Of these, those with a new image.
     pub distinct: u64,
     /// Gets that hit in them.
     pub hits: u64,

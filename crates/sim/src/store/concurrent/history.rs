@@ -8,7 +8,7 @@
 //! | rule | a get of version `v` is refused where |
 //! |---|---|
 //! | future | it ended before `v` began |
-//! | refused | the caller was told that `v` is not stored |
+//! | refused | the caller got the answer that `v` is not stored |
 //! | replaced | a version of a higher sequence was accepted before the get began, and no crash may have lost that |
 //! | order | a get that ended before saw a version of a higher sequence, and no crash may have lost that |
 //! | came back | a get in this life or before saw another version from before that life: what a crash lost stays lost |
@@ -196,7 +196,7 @@ impl History {
         self.check_from(0)
     }
 
-    /// The same of all that came after a moment.
+    /// The same for all events after a moment.
     pub fn check_from(&self, moment: Time) -> Checked {
         let mut checked = Checked::default();
         for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {

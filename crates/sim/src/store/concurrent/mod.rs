@@ -38,7 +38,7 @@ pub struct Report {
     pub operations: u64,
     /// Operations that began while another of the same key was under way.
     pub overlapping: u64,
-    /// Gets, but for those that read a fill along.
+    /// Gets, except those that read a fill while it runs.
     pub gets: u64,
     /// Of these, how many hit.
     pub hits: u64,

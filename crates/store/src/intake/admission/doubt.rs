@@ -1,8 +1,8 @@
 //! What may be on the disk though the index does not lead to it.
 //!
-//! An object that is not admitted must not replace anything on the disk: a crash would bring that back. What the index
-//! leads to is known; this file owns the rest, where only something old and intact is behind a key that the index has
-//! lost:
+//! An object that is not admitted must not replace anything on the disk: a crash would bring that back. A hash that the
+//! index knows is certain; this file owns the rest, where only something old and intact is behind a key that the index
+//! has lost:
 //!
 //! | why the index does not lead there | what is remembered |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | a newer version of it was found damaged, and nothing older may be believed | its hash, for a cycle of the ring |
 //! | the index gave it up at its bound | that: for a cycle of the ring everything is admitted |
 //! | parts of the index were made again, as their checkpoint is damaged | likewise |
-//! | its part of the index has not come yet after a restart | `Presence` knows: what is in that part is admitted |
+//! | its part of the index has not come yet after a restart | `Presence` knows: objects of that part are admitted |
 //!
 //! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all
 //! there any more stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has

@@ -181,7 +181,7 @@ impl Admission {
     }
 }
 
-/// Counts what became of an object of so many bytes.
+/// Counts the decision on an object of so many bytes.
 pub(crate) fn count(counters: &Counters, decision: Decision, bytes: u64) {
     let (objects, of_bytes) = match decision {
         Decision::Admitted | Decision::Replaces => (&counters.admitted, &counters.admitted_bytes),

@@ -102,8 +102,8 @@ impl fmt::Display for WriteBudget {
 pub struct AdmissionOptions {
     /// By who asks.
     pub rule: AdmitRule,
-    /// Bodies of fewer bytes are not admitted, except empty ones, as those may be redirects. Of a body of unknown
-    /// length this is asked where it ends as one record.
+    /// Bodies of fewer bytes are not admitted, except empty ones, as those may be redirects. For a body of unknown
+    /// length this is decided when it ends as one record.
     pub bytes_min: u64,
     /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,

@@ -32,7 +32,7 @@ const WINDOW_S_MIN: f64 = 60.0;
 /// A write budget, and how much of it is used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WriteBudgetStat {
-    /// What may be written in a period, in bytes.
+    /// The bytes that may be written in a period.
     pub budget_bytes: u64,
     /// The period: that of the budget, or 24 minutes if that is shorter; in seconds.
     pub period_s: u64,

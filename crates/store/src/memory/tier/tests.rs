@@ -1,4 +1,4 @@
-//! Tests of the memory tier: what stays in it, what leaves, and that its bound holds.
+//! Tests of the memory tier: which entries stay, which leave, and that its bound holds.
 
 use nectary_cache::Gdsf;
 
@@ -70,7 +70,8 @@ fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
     Arc::new(if alone { Entry::in_memory_alone(parts, sequence) } else { Entry::new(parts, sequence) })
 }
 
-/// The policy has exactly what is on disk or in memory alone, with its weight, and no more than its capacity.
+/// The policy has exactly the objects that are on disk or only in memory, with their weight, and no more than its
+/// capacity.
 fn assert_policy_is_right(tier: &MemoryTier) {
     let pinned = tier.map.pin();
     let mut replacement = tier.lock();

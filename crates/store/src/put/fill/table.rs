@@ -1,7 +1,7 @@
 //! The fills under way, and the state of each.
 //!
-//! Owns: which fills run, what a fill holds, and what its leader and its followers share. Leaves to others: both sides
-//! of it (`leader`, `reader`).
+//! Owns: the running fills, the memory of a fill, and the state that its leader and followers share. Leaves to others:
+//! both sides of it (`leader`, `reader`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,7 +173,7 @@ impl FillUnderWay {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether a later purge may name the object that is being fetched. What has no head yet may get any tag.
+    /// Whether a later purge may name the object that is being fetched. A fill without a head yet may get any tag.
     pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();

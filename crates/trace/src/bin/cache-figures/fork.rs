@@ -15,8 +15,8 @@
 //! ```
 //!
 //! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds
-//! on the average. It does not say that a trace does go on like that: it says what nobody can promise who knows the
-//! trace only up to here.
+//! on the average. It does not say that a trace does go on like that; it shows that nobody who knows the trace only up
+//! to here can promise anything.
 //!
 //! # What is checked
 //! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.

@@ -1,4 +1,4 @@
-//! What a point that falls short has lost to the choice of a policy, and what to the change of contents that follows it.
+//! The part of a point's loss that the choice of a policy has caused, and the part of the change of contents after it.
 //!
 //! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonus for anybody. Promises: each
 //! starts with LIRS and learns from what is past only; of the windows the one is taken that turns out best for the

@@ -79,7 +79,7 @@ pub fn judge(judged: &[(Workload, Vec<u64>)], options: &Options) -> Result<Vec<S
     Ok(short)
 }
 
-/// Prints, beside a point that is over, what the choice costs and what following it costs.
+/// Prints, for a point that is over, the cost of the choice and the cost of following it.
 fn limits(point: &Point, limit: &Limit) {
     let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
     println!(

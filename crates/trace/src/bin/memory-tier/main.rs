@@ -23,7 +23,7 @@ Usage: memory-tier [--seeds N] [--requests N]
 
 Printed are the shares of requests and of bytes that memory answers, in percent, means over the seeds.";
 
-/// Those that need no streams and do not keep for ever what was popular once, and LFU to show why.
+/// Those that need no streams and do not keep formerly popular ids for ever, and LFU to show why.
 const POLICIES: [&str; 12] =
     ["fifo", "lru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "gdsf"];
 const MIN: &str = "min";

@@ -1,8 +1,8 @@
 //! Miss counts of the policies against an outside program: `libcachesim` of PyPI, run as a program by itself.
 //!
-//! Owns: what is compared, and the environment for Python below the build directory. Traces are made from a seed, and
-//! those of `--traces` are read where they are; every count is printed. That a comparison can fail is shown first: each
-//! policy is compared with the outside counts of another one, and has to differ.
+//! Owns: what is compared, and the environment for Python below the build directory. Some traces are made from a seed;
+//! those of `--traces` are read from their folder; every count is printed. That a comparison can fail is shown first:
+//! each policy is compared with the outside counts of another one, and has to differ.
 //!
 //! Exits with 1 where a count differs or a wrong policy passes, with 2 where the command line is wrong, with 77 where
 //! the outside program cannot be had.
@@ -25,7 +25,7 @@ Usage: policies-outside [--seed N] [--traces DIR]
 
 Exit codes: 0 all counts are equal, 1 one differs, 2 the command line is wrong, 77 libcachesim cannot be had";
 
-/// What both programs have, each with another policy for which it must not be taken.
+/// The policies of both programs, each with another policy that it must differ from.
 const POLICIES: [(&str, &str); 9] = [
     ("fifo", "lru"),
     ("lru", "clock"),

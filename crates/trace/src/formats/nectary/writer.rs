@@ -1,7 +1,7 @@
 //! Writing Nectary's format: items are gathered into chunks, and a chunk is written at once.
 //!
-//! Promises: what was flushed is readable, whatever happens to the writer; bounds of the format are kept, and what is
-//! outside them is refused to the caller and counted as lost.
+//! Promises: flushed records are readable, whatever happens to the writer; the bounds of the format hold, and
+//! references outside them are refused and counted as lost.
 
 use std::io::{self, Write};
 
