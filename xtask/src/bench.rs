@@ -1,6 +1,6 @@
 //! The benchmarks: built like everything else, run one after another.
 //!
-//! Owns: which programs are benchmarks. Leaves to others: what they measure and print.
+//! Owns: which programs are benchmarks. Leaves to others: the measuring and printing.
 
 use std::time::Duration;
 

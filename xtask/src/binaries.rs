@@ -1,9 +1,9 @@
 //! Everything that is built: programs and test programs, in one cargo run.
 //!
-//! Owns: the build, and where its results are. One run for the whole workspace keeps one set of features, and so one
+//! Owns: the build, and the place of its results. One run for the whole workspace keeps one set of features, and so one
 //! set of dependency artefacts; running the test programs directly afterwards keeps the build out of their time. The
-//! `nectary` program is then built once more by itself: in the one run it has the test-only features that other crates
-//! ask for, and what is tested is to be what users run.
+//! `nectary` program is then built once more by itself: in the one run it has the test-only features of other crates,
+//! and the tested program is to be the one that users run.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -43,7 +43,7 @@ struct Campaign {
     arguments: &'static [&'static str],
     /// Its environment; `{seed}` stands for the round's seed.
     environment: &'static [(&'static str, &'static str)],
-    /// How much a round does: what stands for it in both, how much that is, and how much in a sample.
+    /// The size of a round: its option in both, its value, and its value in a sample.
     extents: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -266,7 +266,7 @@ impl Outcome {
     }
 }
 
-/// A campaign, or one target of it: what a line of the log is about.
+/// A campaign, or one target of it: the subject of a line of the log.
 struct Item {
     name: String,
     campaign: &'static Campaign,

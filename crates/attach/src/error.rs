@@ -63,7 +63,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of opening what may be missing, or may be there for root only.
+    /// An error of opening something that may be missing, or only for root.
     pub(crate) fn opening(what: &'static str, source: io::Error, missing: fn(io::Error) -> Error) -> Error {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Error::NotPermitted { what, source },

@@ -1,9 +1,9 @@
 //! A device of any SPEC as a block device of the kernel: a FUSE block file with a loop device on it.
 //!
-//! Owns: the mount that nobody else sees, the loop that serves its requests, the loop device, and what is left of all that
-//! after a crash. Promises: what the kernel was told to be flushed has been flushed by the device; nothing is answered
-//! from its own cache; no request waits for memory that only this device could free. Leaves to others: file systems,
-//! the device itself, the command line.
+//! Owns: the hidden mount, the loop that serves its requests, the loop device, and the leftovers of a crash. Promises:
+//! what the kernel was told to be flushed has been flushed by the device; nothing is answered from its own cache; no
+//! request waits for memory that only this device could free. Leaves to others: file systems, the device itself, the
+//! command line.
 //!
 //! How it stands: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this
 //! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file turns whatever the SPEC names into a file of the

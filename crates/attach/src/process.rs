@@ -27,7 +27,7 @@ const OOM_SCORE_ADJUSTMENT: &str = "-900";
 pub(crate) struct Prepared {
     /// Whether allocations in the kernel wait for nothing that only this process could end.
     pub is_flusher: bool,
-    /// What was refused, in words: without it the device works, but may stand still when memory is short.
+    /// The refusals, in words: without it the device works, but may stop when memory is short.
     pub refused: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    /// A step that failed: what was tried, and how it failed.
+    /// A failed step: the attempt, and its failure.
     pub fn failed(what: impl Display, how: impl Display) -> Error {
         Error::new(ErrorKind::Failed, format!("{what}: {how}"))
     }

@@ -72,7 +72,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// What a [`Keeper`] has to know to hold it at `allowed_bytes`.
+    /// The data that a [`Keeper`] needs to hold it at `allowed_bytes`.
     pub fn allowance(&self, allowed_bytes: u64, hard_bytes: u64) -> Allowance {
         let is_first = self.interface.parent == FIRST.parent;
         Allowance { path: self.path.clone(), is_first, allowed_bytes, hard_bytes }

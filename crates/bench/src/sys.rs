@@ -145,7 +145,7 @@ fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
 
 /// Makes this process the leader of a new session: no terminal's signal reaches it.
 pub(crate) fn leave_terminal() {
-    // SAFETY: the call takes nothing; it fails only where that is so already.
+    // SAFETY: the call takes nothing; it fails only if the state is reached already.
     unsafe { libc::setsid() };
 }
 

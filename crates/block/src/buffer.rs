@@ -24,7 +24,7 @@ pub const BUFFER_ALIGNMENT: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The longest buffer that is kept for another read, in bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// What each thread keeps at most, in bytes.
+/// The most that each thread keeps, in bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
 /// Asks for huge pages under memory that nothing was written to yet: so filling it takes one page fault for 2 MiB.

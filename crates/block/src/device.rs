@@ -68,7 +68,7 @@ pub struct Geometry {
     pub write_bytes_preferred: u32,
     /// The event that a completed write survives.
     pub write_survives: Survives,
-    /// What a write survives after a completed flush.
+    /// The event that a write survives after a completed flush.
     pub flush_survives: Survives,
 }
 

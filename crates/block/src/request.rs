@@ -1,4 +1,4 @@
-//! What every device checks before it touches anything, and the limits of one request.
+//! The checks of every device before it touches anything, and the limits of one request.
 //!
 //! Owns: [`Request`], and the checks that the contract's second clause and the deadline ask for, so that each device
 //! refuses the same requests with the same words.
@@ -94,7 +94,7 @@ pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> 
     Box::pin(std::future::ready(result))
 }
 
-/// Waits for `work` until `deadline`; what is not done by then goes on without its future.
+/// Waits for `work` until `deadline`; unfinished work goes on without its future.
 pub(crate) fn within<T: Send + 'static>(
     deadline: Option<Instant>,
     work: IoFuture<T>,

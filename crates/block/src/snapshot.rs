@@ -49,7 +49,7 @@ impl Snapshot {
         self.size_bytes
     }
 
-    /// Makes the image larger; what is added is zeroes.
+    /// Makes the image larger; the new part is zeroes.
     pub fn grow(&mut self, size_bytes: u64) {
         self.size_bytes = self.size_bytes.max(size_bytes);
     }

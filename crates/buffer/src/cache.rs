@@ -98,7 +98,7 @@ impl BufferCache {
         Ok(FileId(number))
     }
 
-    /// Writes back what is dirty of a file, flushes it and forgets all its blocks.
+    /// Writes back the dirty blocks of a file, flushes it and forgets all its blocks.
     ///
     /// *Errors*: what the flush reports; the file then stays, and its dirty blocks with it.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {

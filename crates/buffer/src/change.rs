@@ -27,7 +27,7 @@ impl BufferCache {
         self.adopt(Options { frames: Some(frames), ..self.options() }).await
     }
 
-    /// Changes the mode of a cache that runs. What is dirty is written back and flushed when write-back ends.
+    /// Changes the mode of a cache that runs. Dirty blocks are written back and flushed when write-back ends.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`] for write-back where a source is shared; what the flush reports: the mode
     /// has changed all the same, and what could not be written stays dirty and readable.

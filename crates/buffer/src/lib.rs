@@ -6,9 +6,9 @@
 //! ([`Source`]), mounts (`nectary-attach`).
 //!
 //! # Reading order
-//! `source` (what is cached), `options` (how memory is divided), `cache` (the calls), `state` (what is in memory),
-//! `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the ways through), `streams` (what was done for
-//! whom), `device` (the SPEC).
+//! `source` (the cached device), `options` (the division of memory), `cache` (the calls), `state` (the blocks in
+//! memory), `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the operations), `streams` (counters by
+//! stream), `device` (the SPEC).
 //!
 //! # Invariants
 //! 1. A block has at most one entry; a resident block of the policy always has one.

@@ -14,7 +14,7 @@ pub enum Bug {
     FlushMissesWriteBack = 3,
     /// A forced write does not wait for a write-back of its blocks that is under way.
     ForcedWriteOvertaken = 4,
-    /// A discard drops what was written while it was under way.
+    /// A discard drops blocks written during it.
     DiscardDropsWrite = 5,
     /// A block read from the source is kept although a write came between.
     ReadKeptOverWrite = 6,

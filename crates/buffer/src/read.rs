@@ -1,7 +1,7 @@
 //! Reads: hits from memory, and one read of the source for all who miss a block.
 //!
-//! Promises: a hit copies nothing and takes no lock but the state's mutex; a failed read fails those who wait for that
-//! block, and nothing is kept of it. Adjacent missing blocks are read together; if that read fails, each is read alone.
+//! Promises: a hit copies nothing and takes no lock but the state's mutex; a failed read fails the waiters for that
+//! block, and nothing is cached. Adjacent missing blocks are read together; if that read fails, each is read alone.
 
 use std::ops::Range;
 use std::sync::Arc;

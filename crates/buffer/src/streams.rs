@@ -145,7 +145,7 @@ impl Streams {
         &mut self.row(stream).run
     }
 
-    /// All rows, by stream, then that of all others.
+    /// All rows, by stream, then that of all other streams.
     pub fn stats(&self) -> Vec<StreamStats> {
         let mut all: Vec<StreamStats> = self.rows.iter().map(|row| row.stats).collect();
         all.sort_unstable_by_key(|stats| stats.stream.map(|stream| stream.0));

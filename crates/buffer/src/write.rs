@@ -1,8 +1,8 @@
 //! Writes: into memory, or through to the source.
 //!
 //! Promises, for each block: a write into memory happens at one moment, under the mutex. A write-through happens when
-//! it ends: until then readers see the old bytes, and then memory has the new ones too. One that fails leaves nothing
-//! in memory that the source may not have, but for what was dirty.
+//! it ends: until then readers see the old bytes, and then memory has the new ones too. A failed write leaves nothing
+//! in memory that the source may not have, except dirty blocks.
 //!
 //! A block of which only a part is written into memory is read first; a write through that misses such a block goes
 //! around memory.
@@ -173,8 +173,7 @@ impl Shared {
         stream: Stream,
     ) -> Result<(), Error> {
         loop {
-            // For the blocks themselves, and for reading those of which a part is written: nothing is waited for in
-            // between.
+            // For the blocks themselves, and for reading partly written ones: nothing is waited for in between.
             let count = (piece.blocks.end - piece.blocks.start) as usize;
             let mut places = self.places(count + PARTS_MAX).await;
             let (loads, held) = {

@@ -166,7 +166,7 @@ impl Shared {
         result
     }
 
-    /// Writes back what is still dirty in a range, once it has its turn there.
+    /// Writes back the blocks still dirty in a range, once it has its turn there.
     async fn write_back_run(self: Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
         let _slot = self.write_backs.acquire().await;
         let is_ordered = !planted(Bug::WriteBackUnordered);

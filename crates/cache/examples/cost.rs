@@ -18,7 +18,7 @@ use nectary_cache::{Access, NAMES, Policy, Stream, by_name};
 const CAPACITY: u64 = 1 << 20;
 /// Distinct blocks of the traces.
 const BLOCKS: u64 = 1 << 22;
-/// References that fill the cache, and those for which time is taken.
+/// Accesses that fill the cache, and those that are timed.
 const FILLING: usize = 1 << 22;
 const TIMED: usize = 1 << 22;
 

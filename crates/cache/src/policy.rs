@@ -63,7 +63,7 @@ pub trait Policy: Send {
         let _ = (id, references);
     }
 
-    /// Forgets `id`, also where a ghost remembers it; returns whether it was resident.
+    /// Forgets `id`, even if a ghost remembers it; returns whether it was resident.
     fn remove(&mut self, id: u64) -> bool;
 
     /// Whether `id` is resident.

@@ -50,7 +50,7 @@ fn references_allocate_nothing_once_grown() {
             ALLOCATIONS.with(Cell::get) - before
         };
         allocations_of_round();
-        // What has a table for each frequency grows for longer than a round, but less and less.
+        // A policy with a table for each frequency grows for longer than a round, but less and less.
         let rounds: Vec<usize> = std::iter::repeat_with(&mut allocations_of_round)
             .take(GROWING_ROUNDS_MAX)
             .take_while(|count| *count > 0)

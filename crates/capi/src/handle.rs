@@ -19,7 +19,7 @@ const READS_MAX: usize = 1 << 16;
 /// How many stores may be open.
 const STORES_MAX: usize = 1024;
 
-/// What a body of no bytes is in C: a fixed pointer that is not null.
+/// The body of an empty file in C: a fixed pointer that is not null.
 static EMPTY: [u8; 1] = [0];
 
 static STORES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);

@@ -173,7 +173,7 @@ pub unsafe extern "C" fn nectary_collocate_files(
     })
 }
 
-/// What went wrong in this thread's last call that failed.
+/// The error of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn nectary_last_error() -> *const c_char {
     error::last()

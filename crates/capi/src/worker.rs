@@ -1,6 +1,6 @@
 //! The thread that a store lives in: it has its own runtime, to which the calls of all threads are handed over.
 //!
-//! Owns: the thread, the queue of requests, opening and closing. Leaves to others: what C programs see. Promises:
+//! Owns: the thread, the queue of requests, opening and closing. Leaves to others: the interface for C. Promises:
 //! requests are served side by side, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, also when the
 //! thread ends.
 
@@ -71,7 +71,7 @@ impl Worker {
                 match open(opening).await {
                     Ok(store) => {
                         let _ = ready.send(Ok(store.clone()));
-                        // The sender is gone before the store is, so that who waits for it waits for the store's end.
+                        // The sender is dropped before the store is, so its waiters wait for the store's end.
                         drop(ready);
                         serve(store, received).await;
                     }

@@ -1,7 +1,7 @@
 //! The command line: commands, options and their help.
 //!
-//! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: what the
-//! commands do. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
+//! Owns: every word that a user types, with examples before everything else in each help. Leaves to others: the work of
+//! the commands. Promises: whatever does not parse is refused with exit code 2 before anything is touched.
 
 mod admin;
 mod admission;

@@ -1,6 +1,6 @@
 //! `nectary cache`: simulations.
 //!
-//! Owns: which runs a command line asks for, and what is printed of them. Leaves to others: reading, running, drawing
+//! Owns: the runs that a command line requests, and their output. Leaves to others: reading, running, drawing
 //! (`nectary-trace`).
 
 use std::fmt::Write as _;

@@ -29,7 +29,7 @@ use crate::{output, runtime};
 
 /// The component's name in a status.
 const COMPONENT: &str = "cache";
-/// How long each part may take to say what it is.
+/// How long each part may take to report itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long unmounting may take.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(60);

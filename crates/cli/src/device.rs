@@ -104,7 +104,7 @@ async fn all_blank(devices: &[SpanDevice]) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Says what was noticed when a store of several spans was opened.
+/// Prints the notices of opening a store of several spans.
 fn say_notes(store: Spans) -> Spans {
     store.take_notes().iter().for_each(|note| eprintln!("nectary: {note}"));
     store

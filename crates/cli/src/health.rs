@@ -1,6 +1,6 @@
 //! How a proxy and its store are, in the words of `nectary status`.
 //!
-//! Owns: which counters mean that something is wrong, and what to do then.
+//! Owns: which counters indicate a problem, and the remedy.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! `nectary nbd`: what NBD servers say of their exports.
+//! `nectary nbd`: the exports of NBD servers, as they describe them.
 //!
 //! Owns: how the answers look, and the exit code that answers a question. Leaves to others: asking (`nectary-nbd`).
 

@@ -1,7 +1,7 @@
 //! Progress on the terminal: elapsed time, bytes and what is left; nothing if the standard error stream is no
 //! terminal.
 //!
-//! Owns: how it looks.
+//! Owns: its form on the terminal.
 
 use std::borrow::Cow;
 

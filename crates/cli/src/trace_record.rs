@@ -19,7 +19,7 @@ use crate::progress;
 
 /// The program cannot be run, as shells say it.
 const NOT_RUNNABLE: u8 = 126;
-/// There is no such program, as shells say it.
+/// There is no such program, in the words of shells.
 const NO_PROGRAM: u8 = 127;
 /// Mapped files that the text names; JSON has all.
 const MAPS_SHOWN: usize = 8;

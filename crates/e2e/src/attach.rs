@@ -2,8 +2,8 @@
 //!
 //! Owns: one attached device with everything that belongs to it (process, mount, memory group), the file systems and
 //! their tools, and the record of what was synced. Promises that nothing is left of it when it is dropped: mounts, loop
-//! devices, processes and groups, also after a failure. What a check finds is a list of problems, so that it can be
-//! shown to find planted ones.
+//! devices, processes and groups, also after a failure. The findings of a check are a list of problems, so that it can
+//! be shown to find planted ones.
 
 use crate::guard::{self, Process, find_program};
 use crate::nectary;

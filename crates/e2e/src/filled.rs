@@ -88,7 +88,7 @@ impl Filled {
                     false => checked.misses += 1,
                 },
                 Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
-                // A reset may overtake what was sent before it.
+                // A reset may overtake bytes sent before it.
                 Err(Failure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }

@@ -1,7 +1,7 @@
 //! NBD with other people's programs: runs servers and clients, and what is on the sockets between them.
 //!
 //! Owns: a running `nectary export`, servers of other makes on Unix sockets, certificates, and files to compare. Knows
-//! the command line and URLs, nothing of what is inside.
+//! the command line and URLs, but nothing of the inside.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -60,7 +60,7 @@ impl Server {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
-    /// Ends it by SIGTERM; its exit code and what it printed.
+    /// Ends it by SIGTERM; returns its exit code and output.
     pub fn terminate(mut self) -> Result<(ExitStatus, String)> {
         self.process.signal(libc::SIGTERM);
         let status = self.process.wait(PATIENCE)?;

@@ -137,7 +137,7 @@ impl ProxyCommand {
     }
 }
 
-/// Runs another subcommand to its end; its exit status and what it printed.
+/// Runs another subcommand to its end; returns its exit status and output.
 pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
     let mut command = Command::new(binary()?);
     command.args(arguments).env("NECTARY_RUNTIME_DIR", folder.join("run"));

@@ -180,7 +180,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let lines = access_log::read(&command.access_log_path())?;
     let results = results(&lines);
     let errors = errors(&lines, &nectary.process.log_text());
-    // What was passed on beside the store is no reference of the store.
+    // Requests passed on beside the store are no accesses of the store.
     let is_reference = |line: &Line| matches!(line.result.as_str(), "HIT" | "REVALIDATED" | "MISS" | "COLLAPSED");
     let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;

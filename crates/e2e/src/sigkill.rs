@@ -271,7 +271,7 @@ impl Summary {
     }
 }
 
-/// Runs the campaign; `report` is told of every round.
+/// Runs the campaign; `report` receives every round.
 ///
 /// Call it from a thread that lives as long as the campaign: the proxies die with it.
 pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<()>) -> Result<Summary> {

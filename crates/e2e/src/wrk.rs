@@ -1,4 +1,4 @@
-//! Runs `wrk` and reads what it measured.
+//! Runs `wrk` and reads its results.
 //!
 //! The script that goes with it draws targets from a file, in order, each thread from its own place; and prints its
 //! summary as one line of JSON, so that nothing is parsed out of prose.

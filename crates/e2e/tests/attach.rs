@@ -1,4 +1,4 @@
-//! Devices in the kernel: file systems on them keep what was synced, whatever happens to the process that serves them.
+//! Devices in the kernel: file systems on them keep synced data, whatever happens to the process that serves them.
 
 use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted, run_copied_tree};
 use nectary_e2e::report::{not_run, seed_or_new};

@@ -18,7 +18,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(20);
 const OBJECTS: usize = 300;
 
-/// Runs a proxy that has to refuse; gives what it printed.
+/// Runs a proxy that has to refuse; returns its output.
 fn refused(command: &ProxyCommand) -> Result<String> {
     let (status, text) = command.run_to_refusal(LIMIT)?;
     let code = status.code().with_context(|| format!("{}: {text}", describe(status)))?;

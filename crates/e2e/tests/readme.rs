@@ -30,7 +30,7 @@ const MARK: &str = "@@ended@@";
 /// Programs that the commands need beside the build.
 const PROGRAMS: &[&str] = &["bash", "make", "cc", "curl", "unshare", "pkill", "pgrep", "grep"];
 
-/// A command of the README, and what it shows below it.
+/// A command of the README, and the output shown below it.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     command: String,

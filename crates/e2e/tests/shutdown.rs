@@ -1,4 +1,4 @@
-//! SIGTERM finishes what is under way, takes nothing new, stops cleanly, and leaves a full store behind.
+//! SIGTERM finishes requests under way, takes no new ones, stops cleanly, and leaves a full store behind.
 
 use anyhow::Result;
 use nectary_e2e::content;

@@ -3,8 +3,8 @@
 //! `cargo run --release -p nectary-foyer --example settings -- FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N]
 //! [--only NAME]... [--json FILE]`, after `cargo build --release -p nectary-foyer`
 //!
-//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests are not those that foyer is
-//! judged on: another seed, and pages of another number of objects. Leaves to others: everything that is measured
+//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests differ from those that foyer
+//! is judged on: another seed, and pages with another number of objects. Leaves to others: everything that is measured
 //! (`nectary_bench`).
 
 use std::error::Error;

@@ -108,7 +108,7 @@ impl Storage for Contender {
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
         let key = request.key();
         let bytes = (RECORD_BYTES + (key.len() + body.len()) as u64).next_multiple_of(PAGE_BYTES);
-        // What finds no room in its buffer it leaves away; a proxy's puts come as fast here as memory is.
+        // It drops objects that find no room in its buffer; a proxy's puts come here as fast as memory is.
         if self.waiting_bytes.load(Ordering::Relaxed) + bytes > self.buffer_bytes {
             self.settle()?;
         }

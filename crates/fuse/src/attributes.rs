@@ -1,4 +1,4 @@
-//! What a file is, and for how long the kernel may believe it.
+//! A file's attributes, and for how long the kernel may keep them.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A descriptor of `/dev/fuse`, or of a stand-in: one read is one request, one write is one answer.
 //!
-//! Owns: opening, cloning, the end of a connection, and writing answers. Leaves to others: what is read and written.
+//! Owns: opening, cloning, the end of a connection, and writing answers. Leaves to others: the contents of messages.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -54,7 +54,7 @@ impl Channel {
         Ok(Channel { file })
     }
 
-    /// Another descriptor of the same connection, with its own queue of requests that it is answering. Where the kernel
+    /// Another descriptor of the same connection, with its own queue of requests that it is answering. If the kernel
     /// cannot make one, both share a queue.
     pub fn again(&self) -> io::Result<Channel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
@@ -123,7 +123,7 @@ impl Channel {
     }
 }
 
-/// Whether nobody waits any more, or the connection has ended: nothing is lost.
+/// Whether nobody waits any more, or the connection has ended: then nothing is lost.
 fn is_gone(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM | libc::EPIPE))

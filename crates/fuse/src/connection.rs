@@ -38,7 +38,7 @@ const REQUEST_BYTES_MAX: usize = 256 << 20;
 /// must not block for another request, such as a lock that another one ends: that one keeps its [`Reply`] and is
 /// answered later.
 pub trait FileSystem: Send + Sync + 'static {
-    /// What it would like to agree on with the kernel.
+    /// The features that it wants from the kernel.
     fn wishes(&self) -> Wishes {
         Wishes::default()
     }
@@ -71,7 +71,7 @@ pub trait FileSystem: Send + Sync + 'static {
 pub struct Limits {
     /// The data of one request. *Units*: bytes; rounded to pages, and to what the kernel allows.
     pub request_bytes: usize,
-    /// The unit of memory for what is written: a small write takes one. *Units*: bytes.
+    /// The unit of memory for writes: a small write takes one. *Units*: bytes.
     pub unit_bytes: usize,
     /// Memory for writes under way, beside that of one request for each worker. *Units*: bytes.
     pub write_bytes: usize,

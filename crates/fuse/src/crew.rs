@@ -25,7 +25,7 @@ pub struct Crew {
 
 struct Shared {
     connection: Arc<Connection>,
-    /// A spare descriptor, from which those of further threads are made.
+    /// A spare descriptor, from which further threads' descriptors are made.
     channel: Channel,
     name: String,
     /// Threads that wait for a request.
@@ -84,7 +84,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one more thread, unless there are as many as there may be.
+    /// Starts one more thread, unless the limit is reached.
     fn spawn(shared: &Arc<Shared>, channel: Option<Channel>) -> io::Result<()> {
         let index = {
             let mut state = shared.state();

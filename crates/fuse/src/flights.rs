@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::channel::Channel;
 
 /// Interrupts that came before their request; so many are remembered. Numbers of requests are never used twice, so
-/// those that came after their request's answer do no harm here.
+/// interrupts that came after their request's answer do no harm here.
 const EARLY_MAX: usize = 256;
 
 /// A request that was not answered yet.

@@ -11,7 +11,7 @@
 //! | `reply`, `attributes`, `directory` | from what is answered to bytes |
 //! | `negotiate` | `INIT` |
 //! | `channel`, `mount`, `notify` | the kernel's side |
-//! | `pool`, `flights` | memory of requests, and what is under way |
+//! | `pool`, `flights` | memory of requests, and the requests under way |
 //! | `connection` | the loop: one step reads one request and hands it over |
 //! | `crew` | threads that go from step to step |
 //!

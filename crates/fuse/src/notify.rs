@@ -14,7 +14,7 @@ use crate::protocol::notice;
 /// The flag of an entry that expires.
 const EXPIRE: u32 = 1;
 
-/// A descriptor over which the kernel is told.
+/// A descriptor by which the kernel is notified.
 ///
 /// *Errors* of all methods: what the kernel says. It does not know nodes and entries that it has not cached; that is
 /// none.

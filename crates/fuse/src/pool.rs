@@ -1,7 +1,8 @@
 //! Memory for data: a fixed number of aligned buffers of one size, which requests take turns to have.
 //!
-//! Owns: the buffers and whose turn it is. Promises: never more than its bytes are out at once; they are there before
-//! the first request; who waits is served in the order of asking. Leaves to others: the contents of the buffers.
+//! Owns: the buffers, and the order of their waiters. Promises: never more than its bytes are out at once; they are
+//! there before the first request; who waits is served in the order of asking. Leaves to others: the contents of the
+//! buffers.
 
 use std::fmt;
 use std::io::IoSlice;

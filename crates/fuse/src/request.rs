@@ -43,7 +43,7 @@ pub enum Call<'a> {
     LookUp { name: &'a CStr },
     /// Attributes.
     GetAttributes { handle: Option<u64> },
-    /// Attributes with what `statx` adds to them.
+    /// Attributes with the additions of `statx`.
     StatX { handle: Option<u64>, flags: u32, mask: u32 },
     /// A change of attributes.
     SetAttributes(SetAttributes),

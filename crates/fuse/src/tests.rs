@@ -14,7 +14,7 @@ use crate::{Call, Connection, Crew, Errno, FileSystem, Limits, Lock, Reply, Requ
 /// Nothing is waited for longer.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A file system that does as its requests say: the node is what to do.
+/// A file system that does as its requests say: the node is the command.
 #[derive(Default)]
 struct Script {
     state: Mutex<State>,
@@ -325,7 +325,7 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     interrupt(2);
     assert_eq!(run.answer(), (2, -libc::EINTR));
     run.script.held().bytes(&[1; 10]);
-    // What must not be cut short is marked, and answered by its end.
+    // Requests that must not be cut short are marked, and answered at their end.
     run.kernel().send(opcode::READ, 4, HOLD, &read(10));
     interrupt(4);
     run.script.until("the interrupt is lost", |state| state.interrupted.len() == 2);

@@ -22,7 +22,7 @@ impl Reached {
         self.features
     }
 
-    /// Takes in what was counted since the counters were cleared, and clears them; how much of it is new.
+    /// Takes in the counts since the counters were cleared, and clears them; returns how much of it is new.
     pub fn take(&mut self) -> usize {
         let mut new = 0;
         counted(|index, count| {
@@ -40,7 +40,7 @@ impl Reached {
     }
 }
 
-/// The features of what was counted since the counters were cleared; clears them.
+/// The features in the counts since the counters were cleared; clears them.
 pub fn features() -> Vec<(u32, u8)> {
     let mut features = Vec::new();
     counted(|index, count| features.push((index as u32, size_of_count(count))));

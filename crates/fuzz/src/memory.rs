@@ -67,7 +67,7 @@ pub fn begin() -> usize {
     live
 }
 
-/// The peak since [`begin`], above what was live then. *Units*: bytes.
+/// The peak since [`begin`], above the live memory then. *Units*: bytes.
 pub fn peak_since(begun: usize) -> usize {
     PEAK.load(Ordering::Relaxed).saturating_sub(begun)
 }

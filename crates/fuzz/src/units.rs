@@ -8,7 +8,7 @@ const UNIT_BYTES: usize = 64;
 const MAGICS: [&[u8; 4]; 7] = [b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC"];
 
 /// Puts right every unit of a store's image that has a known magic: version, span, identity, address, checksums.
-/// `start` is where the image begins on its span.
+/// `start` is the position of the image on its span.
 pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     for at in (0..image.len()).step_by(UNIT_BYTES) {
         let unit = &mut image[at..];

@@ -6,7 +6,7 @@
 /// Blocks of this size and more are mapped one by one. *Units*: bytes.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES_MIN: std::ffi::c_int = 128 << 10;
-/// What may be free at the end of a heap before it is given back. *Units*: bytes.
+/// The most free bytes at the end of a heap before it is given back. *Units*: bytes.
 #[cfg(target_env = "gnu")]
 const HEAP_FREE_BYTES_MAX: std::ffi::c_int = 1 << 20;
 

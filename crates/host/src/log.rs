@@ -37,7 +37,7 @@ pub fn write(level: Level, component: &str, message: fmt::Arguments<'_>) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Text with its control characters escaped, so that what came from a network cannot forge a line.
+/// Text with its control characters escaped, so that text from a network cannot forge a line.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {

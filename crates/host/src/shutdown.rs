@@ -22,7 +22,7 @@ impl Shutdown {
         Shutdown::default()
     }
 
-    /// Asks everyone who shares it to stop.
+    /// Requests everyone who shares it to stop.
     pub fn request(&self) {
         self.token.cancel();
     }

@@ -32,7 +32,7 @@ pub struct AdminOptions {
 }
 
 impl AdminOptions {
-    /// Checks what can be checked before anything is opened.
+    /// Checks all that can be checked before anything is opened.
     ///
     /// *Errors*: [`Error::AdminWithoutToken`] if other machines could purge.
     pub fn check(&self) -> Result<(), Error> {

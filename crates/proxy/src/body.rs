@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// Several parts of a stored object, with what stands around them.
+    /// Several parts of a stored object, with the text around them.
     pub fn of_parts(object: &Object, multipart: Multipart) -> Content {
         let length = multipart.body_bytes();
         let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);

@@ -1,4 +1,4 @@
-//! What can go wrong with a proxy as a whole. An error in one request is answered over HTTP.
+//! The errors of a proxy as a whole. An error in one request is answered over HTTP.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The settings that a proxy starts with.
 //!
-//! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: where
-//! options come from (arguments, files).
+//! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: the
+//! source of options (arguments, files).
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ impl ProxyOptions {
     }
 }
 
-/// Whether an address is this machine's loopback, also where IPv4 is mapped into IPv6.
+/// Whether an address is this machine's loopback, even if IPv4 is mapped into IPv6.
 pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
@@ -155,7 +155,7 @@ pub struct Limits {
     pub origin_idle_timeout: Duration,
     /// Unused connections that a worker keeps to one origin.
     pub origin_idle_connections_max: usize,
-    /// How long stopping waits for what is under way.
+    /// How long stopping waits for requests under way.
     pub drain_timeout: Duration,
 }
 

@@ -59,7 +59,7 @@ counters! {
     purges_refused,
     /// Keys purged because an unsafe request may have changed what they name.
     invalidations,
-    /// Connections whose bytes were refused before a request could be made of them.
+    /// Connections whose bytes were refused before they formed a request.
     refused_connections,
     /// Connections refused because there were too many.
     excess_connections,

@@ -1,4 +1,4 @@
-//! What is not admitted to the store's disk is served all the same, and its responses say so.
+//! A response not admitted to the store's disk is served all the same, and says so.
 
 use nectary_store::{AdmissionOptions, AdmitRule, FillRole, KeyRef};
 

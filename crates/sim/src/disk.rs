@@ -341,7 +341,7 @@ impl Disk {
     }
 }
 
-/// What a future gives when it is asked once: operations on memory are done when they are called.
+/// The result of a future that is polled once: operations on memory are done when they are called.
 fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match future.as_mut().poll(&mut context) {

@@ -1,5 +1,4 @@
-//! What a live cache does is what a simulation of the same references does: misses, ledger and verdicts, without a
-//! difference.
+//! A live cache does exactly what a simulation of the same references does: misses, ledger and verdicts.
 
 use std::sync::{Arc, Mutex};
 

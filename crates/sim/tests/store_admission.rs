@@ -17,7 +17,7 @@ const OBJECTS: u64 = 36_000;
 /// So many are put again after the restart, spread over all, and as many that are new.
 const AGAIN: u64 = 400;
 
-/// Holds the reads of other threads than the test's, which are those of the store's writer, until it is opened.
+/// Holds the reads of all threads but the test's, which are those of the store's writer, until it is opened.
 struct Gate {
     device: SharedDevice,
     passes: ThreadId,

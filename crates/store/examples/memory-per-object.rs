@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p nectary-store --example memory-per-object -- [--folder DIR] [--objects N,N]`
 //!
-//! A store is filled, dropped as a crash would, and opened again, so that its memory tier is empty; what is live then,
-//! less what a store of the least size without objects takes, is what the objects cost. No object has tags. Exits with
-//! 1 where it is more than the design's 10 bytes an object, or where objects are missing from the index.
+//! A store is filled, dropped as in a crash, and opened again, so that its memory tier is empty; the live memory then,
+//! less that of a store of the least size without objects, is the cost of the objects. No object has tags. Exits with 1
+//! if it is more than the design's 10 bytes an object, or if objects are missing from the index.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;

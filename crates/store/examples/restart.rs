@@ -27,7 +27,7 @@ type Failure = Box<dyn std::error::Error>;
 const CONCURRENT: usize = 16;
 /// One request in so many is a put.
 const PUT_EVERY: u64 = 20;
-/// How often a load says what it did.
+/// How often a load reports.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a load runs before it is killed; the second half counts.
 const WARM: Duration = Duration::from_secs(10);
@@ -100,7 +100,7 @@ struct Restart {
     first_write: Duration,
     /// When requests/s were 95 % of those before; `None` if that was not reached in time.
     rate: Option<Duration>,
-    /// When the 99th percentile was at most 1/95 % of what it was before.
+    /// When the 99th percentile was at most 1/95 % of that before.
     p99: Option<Duration>,
 }
 

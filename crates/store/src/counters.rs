@@ -132,7 +132,7 @@ counters! {
     appends,
     /// Bytes of appends written, headers and padding included.
     append_bytes,
-    /// Bytes of tags in what was written: 8 a tag.
+    /// The size of tags in the written records: 8 bytes a tag.
     tags_written_bytes,
     /// Bytes of checkpoints and purge blocks written.
     metadata_bytes,

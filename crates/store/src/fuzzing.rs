@@ -68,7 +68,7 @@ impl Span {
         (self.layout.purge_log_offset[0], 2 * self.layout.purge_log_bytes)
     }
 
-    /// Where the checkpoints begin, and the bytes of both areas.
+    /// The start of the checkpoints, and the bytes of both areas.
     pub fn checkpoints(&self) -> (u64, u64) {
         (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
     }
@@ -160,7 +160,7 @@ pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>>
     Some(append.table.iter().map(place).collect())
 }
 
-/// Reads a record; gives its primary, its variant, its tags, its metadata, and its body where that is whole.
+/// Reads a record; returns its primary, variant, tags, metadata, and its body if that is whole.
 pub fn record(bytes: &[u8], epoch: u64, address: u64) -> Option<[Vec<u8>; 5]> {
     let record = Record::decode(bytes, Place { identity: IDENTITY, epoch, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };

@@ -38,7 +38,7 @@
 //! |---|---|
 //! | [`Store`], [`Spans`] | a store on one device, and one on several |
 //! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | how it is made and opened, and what is written to the disk |
-//! | [`KeyRef`], [`Key`] | what an object is called: its primary part, by which it is purged, and its variant |
+//! | [`KeyRef`], [`Key`] | the name of an object: its primary part, by which it is purged, and its variant |
 //! | [`Object`], [`BodyReader`] | a hit, and reading its body |
 //! | [`Fill`], [`FillReader`] | one fetch, and all who read it while it runs |
 //! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
@@ -116,7 +116,7 @@ mod api;
 // Several devices that serve as one store.
 mod spans;
 
-// What fuzz targets call; no part of the public face.
+// The functions for fuzz targets; no part of the public interface.
 #[doc(hidden)]
 pub mod fuzzing;
 

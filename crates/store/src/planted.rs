@@ -48,7 +48,7 @@ pub enum Bug {
     HotListIgnoresReplacement = 21,
     /// A span that was away is believed when it comes back.
     ReturningSpanTrusted = 28,
-    /// What a span held for another in an earlier absence is believed in a later one.
+    /// Objects that a span held for another in an earlier absence are believed in a later one.
     StandInTrusted = 29,
     /// A span that missed the change by which another came back answers with old objects of that one.
     ReturnMissed = 30,

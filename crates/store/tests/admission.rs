@@ -293,7 +293,7 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
     let budget = stat.admission.write_budget.unwrap();
     assert_eq!((budget.budget_bytes, budget.period_s, budget.used_bytes), (1 << 30, 86_400, written));
     assert!(budget.chance < 0.2 && stat.admission.admitted_share.unwrap() < 0.5, "{budget:?}");
-    // What replaces something on the disk is written all the same.
+    // An object that replaces one on the disk is written all the same.
     let on_disk = (0..6000).find(|number| {
         let name = number.to_string();
         futures_util::FutureExt::now_or_never(store.get(key(&name)))

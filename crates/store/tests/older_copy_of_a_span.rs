@@ -1,4 +1,4 @@
-//! A span that is put back as it was earlier, beside others of today: what was purged since does not come back with it.
+//! A span that is put back as it was earlier, beside current ones: purged objects do not come back with it.
 
 mod common;
 

@@ -84,7 +84,7 @@ async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memo
         put(&store, &number.to_string(), &[if number % 2 == 0 { NEWS } else { SPORT }], body(number, 2000)).await;
     }
     store.close().await.unwrap();
-    // Every read takes its neighbours with it: those that were purged stay away.
+    // Every read takes its neighbours with it: purged ones stay away.
     let clustered = OpenOptions { cluster_read: ClusterRead::Cluster, ..options() };
     let store = Store::open(device.clone(), clustered).await.unwrap();
     store.purge_tag(NEWS).await.unwrap();

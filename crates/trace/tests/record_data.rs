@@ -1,7 +1,7 @@
 //! The recorded traces in `data`: their contents, and the misses of LRU and MIN on them.
 //!
-//! The counts of misses are from a program in another language, written for them alone; `data/README.md` says how the
-//! traces came about.
+//! The counts of misses are from a program in another language, written only for them; `data/README.md` says how the
+//! traces were made.
 
 use std::path::PathBuf;
 

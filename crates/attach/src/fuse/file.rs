@@ -6,7 +6,7 @@
 //! 2. A request is answered once, after the device has ended it, except a read or a flush whose waiter is interrupted,
 //!    which is answered at once with `EINTR`; its memory stays out until the device gives it back. A write is never
 //!    answered early: it could land after a later one.
-//! 3. A flush covers every write that was answered before it came.
+//! 3. A flush covers every write that was answered before it.
 //! 4. A discarded range reads as zeroes, whatever the device below makes of a discard: the kernel takes a hole for
 //!    zeroes.
 

@@ -77,7 +77,7 @@ pub struct TreeFigures {
 impl Tree {
     /// Shows `source` at `directory`. The directory's own contents are hidden meanwhile; it may be the source itself.
     ///
-    /// It changes the process: its mask of modes becomes 0, and its limit of open descriptors what it may be.
+    /// It changes the process: its umask becomes 0, and its limit of open descriptors as high as allowed.
     ///
     /// *Errors*: what is missing on this machine, faults of the directories, and options that no cache has.
     pub fn start(options: TreeOptions) -> Result<Tree, Error> {

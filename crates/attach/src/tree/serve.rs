@@ -1,4 +1,4 @@
-//! What each request means to the directory below.
+//! The meaning of each request for the directory below.
 //!
 //! Owns: the file system: names and attributes are those of the source, each read when the kernel asks; bytes go through
 //! the cache. Leaves to the kernel: permissions, by mode and owner; locks, which hold between programs in the mount.
@@ -84,7 +84,7 @@ impl TreeFileSystem {
         }
     }
 
-    /// Gives what was made to its maker, unless its directory gives it its group.
+    /// Gives a new node to its maker, unless its directory gives it its group.
     fn give(&self, parent: &Node, descriptor: &OwnedFd, caller: Caller, mode: u32) -> Result<()> {
         let parent = sys::stat(&parent.descriptor)?;
         let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);

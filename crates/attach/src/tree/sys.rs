@@ -113,7 +113,7 @@ pub fn rename(from: &OwnedFd, name: &CStr, to: &OwnedFd, new_name: &CStr, flags:
 /// Where a symbolic link points to.
 pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; libc::PATH_MAX as usize];
-    // SAFETY: the buffer has the length that the call is told.
+    // SAFETY: the buffer has the length given to the call.
     let count = unsafe { libc::readlinkat(node.as_raw_fd(), EMPTY.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
     if count < 0 {
         return last();

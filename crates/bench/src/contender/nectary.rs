@@ -164,7 +164,7 @@ impl Storage for Nectary {
             while let Some(piece) = reader.next().await {
                 match piece {
                     Ok(piece) => pieces.push(piece),
-                    // A fragment was reclaimed meanwhile, which the store says: a miss.
+                    // A fragment was reclaimed in the meantime, which the store reports: a miss.
                     Err(_) => return Ok(None),
                 }
             }

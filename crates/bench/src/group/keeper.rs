@@ -3,8 +3,8 @@
 //! Owns: the rule. A hard limit kills a process that is over it at a moment when the kernel can take nothing back, and
 //! a file system's inodes are like that until its own daemon has written them, which on a virtual clock is far too
 //! late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to take
-//! back what is beyond the allowance. What it cannot take back stays, is counted ([`Keeping`]), and is requested again.
-//! The rule is the same for every contender; what it leaves them beyond the allowance is in their favour.
+//! back what is beyond the allowance. Memory that it cannot take back stays, is counted ([`Keeping`]), and is requested
+//! again. The rule is the same for every contender; what it leaves them beyond the allowance is in their favour.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -9,8 +9,8 @@ use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// What the store uses beyond the budget that it is given for each further thread in real time, in bytes: rings,
-/// stacks, what its allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
+/// The memory of the store beyond its budget for each further thread in real time, in bytes: rings, stacks, and what
+/// its allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
 /// What every memory group allows beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
 /// number of bytes. The seeds count neither. The part that a peer does not need is buffer cache.
@@ -177,7 +177,7 @@ impl Plan {
         self.group_bytes() + HARD_BYTES
     }
 
-    /// What the memory group of each contender allows, in bytes.
+    /// The allowance of each contender's memory group, in bytes.
     pub fn group_bytes(&self) -> u64 {
         self.memory_bytes + self.memory_bytes / GROUP_SHARE + GROUP_BYTES
     }
@@ -227,7 +227,7 @@ fn missing(options: &Options, lane: &Lane) -> Option<String> {
 
 fn store_beyond_bytes(options: &Options) -> u64 {
     match options.speed {
-        // Threads are modelled: one asks for all of them.
+        // Threads are modelled: one thread sends the requests of all of them.
         None => 0,
         Some(_) => STORE_THREAD_BYTES * (options.preset.threads() as u64 - 1),
     }

@@ -1,4 +1,4 @@
-//! What a run has to say: ratios of run times with their intervals and targets, what lost first, a row a contender.
+//! The report of a run: ratios of run times with their intervals and targets, losses first, a row for each contender.
 //!
 //! Owns: the figures and the JSON. The ratio of a table is that of whole runs: on a virtual clock one a seed of the
 //! workload, with the interval of their median; in real time the ratio of the sums over the pieces of one run, with the
@@ -82,7 +82,7 @@ impl Report {
     }
 }
 
-/// What the design asks for, by preset, group and peer.
+/// The targets of the design, by preset, group and peer.
 fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
     match preset {
         Preset::Bare if name.starts_with("xfs.") && group.label == EMBEDDED_AIM => Some(5.0),

@@ -1,7 +1,7 @@
 //! The results of a run: one for each contender, and the figures that follow from it alone.
 //!
-//! Owns: the data that runs fill in and reports read. Leaves to others: how it comes about (`run`, `simulation`), and
-//! what is said of it (`report`, `text`, `plot`).
+//! Owns: the data that runs fill in and reports read. Leaves to others: the runs behind them (`run`, `simulation`), and
+//! their presentation (`report`, `text`, `plot`).
 
 use serde::Serialize;
 
@@ -136,7 +136,7 @@ pub(super) struct Spent {
     pub other_ms: f64,
     /// Of all that, processor time of the contender.
     pub processor_ms: f64,
-    /// Of all that, waiting for disks that served others.
+    /// The part of it that is waiting for disks that served others.
     pub waiting_ms: f64,
 }
 

@@ -1,9 +1,10 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
 //!
-//! Owns: the order of steps, and which contender is charged for what. First each file system is tried with several
-//! shares of dirty pages, and contends with its best. Then each disk size is run once with each seed of the workload.
-//! Contenders are stopped between their turns. File systems and stores are made outside of the memory groups; then the
-//! worker is put into its group, and only then it begins, so that its caches are cold and all its memory is charged.
+//! Owns: the order of steps, and which contender is charged for which time. First each file system is tried with
+//! several shares of dirty pages, and contends with its best. Then each disk size is run once with each seed of the
+//! workload. Contenders are stopped between their turns. File systems and stores are made outside of the memory groups;
+//! then the worker is put into its group, and only then it begins, so that its caches are cold and all its memory is
+//! charged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +32,7 @@ const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
 /// They are compared on so large a part of the workload: one in so many requests, from its beginning on.
 const SWEEP_SHARE: u64 = 4;
 /// The most runs on virtual clocks at a time: each waits for its disks most of the time. Their disks, which are in
-/// memory, take at most one of so many parts of what is free.
+/// memory, take at most one of so many parts of the free memory.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
@@ -83,7 +84,7 @@ impl Shared<'_> {
     }
 }
 
-/// The directory of one run, and what its processes share in it.
+/// The directory of one run, and the state that its processes share in it.
 struct Workshop {
     number: u64,
     folder: PathBuf,

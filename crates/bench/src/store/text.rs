@@ -253,7 +253,7 @@ fn memory(kind: &Kind) -> String {
     }
 }
 
-/// What each of several disks did, and how long requests waited for them.
+/// The work of each of several disks, and how long requests waited for them.
 fn disks(text: &mut String, lane: &LaneResult) {
     if lane.counts.len() < 2 {
         return;

@@ -24,7 +24,7 @@ use crate::{Error, ErrorKind};
 pub struct Piece {
     /// Requests.
     pub requests: u64,
-    /// Of those, found in the contender's memory.
+    /// The part of those found in the contender's memory.
     pub memory_hits: u64,
     /// The part of those found on its disk.
     pub disk_hits: u64,

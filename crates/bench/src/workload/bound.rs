@@ -4,9 +4,9 @@
 //! - *Compulsory misses*: the first request for each object. Nothing can have it.
 //! - *What must be read*: memory of M bytes holds at most M times the number of requests, counted in bytes times
 //!   requests. An object that stays in memory between two of its requests costs its bytes times the number of requests
-//!   between them. Those with the fewest requests between are taken first until that room is used up. What is left has
-//!   to be read by any store, whatever it knows of the future: the room is that of the whole run, not of each moment,
-//!   so no store can do better [1].
+//!   between them. Those with the fewest requests between are taken first until that room is used up. The rest has to
+//!   be read by any store, even one that knows the future: the room is that of the whole run, not of each moment, so no
+//!   store can do better [1].
 //! - *LRU over groups*, for reference: memory is an LRU of pages with all that belongs to them, and one read brings all
 //!   of a page.
 //!

@@ -1,4 +1,4 @@
-//! What the bytes of an object are, and whether bytes are an object's.
+//! The bytes of an object, and whether bytes are an object's.
 //!
 //! Each object has its own bytes, known from its number alone, so that every byte that a contender gives back can be
 //! compared without keeping it. *Cost*: some 1.5 ns for each 8 bytes.

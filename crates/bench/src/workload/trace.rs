@@ -1,7 +1,7 @@
 //! A workload in a file: drawn once, read piece by piece by every contender's process.
 //!
 //! Owns: the file of one run, which is never kept: 20 bytes a request (client, object, bytes, page, site; little-endian
-//! `u32`, all ones for no page). Contenders read it so that what draws requests costs none of them memory.
+//! `u32`, all ones for no page). Contenders read it, so that drawing requests costs none of them memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};

@@ -155,7 +155,7 @@ pub(super) async fn dropped(device: SharedDevice, mut random: Random) -> Verdict
         }
         drop((write, read));
     }
-    // What was dropped may still happen, so only the other half has certain contents.
+    // A dropped operation may still happen, so only the other half has certain contents.
     let base = geometry.size_bytes / 2 / block * block;
     let data = vec![0x5a; block as usize];
     succeed(write(&*device, base, Buffer::copy_of(&data)).await, "a write after dropped ones")?;

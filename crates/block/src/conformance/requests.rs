@@ -93,7 +93,7 @@ pub(super) async fn misaligned(device: SharedDevice) -> Verdict {
     for (offset, length) in [(1, block), (block / 2, block), (0, block - 1), (0, block + 1), (block, block / 2)] {
         refused(&device, offset, length, Context::default(), ErrorKind::Invalid).await?;
     }
-    // Together the buffers are aligned, each alone is not.
+    // Together the buffers are aligned, but not each of them.
     let half = (block / 2) as usize;
     let buffers = || vec![Buffer::copy_of(&vec![0xee; half]), Buffer::copy_of(&vec![0xee; half])];
     let result = device.read_at(0, buffers(), Context::default()).await;

@@ -176,7 +176,7 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     match sys::fallocate(file, 0, length, size_bytes - length) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
         Err(error) => {
-            // What was allocated before the room ran out is given back; a failure of that changes nothing.
+            // The part allocated before the room ran out is given back; a failure of that changes nothing.
             let _ = file.set_len(length);
             Err(error)
         }

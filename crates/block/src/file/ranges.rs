@@ -55,7 +55,7 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
     Ok(())
 }
 
-/// Lists what is mapped in a range; all of it if that cannot be found out.
+/// Lists the mapped parts of a range; all of it if they cannot be found out.
 pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation};
 
-/// What the operations on one open file or disk share.
+/// The state that the operations on one open file or disk share.
 pub(super) struct Shared {
     pub file: File,
     pub spec: String,
@@ -28,7 +28,7 @@ impl Shared {
         Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
     }
 
-    /// Makes the device take no more writes where `error` leaves in doubt what is stored.
+    /// Makes the device take no more writes if `error` leaves the stored bytes in doubt.
     ///
     /// A write that found no room leaves only its own range in doubt, so it does not latch; a flush that fails always
     /// does, as the kernel then forgets which pages it could not write.
@@ -41,7 +41,7 @@ impl Shared {
             _ => false,
         };
         if in_doubt {
-            // Only the first failure is kept: what follows is its consequence.
+            // Only the first failure is kept: later ones are its consequence.
             let _ = self.latched.set(error.to_string());
         }
     }

@@ -1,6 +1,6 @@
 //! `delay(A,read=12ms,write=12ms,flush=12ms)`: lets operations wait before they reach the device below.
 //!
-//! Promises: an operation whose future is dropped, or whose deadline passes, while it waits does not happen.
+//! Promises: an operation whose future is dropped, or whose deadline passes, during the wait does not happen.
 
 use std::time::Duration;
 

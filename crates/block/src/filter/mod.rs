@@ -190,7 +190,7 @@ impl Trigger {
 
 /// Waits until `end`, or until the request's deadline where that comes first: then it did not happen.
 ///
-/// `why` gives the filter's SPEC and what it was that made it wait.
+/// `why` gives the filter's SPEC and the reason of the wait.
 pub(crate) async fn wait_until(
     end: Instant,
     request: &Request,

@@ -4,7 +4,7 @@
 //! until they are reported: a forward distance has 16 bits, an average 31 more for its fraction, and a sum at most 2^16
 //! of them. An average is rounded down twice, by less than a unit each time, so that equal fractions differ by one unit
 //! at most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
-//! others: what a trend means.
+//! others: the meaning of a trend.
 //!
 //! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted and
 //! summed in one pass by buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to
@@ -24,7 +24,7 @@ const EXACT_BUCKETS: usize = 2 << STEP_BITS;
 /// The word of a bucket has the sum of the forward distances in its low bits, and the count of samples above: there are
 /// at most 2^16 samples, and each is below 2^16.
 const SUM_BITS: u32 = 32;
-/// The word of a bucket whose samples are to be gathered.
+/// The word of the bucket whose samples are to be gathered.
 const CUT: u64 = u64::MAX;
 
 /// The averages of the sublists by one attribute, and their trend.
@@ -104,7 +104,7 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
         gathered += usize::from(buckets[bucket_of(word, smallest)] == CUT);
     }
     let gathered = &mut scratch[..gathered];
-    // By value alone: the order of equal ones is of no consequence. Buckets ascend with values.
+    // By value only: the order of equal ones does not matter. Buckets ascend with values.
     gathered.sort_unstable_by_key(|word| word >> FORWARD_BITS);
     let mut cut = cut[..cut_count].iter();
     for bucket in gathered.chunk_by(|left, right| bucket_of(*left, smallest) == bucket_of(*right, smallest)) {

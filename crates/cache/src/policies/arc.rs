@@ -1,11 +1,11 @@
 //! ARC: two LRU queues, and ghosts of both that move the border between them.
 //!
 //! # Idea
-//! What was referenced once (T1) and what was referenced more often (T2) are kept apart, so a scan pushes only T1 out.
-//! How much T1 deserves differs from trace to trace and hour to hour; ARC finds out. It remembers what each queue
-//! evicted last (B1, B2). A reference to an id in B1 is a miss that a longer T1 would have spared, so T1's target
-//! grows; one in B2 shrinks it. No parameter is left to choose. Its ghosts see about as far back as the capacity; loops
-//! longer than that it loses like LRU.
+//! Blocks accessed once (T1) and more often (T2) are kept apart, so a scan evicts only from T1. How much T1 deserves
+//! differs from trace to trace and hour to hour; ARC finds out. It remembers what each queue evicted last (B1, B2). A
+//! reference to an id in B1 is a miss that a longer T1 would have spared, so T1's target grows; one in B2 shrinks it.
+//! No parameter is left to choose. Its ghosts see about as far back as the capacity; loops longer than that it loses
+//! like LRU.
 //!
 //! # What happens
 //! | event | in T1 | in T2 | in B1 | in B2 | unknown |

@@ -3,7 +3,7 @@
 //!
 //! # Idea
 //! A miss costs the same for any size, so memory is best spent on the ids that save most misses for each byte. An id is
-//! worth how often it was referenced since it came, over its weight. To this the *age* is added: the worth of the last
+//! worth the number of its references since it came, over its weight. To this the *age* is added: the worth of the last
 //! victim. So every new or recently accessed id starts above all evicted ones, and newcomers overtake ids that are no
 //! longer accessed, however popular they were.
 //!

@@ -1,10 +1,10 @@
 //! MIN: the id whose next reference is farthest away leaves; the best that any policy could have done.
 //!
 //! # Idea
-//! With the whole trace at hand ([`Future`]) the victim is the id whose next access is furthest away. No policy that admits every miss
-//! has fewer misses over ids of equal weight. A policy that may also let a newcomer pass by does still better by a few:
-//! [`Min::bypassing`] takes nobody in whose next reference is farther away than those of all residents. With different
-//! weights both are good, but not optimal: that is as hard as packing a knapsack.
+//! With the whole trace at hand ([`Future`]) the victim is the id whose next access is furthest away. No policy that
+//! admits every miss has fewer misses over ids of equal weight. A policy that may bypass newcomers does better by a
+//! few: [`Min::bypassing`] inserts no id whose next reference is farther away than those of all residents. With
+//! different weights both are good, but not optimal: that is as hard as packing a knapsack.
 //!
 //! The n-th call of `reference` counts as the n-th reference of the trace, so MIN is for simulations only and is made
 //! by its own function, not by name. References after the trace's end count as never to come again.
@@ -82,7 +82,7 @@ pub struct Min {
     count: usize,
     future: Future,
     now: usize,
-    /// The next reference of the newcomer for which room is made, where bypassing.
+    /// The next reference of the newcomer for which room is made, if it may be bypassed.
     newcomer: Option<u32>,
     arena: Arena,
     heap: Heap,

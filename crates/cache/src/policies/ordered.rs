@@ -5,7 +5,7 @@
 //!
 //! A hit touches one line of memory that may be anywhere, that of the id's record: the order is a [`Timeline`], written
 //! at its end, with the bits of its gaps at hand. A miss touches two, as the victim's record goes; that one is
-//! prefetched ahead, as it is known who leaves next.
+//! prefetched, as the next victim is known.
 //!
 //! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline
 //! costs.

@@ -6,7 +6,8 @@
 //! keeps such counts for all ids in a [`Sketch`] of 8 bytes a resident id. When the cache is full the *candidate*, the
 //! oldest of the *window*, is compared with the *victim*, the oldest of the *main* part; the more frequent stays, the
 //! victim where they are equal. The window, an LRU of 1 % at first, lets a burst of references to something new hit
-//! before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for what was hit there.
+//! before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for ids that were hit
+//! there.
 //!
 //! How large the window should be depends on the trace: 1 % is best for loops and popularity, half and more for
 //! recency. A hill climber finds out: each sample of 10 references for each resident id it moves the border by a step
@@ -159,7 +160,7 @@ impl WTinyLfu {
         self.sketch.estimate(hash(id))
     }
 
-    /// Asks for the memory of those that leave a queue soon.
+    /// Prefetches the records of those that leave a queue soon.
     #[inline]
     fn look_ahead(&mut self) {
         for queue in [WINDOW, PROBATION, PROTECTED] {

@@ -15,8 +15,8 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Less memory than this is left alone. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
 
-/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: what
-/// is then written of it counts by whole large pages.
+/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: the
+/// part written then counts by whole large pages.
 pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     let values = Vec::<T>::with_capacity(capacity);
     #[cfg(target_os = "linux")]
@@ -26,8 +26,8 @@ pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
         let skipped = start.align_offset(LARGE_PAGE_BYTES);
         if bytes >= LARGE_BYTES_MIN && skipped < bytes {
             let whole = (bytes - skipped) & !(LARGE_PAGE_BYTES - 1);
-            // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. That
-            // it is not followed is no error.
+            // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. A
+            // refusal of the advice is no error.
             unsafe { libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE) };
         }
     }
@@ -74,7 +74,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Takes in an id. *Returns* the one that was told so many times before; any id if there was none.
+    /// Takes in an id. *Returns* the id announced so many times before; any id if there was none.
     #[inline]
     pub(crate) fn exchange(&self, id: u64) -> u64 {
         let next = self.next.get();

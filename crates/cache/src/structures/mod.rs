@@ -1,4 +1,4 @@
-//! What the policies are built of: tables, orders, a heap, a sketch.
+//! The parts of policies: tables, orders, a heap, a sketch.
 //!
 //! Owns: memory and how it is found. Leaves to others: which id is worth what ([`crate::policies`]); nothing here knows
 //! a policy.

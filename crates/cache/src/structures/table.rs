@@ -16,7 +16,7 @@ const LINE_BYTES: usize = 64;
 /// Places of the smallest table.
 const PLACES_MIN: usize = 16;
 
-/// What a table holds: at most 64 bytes, best a divisor of that.
+/// The record of a table: at most 64 bytes, best a divisor of that.
 pub(crate) trait Record: Copy {
     /// No record.
     const VACANT: Self;

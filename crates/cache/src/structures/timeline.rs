@@ -39,7 +39,7 @@ pub(crate) trait Owner {
     /// Says that an id is at another position now.
     fn moved(&mut self, id: u64, position: u32);
 
-    /// Says that [`Owner::moved`] will perhaps be told of an id soon.
+    /// Announces that [`Owner::moved`] may soon be called for an id.
     fn prepare(&self, id: u64);
 }
 

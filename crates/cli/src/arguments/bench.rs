@@ -35,7 +35,7 @@ pub enum BenchCommand {
   On the device that /var/cache is on, as it is, in real time:
     nectary bench store --disk bare --folder /var/cache --json bare.json", after_help = exit::HELP)]
     Store(Box<BenchStoreArguments>),
-    /// What a device gives the store, beside what it gives fio: reads at queue depth 32, and filling
+    /// The rates of the store, beside those of fio: reads at queue depth 32, and filling
     #[command(help_template = TEMPLATE, before_help = "Examples:
   The device that /var/cache is on:
     nectary bench limits --folder /var/cache --json limits.json", after_help = exit::HELP)]

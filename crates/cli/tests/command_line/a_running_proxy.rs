@@ -44,7 +44,7 @@ impl Running {
         assert!(sent.expect("kill is there").success());
     }
 
-    /// Waits for its end: the exit code and what it still said.
+    /// Waits for its end: the exit code and the rest of its output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.errors.read_to_string(&mut rest).expect("text");

@@ -1,4 +1,4 @@
-//! `nectary store`: what is put is read back by later commands, and what went wrong has its exit code and its advice.
+//! `nectary store`: later commands read back what was put, and errors have their exit code and advice.
 
 use std::fs;
 

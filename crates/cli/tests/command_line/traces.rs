@@ -1,4 +1,4 @@
-//! `nectary cache simulate`, `nectary trace stat` and `convert`: what they print, and what they refuse with which code.
+//! `nectary cache simulate`, `nectary trace stat` and `convert`: their output, and their refusals with exit codes.
 
 use std::fs;
 

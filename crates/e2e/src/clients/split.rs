@@ -83,7 +83,7 @@ fn relay(
     let is_text = response.headers.iter().any(|(name, value)| {
         name == "content-type" && ["text/", "json", "html"].iter().any(|kind| value.contains(kind))
     });
-    // Cargo's registries do not always say what they send.
+    // Cargo's registries do not always announce what they send.
     if (is_text || target.ends_with("/config.json"))
         && let Ok(text) = std::str::from_utf8(&response.body)
     {

@@ -40,7 +40,7 @@ pub struct Tally {
     pub demanded: u64,
     /// Keys that had to miss after the kill.
     pub forbidden: u64,
-    /// Of the demanded, those that did not hit.
+    /// The demanded ones that did not hit.
     pub missing: u64,
     /// Wrong bytes, versions that may not answer, purged keys that hit, broken answers.
     pub wrong: u64,

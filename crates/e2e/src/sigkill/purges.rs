@@ -42,7 +42,7 @@ impl Scope {
 pub struct Reach {
     /// Everything fetched before this is purged.
     pub dead_before: Option<Instant>,
-    /// What was not hit by a request that began after this may be dead.
+    /// An object not hit by a request that began after this may be purged.
     pub doubt_until: Option<Instant>,
     /// How many are under way: until they return everything may be dead.
     pub under_way: usize,

@@ -25,7 +25,7 @@ const RESTART_BYTES: u64 = 32 << 20;
 const CALLS_MAX: u64 = 12;
 /// How often the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
-/// The share of a round after which everything was purged once, at the latest: what comes then is demanded.
+/// The share of a round after which everything was purged once, at the latest: later objects are demanded.
 const PURGE_ALL_AFTER_MAX: f64 = 0.6;
 /// How much longer a round may take than it was drawn, if the machine is slow, until the ring has lapped.
 const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! The layouts of what the kernel sends.
+//! The layouts of the kernel's messages.
 #![allow(missing_docs)] // The fields are the kernel's, under whole words.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -77,7 +77,7 @@ pub mod opcode {
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// What kernel and file system can agree on: the bits of `INIT`, those of the second word above the 32nd.
+/// The features that kernel and file system can agree on: the bits of `INIT`, those of the second word above the 32nd.
 pub mod features {
     /// Reads may be sent side by side.
     pub const ASYNC_READ: u64 = 1;
@@ -111,7 +111,7 @@ pub mod features {
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The targets of symbolic links are cached.
     pub const CACHE_SYMBOLIC_LINKS: u64 = 1 << 23;
-    /// As [`HANDLE_KILL_PRIVILEGES`], and the kernel says where it is due.
+    /// As [`HANDLE_KILL_PRIVILEGES`], but the kernel says when it is due.
     pub const HANDLE_KILL_PRIVILEGES_2: u64 = 1 << 28;
     /// `setxattr` has further flags.
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;

@@ -6,7 +6,7 @@
 //! | `replay TARGET FILE…` | runs inputs |
 //! | `mutants TARGET SEED COUNT` | runs mutants of the committed inputs |
 //! | `soak --target TARGET --seed N --seconds N [--folder DIR]` | a long run; exits with 1 at a finding |
-//! | `planted` | shows that planted bugs are found; exits with 1 where one survives |
+//! | `planted` | shows that planted bugs are found; exits with 1 if one survives |
 //! | `seeds` | puts good inputs into the corpus, made by what writes each format |
 //! | `minimise TARGET [FOLDER] [BYTES]` | chooses a small corpus, with a build that counts |
 //!

@@ -116,7 +116,7 @@ pub fn metadata_seeds() -> Vec<Vec<u8>> {
     vec![response.to_vec(), marker.to_vec()]
 }
 
-/// Where each message ends, and how reading ended.
+/// The end of each message, and how reading ended.
 fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
     let mut ends = Vec::new();
     between(&mut framing);
@@ -234,7 +234,7 @@ pub fn response_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// `name: value` lines; what is none is left out.
+/// `name: value` lines; other lines are left out.
 fn header_lines(text: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in text.split(|&byte| byte == b'\n').take(64) {

@@ -81,7 +81,7 @@ impl ControlServer {
     pub async fn stop(mut self) {
         self.unlink();
         self.shutdown.request();
-        // It fails only where the task panicked; there is nothing left to stop then.
+        // It fails only if the task panicked; there is nothing left to stop then.
         let _ = (&mut self.task).await;
     }
 

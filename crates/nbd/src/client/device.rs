@@ -120,7 +120,7 @@ fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error>
     Ok((geometry, u64::from(payload)))
 }
 
-/// Waits until the deadline; what is not done by then goes on without its future.
+/// Waits until the deadline; unfinished work goes on without its future.
 fn within<T: Send + 'static>(
     inner: &Arc<Inner>,
     request: Request,

@@ -8,7 +8,7 @@ use crate::wire::{STATE_HOLE, STATE_ZERO};
 pub(super) struct ExtentList {
     extents: Vec<Extent>,
     start: u64,
-    /// Up to where the server has answered.
+    /// The end of the answered part.
     position: u64,
     end: u64,
     block_bytes: u64,

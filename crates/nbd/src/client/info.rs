@@ -30,7 +30,7 @@ pub struct ExportInfo {
     pub tls: bool,
     /// Whether replies are structured.
     pub structured_replies: bool,
-    /// Whether the server tells what is allocated (`base:allocation`).
+    /// Whether the server tells which ranges are allocated (`base:allocation`).
     pub allocation: bool,
     /// Writes are refused.
     pub read_only: bool,

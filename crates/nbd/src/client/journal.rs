@@ -1,4 +1,4 @@
-//! What of the written data a server may still lose.
+//! The written data that a server may still lose.
 //!
 //! Owns: the count of writes in flight and of writes that no flush has covered. Promises: where a connection is lost
 //! while one of them could be lost with the server, or could still arrive late, all later writes and flushes fail:

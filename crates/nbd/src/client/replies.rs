@@ -2,8 +2,8 @@
 //!
 //! Owns: which requests wait for what, and every check of what a server sends: a cookie that is in flight, a kind of
 //! reply that was agreed on and fits the request, data inside the request, none of them twice, none missing at the end.
-//! Promises: a length is bounded before it is used. What breaks a rule is an error, after which the connection is
-//! of no use.
+//! Promises: a length is bounded before it is used. A breach of the rules is an error, after which the connection is of
+//! no use.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub(crate) enum Step {
     /// The next `length` bytes are data, from `at` on in what was requested; [`Replies::data_taken`] goes on after
     /// them.
     Data { cookie: u64, at: u32, length: u32 },
-    /// These bytes of what was requested are zeroes; [`Replies::data_taken`] goes on.
+    /// These requested bytes are zeroes; [`Replies::data_taken`] goes on.
     Hole { cookie: u64, at: u32, length: u32 },
     /// A request has ended.
     Done(u64, Outcome),
@@ -217,7 +217,7 @@ impl Replies {
         self.pending.get_mut(&cookie).ok_or_else(unknown)
     }
 
-    /// Notes that a range has come; where it begins in the request.
+    /// Notes that a range has come; returns its position in the request.
     fn piece(&mut self, offset: u64, length: u32) -> Result<u32, String> {
         let pending = self.known(self.chunk.cookie)?;
         let Expected::Data { offset: first, length: whole } = pending.expected else { return Err(short()) };

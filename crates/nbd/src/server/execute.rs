@@ -78,7 +78,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Does what the command wants; `payload` is there for a write.
+    /// Executes the command; `payload` is there for a write.
     pub async fn run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Refusal> {
         let counters = &self.export.counters;
         let done = self.try_run(command, payload).await;

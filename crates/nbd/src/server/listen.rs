@@ -151,7 +151,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // `[::]` means every address, those of IPv4 too.
+        // `[::]` means every address, also of IPv4.
         socket.set_only_v6(false)?;
     }
     socket.bind(&address.into())?;

@@ -1,7 +1,7 @@
 //! The bytes of the protocol: numbers, headers, options and replies, as the NBD protocol document fixes them.
 //!
 //! Owns: encoding and decoding, big-endian, without I/O. Promises: no length from outside is used before it is compared
-//! with what there is. Leaves to others: the answers (`server`), the requests (`client`).
+//! with the bytes that are there. Leaves to others: the answers (`server`), the requests (`client`).
 
 pub(crate) mod bytes;
 pub(crate) mod errno;
@@ -13,7 +13,7 @@ pub(crate) mod request;
 pub(crate) const MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// The text after the greeting if options can be negotiated; it also begins each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// What follows instead in a server of the old style.
+/// The bytes that follow instead in a server of the old style.
 pub(crate) const OLD_STYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Begins a reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;

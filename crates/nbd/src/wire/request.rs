@@ -26,7 +26,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads a header; gives the magic that was found where it is wrong.
+    /// Reads a header; returns the magic that was found if it is wrong.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Header, u32> {
         let mut reader = Reader::new(bytes);
         let mut next = || {

@@ -86,7 +86,7 @@ impl Raw {
         self.bytes(bytes).await.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte))
     }
 
-    /// Whether the server has ended the connection, after whatever it still sent.
+    /// Whether the server has ended the connection, after all that it still sent.
     pub async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.is_ok()

@@ -62,7 +62,7 @@ pub struct RequestDirectives {
     pub min_fresh: Option<u64>,
     /// How stale it may be; `u64::MAX` for any.
     pub max_stale: Option<u64>,
-    /// How stale it may be where the origin fails.
+    /// How stale it may be if the origin fails.
     pub stale_if_error: Option<u64>,
 }
 

@@ -26,7 +26,7 @@ pub struct DefaultTtl {
 impl Rule {
     /// Reads a rule.
     ///
-    /// *Errors*: a sentence that says what is wrong with the text.
+    /// *Errors*: a sentence that names the mistake in the text.
     pub fn parse(text: &str) -> Result<Rule, String> {
         let (pattern, ttl) = text.rsplit_once('=').unwrap_or(("", text));
         let (host, path) = match pattern.find('/') {

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use super::key::push_key;
 
-/// Whether a method may change what it is applied to; methods that are not known may.
+/// Whether a method may change its target; unknown methods may.
 pub fn is_unsafe(method: &Method) -> bool {
     !(method == Method::GET || method == Method::HEAD || method == Method::OPTIONS || method == Method::TRACE)
 }

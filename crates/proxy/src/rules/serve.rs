@@ -128,7 +128,7 @@ pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verd
 /// Decides about a stored response that was to be validated at `now_ms` when the origin failed: its age and its
 /// remaining lifetime in seconds, as for [`Verdict::Serve`], if it may be served all the same.
 ///
-/// `unreachable_s` is how stale it may be where the origin cannot be reached and says nothing.
+/// `unreachable_s` is how stale it may be if the origin cannot be reached and says nothing about it.
 pub fn decide_on_failure(
     stored: &Stored,
     request: &RequestDirectives,

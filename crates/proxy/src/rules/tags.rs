@@ -36,7 +36,7 @@ pub fn invalidated_groups_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>>
     groups_of(headers, &CACHE_GROUP_INVALIDATION, origin)
 }
 
-/// Removes what names tags for caches like this one. Groups stay: they are for every cache on the way.
+/// Removes headers that name tags for caches like this one. Groups stay: they are for every cache on the way.
 pub fn strip(headers: &mut HeaderMap) {
     headers.remove(SURROGATE_KEY);
     headers.remove(CACHE_TAG);

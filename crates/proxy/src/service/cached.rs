@@ -236,7 +236,7 @@ async fn lead(
     }
 }
 
-/// Adds the cookies that are for the one who asked, and not stored.
+/// Adds the cookies for the client that asked, which are not stored.
 fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) -> Response<ReplyBody> {
     cookies.into_iter().for_each(|cookie| _ = response.headers_mut().append(SET_COOKIE, cookie));
     response

@@ -133,8 +133,8 @@ fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: refuses what is unanswered, says to the client that it ends, and takes what it still sends, until it
-/// ends too or its time is over.
+/// Ends a stream: refuses unanswered requests, tells the client that it ends, and takes the bytes that still come,
+/// until the client ends too or its time is over.
 async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Option<Violation>) {
     let watch = &client.watch;
     let mut stream = stream.into_inner();

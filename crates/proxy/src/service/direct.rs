@@ -96,7 +96,7 @@ pub(crate) fn plain_path(request: &[u8]) -> Option<&[u8]> {
     plain(request).map(|plain| plain.path)
 }
 
-/// Reads one complete head, nothing before it and nothing behind; `None` if it is not plain.
+/// Reads one complete head, nothing before it and nothing after it; `None` if it is not plain.
 fn plain(request: &[u8]) -> Option<Plain<'_>> {
     let head = request.strip_suffix(b"\r\n\r\n")?;
     let mut lines = Lines { rest: head };

@@ -229,7 +229,7 @@ pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// Puts new headers on what is stored.
+/// Puts new headers on the stored response.
 async fn refresh(
     plan: &Plan,
     fill: Fill,

@@ -35,7 +35,7 @@ impl Herald {
         Herald { worker: worker.clone(), client: None }
     }
 
-    /// Passes one on. What is no header is not passed on; the parser will refuse it.
+    /// Passes one on. A line that is no header is not passed on; the parser will refuse it.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };

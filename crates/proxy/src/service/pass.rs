@@ -1,4 +1,4 @@
-//! Requests that go to the origin for themselves alone.
+//! Requests that go to the origin without sharing the answer.
 //!
 //! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have
 //! changed before its response is passed on.

@@ -66,7 +66,7 @@ fn name(tag: &[u8]) -> &[u8] {
     tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
 }
 
-/// Says what was purged, in the requested form.
+/// Names the purged objects, in the requested form.
 fn purged(request: &ClientRequest, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
     let accept = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     let status = CacheStatus::Own { detail: "purged" };

@@ -57,7 +57,7 @@ impl Source {
     }
 }
 
-/// What is needed of a request to answer it from a stored response.
+/// The parts of a request needed to answer it from a stored response.
 pub(crate) struct Question<'a> {
     pub worker: &'a Rc<Worker>,
     pub client: &'a Rc<Client>,

@@ -1,7 +1,7 @@
 //! The metadata of stored responses, as bytes.
 //!
-//! Owns: the layout of `docs/formats/http-metadata.md`, writing it and reading it back. Reading is total: whatever is
-//! not as written there is `None`, and a miss. Nothing is copied: values are slices of the metadata.
+//! Owns: the layout of `docs/formats/http-metadata.md`, writing it and reading it back. Reading is total: every
+//! deviation from that page is `None`, and a miss. Nothing is copied: values are slices of the metadata.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};

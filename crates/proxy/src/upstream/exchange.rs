@@ -70,7 +70,7 @@ impl Lease {
         }
     }
 
-    /// What went wrong, as far as the connection's watch knows better than hyper.
+    /// The error, as far as the connection's watch knows it better than hyper.
     fn explain(&self, error: &hyper::Error) -> FetchError {
         let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
         if let Some(violation) = connection.watch.violation() {

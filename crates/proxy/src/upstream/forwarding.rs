@@ -1,6 +1,6 @@
 //! The headers by which an origin learns how a request came: `Forwarded` and `X-Forwarded-*`.
 //!
-//! Owns: one rule for all methods. What a client says is removed, unless the client is a proxy that the operator
+//! Owns: one rule for all methods. Headers of a client are removed, unless the client is a proxy that the operator
 //! trusts. The proxy's own elements are added after those that stay: `for` and `proto`. It tells no host: the client's
 //! `Host` is in no key of a reverse proxy, so an origin that made links of it would let one client decide what others
 //! get. *Source*: RFC 7239.

@@ -4,7 +4,7 @@
 //! see in two ways. It parses nothing else: hyper does, and refuses names with spaces, bare CR, control characters and
 //! bad numbers itself. What hyper would let pass and this does not:
 //! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
-//! - transfer codings other than `chunked` alone, once, in HTTP/1.1;
+//! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of
 //!   one;
 //! - unrequested bytes behind a response, and a `101` (nothing here asks for an upgrade);
@@ -82,7 +82,7 @@ pub struct Framing {
     /// Bytes of the head or the trailers so far.
     head_bytes: usize,
     head_bytes_max: usize,
-    /// A line whose end has not come yet.
+    /// A line without its end so far.
     partial: Vec<u8>,
     empty_lines: u8,
     is_response: bool,
@@ -165,8 +165,8 @@ impl Framing {
         self.refused_in_head
     }
 
-    /// Where in the bytes accepted last a `1` is to be read: the last digits of versions later than 1.1, which are read
-    /// as that. *Source*: RFC 9110, 2.5.
+    /// The positions in the bytes accepted last where a `1` is to be read: the last digits of versions later than 1.1,
+    /// which are read as that. *Source*: RFC 9110, 2.5.
     pub fn later_minors(&self) -> &[usize] {
         &self.later_minors
     }
@@ -457,7 +457,7 @@ fn later_minor_of_response(line: &[u8]) -> Option<usize> {
     matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
 }
 
-/// The error in transfer codings other than `chunked` alone.
+/// The error in transfer codings other than exactly `chunked`.
 fn wrong_coding(value: &[u8]) -> Violation {
     let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let last = codings.next_back().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What the tests of promises share: a proxy in this process, an origin that does as it is told, a client on a raw
-//! socket.
+//! The common parts of the tests of promises: a proxy in this process, an origin that does what a test says, a client
+//! on a raw socket.
 #![allow(dead_code, unused_imports)]
 
 pub mod client;

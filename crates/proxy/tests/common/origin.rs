@@ -1,4 +1,4 @@
-//! An origin that does exactly as it is told, on raw sockets.
+//! An origin that does exactly what the test says, on raw sockets.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

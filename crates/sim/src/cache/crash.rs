@@ -1,7 +1,7 @@
 //! Crash states of cached devices with many clients: the contents of the disk are compared with the allowed ones.
 //!
-//! Owns: the recording of a run, and the account of its states. Leaves to others: which states there are
-//! (`crate::crash`), and what is allowed in them (`history`).
+//! Owns: the recording of a run, and the account of its states. Leaves to others: the possible states (`crate::crash`),
+//! and the allowed contents (`history`).
 
 use std::collections::HashSet;
 

@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 
-/// A moment: how many events came before it.
+/// A moment: the number of events before it.
 pub type Time = u64;
 
 /// Never.

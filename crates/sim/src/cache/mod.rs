@@ -106,7 +106,7 @@ pub fn run(seed: u64, report: &mut Report) {
 async fn settle(world: &World) {
     world.faults.set(0);
     let mut flushes = 0;
-    // What a client went away from is under way still.
+    // An operation that a client abandoned is under way still.
     while world.device.cache().close().await.is_err() {
         flushes += 1;
         if flushes == FLUSHES_MAX {

@@ -25,7 +25,7 @@ use crate::random::Random;
 pub const CELLS: usize = 40;
 /// A cell, in bytes.
 pub const CELL_BYTES: usize = 4096;
-/// What a write never tears below, in bytes.
+/// The unit that a write never tears, in bytes.
 const SECTOR_BYTES: usize = 512;
 /// Cells of one operation, at most.
 const CELLS_MAX: usize = 3;

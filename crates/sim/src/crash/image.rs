@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::history::{Change, Operation};
 
-/// What a write never tears below, in bytes.
+/// The unit that a write never tears, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// The piece that is hashed at a time, in bytes.

@@ -7,10 +7,10 @@
 //! rest varies.
 //!
 //! 1. Overlapping operations take effect in the order in which they began.
-//! 2. A failed write stays in doubt for ever. So does one whose end was never seen.
+//! 2. A failed write stays in doubt for ever. So does one whose end was not seen.
 //! 3. A discard is a write of zeroes that is in doubt until a flush covers it.
 //! 4. A growth has happened when it ended well, and not before.
-//! 5. Every state says which marks the recording had by then: what the user of the device had been promised.
+//! 5. Every state names the marks that the recording had by then: the promises to the user of the device.
 //!
 //! Owns: which states there are. Leaves to others: the promises to check in them.
 //!

@@ -7,10 +7,11 @@
 //! |---|---|
 //! | a version up to the durable sequence, not purged since, not overtaken by the ring | must hit |
 //! | the last version at or below the recovered sequence, or a later one | may be the hit |
-//! | a version that was not admitted to the disk | may be the hit, and hides what is older |
+//! | a version that was not admitted to the disk | may be the hit, and hides older ones |
 //! | anything older, purged by its key or a tag that it has, or never put | must not |
 //!
-//! A version purged by tag hides the versions it replaced. So if it may still be there, those need not be found.
+//! A version purged by tag hides the versions it replaced. So if it may still be there, the older ones need not be
+//! found.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,7 @@ pub struct Version {
     pub tags: u32,
     /// Its sequence, once it was accepted.
     pub sequence: Option<u64>,
-    /// Whether it was not admitted to the disk then: it hides what it replaced, and need not be found.
+    /// Whether it was not admitted to the disk then: it hides the version that it replaced, and need not be found.
     pub in_memory_alone: bool,
     /// Whether a crash may have lost it.
     pub uncertain: bool,

@@ -1,10 +1,10 @@
 //! A long seeded run of a store of several spans that go away and come back, against a model.
 //!
-//! Owns: what may be found of each key. After a put, until the next end of the store, that version and no other; after
-//! an end what was synced or anything later; after a purge nothing that began before it. The set of present spans
-//! changes nothing in that: a loss costs only hits, and only those of the lost span. A span that is put back as it was
-//! earlier, beside one that was there all the time, brings back nothing that was purged; and nothing that was replaced,
-//! unless it is of the same life.
+//! Owns: the versions that may be found of each key. After a put, until the next end of the store, that version and no
+//! other; after an end what was synced or anything later; after a purge nothing that began before it. The set of
+//! present spans changes nothing in that: a loss costs only hits, and only those of the lost span. A span that is put
+//! back as it was earlier, beside one that was there all the time, brings back nothing that was purged; and nothing
+//! that was replaced, unless it is of the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub struct SpansReport {
     pub put_back: [u64; 2],
     /// Opens that a crash ended.
     pub torn_opens: u64,
-    /// Opens that were refused because spans were missing that may have gone on alone.
+    /// Opens that were refused because missing spans may have served alone.
     pub refused: u64,
     /// Gets that had to hit, as their span was not the one that was lost.
     pub demanded: u64,
@@ -77,7 +77,7 @@ pub struct SpansReport {
     pub differences: Vec<String>,
 }
 
-/// What may be found of a key: versions from `oldest` to `newest`.
+/// The versions that may be found of a key: from `oldest` to `newest`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Expected {
     oldest: u32,
@@ -168,7 +168,7 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
     report
 }
 
-/// The seed of one store of many: odd ones follow even ones, and nothing else of it is that of its neighbour.
+/// The seed of one store of many: odd ones follow even ones, and neighbours have nothing else in common.
 fn seed_of(first: u64, number: u64) -> u64 {
     first.wrapping_add(number.wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
@@ -347,7 +347,7 @@ impl Run {
         }
     }
 
-    /// Pulls a cable while the store serves. All that others hold has to be there afterwards.
+    /// Pulls a cable while the store serves. Everything on the other spans has to be there afterwards.
     async fn lose(&mut self) {
         let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
         if there.len() < 2 {
@@ -523,7 +523,7 @@ impl Run {
                     let has_begun =
                         |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
                     if store.stat().spans.iter().all(has_begun) {
-                        // It is another store than the one that was copied.
+                        // It is another store than the copied one.
                         self.devices.iter_mut().for_each(|device| device.copy = None);
                     }
                     self.store = Some(store);

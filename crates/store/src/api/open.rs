@@ -1,6 +1,6 @@
 //! Making stores and opening them.
 //!
-//! Owns: how a span's parts are put together: what memory each gets, and what each is handed.
+//! Owns: the assembly of a span's parts: the memory of each, and the handles that each gets.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -119,9 +119,9 @@ impl Store {
     /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
     ///
     /// *Errors*: `Corrupt` if there is no store that this program knows; `Invalid` for a budget that is too small;
-    /// `Io`. Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads what was appended
-    /// since the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` says what that
-    /// had until all is there.
+    /// `Io`. Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads the appends since
+    /// the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` reports the
+    /// checkpoint's entries until all is loaded.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recover::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -144,7 +144,7 @@ impl Store {
         let spec = device.spec();
         options.check().map_err(|error| error.at(&spec))?;
         if device.geometry().size_bytes < layout.span_bytes {
-            // A file that was cut: what is gone reads as zeroes from now on, and costs the objects that were there.
+            // A file that was cut: the lost part reads as zeroes from now on, and costs the objects that were there.
             device.grow(layout.span_bytes).await.map_err(|error| {
                 Error::new(
                     ErrorKind::Corrupt,

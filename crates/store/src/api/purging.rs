@@ -121,7 +121,7 @@ impl Store {
     ///
     /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
     /// the errors, with `Invalid` for a tag that no object can have. What a purged object had replaced stays hidden.
-    /// While the purge is remembered, a hit of what is older than it pays for a look for each tag it has.
+    /// While the purge is remembered, a hit of an older object pays for a look for each of its tags.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
         self.purge_tag_in(tag, Turn::default()).await
     }
@@ -162,7 +162,7 @@ impl Store {
         self.answer(answer?).await
     }
 
-    /// Waits until there was room for another rule; somebody else may have taken it since.
+    /// Waits until there was room for another rule; another caller may have taken it since.
     async fn wait_for_rules(&self, puts: &Puts) -> Result<(), Error> {
         puts.purges_waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&puts.purges_waiting);

@@ -63,7 +63,7 @@ pub struct Stat {
     pub memory_tags_bytes: u64,
     /// Bytes that fills under way hold.
     pub fill_bytes: u64,
-    /// Whether what was in memory before the store was opened is still being read into it.
+    /// Whether objects that were in memory before the store was opened are still being read into it.
     pub warming: bool,
     /// Live purge records.
     pub purge_records: u64,

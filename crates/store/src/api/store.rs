@@ -144,10 +144,10 @@ impl Store {
     ///
     /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if it is out of bounds,
     /// `Stopped`. *Durability*: none when it returns. An object that is [admitted](crate::AdmissionOptions) is written
-    /// within the write delay; then [`sequences`](Store::sequences) has reached it. One that is not admitted is no
-    /// error: if it is one record, it is found as long as memory keeps it; it hides what it replaces; and after the end
-    /// of the process it is a miss. *Cost*: a body of several records waits for room while it is put, as long as the
-    /// disk takes.
+    /// within the write delay; then [`sequences`](Store::sequences) has reached it. An object that is not admitted is
+    /// no error: if it is one record, it is found as long as memory keeps it; it hides the version that it replaces;
+    /// and after the end of the process it is a miss. *Cost*: a body of several records waits for room while it is put,
+    /// as long as the disk takes.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
@@ -360,7 +360,8 @@ impl Store {
         let EntryKind::Head { generation, count } = entry.kind else { return true };
         let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
         if let Some(location) = entry.location().filter(|_| !complete) {
-            // Nothing older under this key may be found in its place; nor may what follows it stay in memory alone.
+            // No older version under this key may be found in its place, and the next version may not stay only in
+            // memory.
             if self.puts().intake.admission.is_open() {
                 self.state().forget_from(entry.hash, location);
             }

@@ -29,7 +29,7 @@ use crate::state::State;
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// What a chunk holds at most, in bytes.
+/// The most that a chunk holds, in bytes.
 const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
 /// Chunks in one read at most, while a shard is loaded.
 const READ_CHUNKS: u64 = 32;
@@ -251,7 +251,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
 }
 
 impl CheckpointHeader {
-    /// Whether its shards are such as `index` can have, and take as many chunks as it says.
+    /// Whether its shards fit `index`, and take as many chunks as it says.
     pub fn fits(&self, index: &Index) -> bool {
         self.homes.iter().all(|&homes| index.can_have(homes))
             && self.shard_start(INDEX_SHARDS).div_ceil(PAYLOAD_BYTES_MAX) == self.chunk_count

@@ -268,7 +268,7 @@ impl<'a> SegmentReader<'a> {
                 }
             }
             // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
-            // behind it appends of an earlier cycle may stand.
+            // appends of an earlier cycle may follow.
             if blank && position >= 16 * BLOCK_BYTES {
                 return None;
             }

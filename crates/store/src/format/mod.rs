@@ -48,7 +48,7 @@ pub enum Magic {
     CheckpointHeader,
     /// A chunk of an index checkpoint.
     CheckpointChunk,
-    /// A chunk of the hot list behind it.
+    /// A chunk of the hot list after it.
     HotChunk,
     /// An append.
     Append,
@@ -350,7 +350,7 @@ pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch
     Ok(header)
 }
 
-/// Reads a frame's header; what it says is in bounds, but may be anything.
+/// Reads a frame's header; its values are in bounds, but may be anything.
 fn header(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch> {
     let Ok((header, _)) = FrameHeader::read_from_prefix(bytes) else { return Err(Mismatch::Magic) };
     if header.magic != magic.bytes() {

@@ -1,7 +1,7 @@
 //! Finding an entry: in memory, else where the index leads.
 //!
-//! Owns: which of the found objects may be returned. The newest version of a key decides: where a purge by tag killed
-//! it, what it replaced is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
+//! Owns: which of the found objects may be returned. The newest version of a key decides: if a purge by tag killed it,
+//! the replaced version is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
 //! (`record`, `neighbours`).
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::state::record::Found;
 pub(crate) enum Resident {
     /// The newest version, and no purge killed it.
     Live(Arc<Entry>),
-    /// The newest version, which a purge killed: the key is a miss, whatever lies on disk.
+    /// The newest version, which a purge killed: the key is a miss, whatever is on disk.
     Purged,
     /// Nothing.
     Absent,
@@ -170,7 +170,7 @@ impl Lookup {
                     self.state.referenced.set(location);
                     let epoch = self.span.epoch_at(location, head);
                     let in_memory = self.state.memory.put_read(&entry, || {
-                        // What replaced it may have been written, read and evicted while this was read.
+                        // Its replacement may have been written, read and evicted during this read.
                         self.state.is_newest(hash, location, epoch) || planted(Bug::ReadUnchecked)
                     });
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
@@ -181,7 +181,7 @@ impl Lookup {
                 Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
                 Found::Failed(error) => return Err(error),
                 Found::Damaged => {
-                    // What is damaged may be the newest version of this very key: nothing older may be believed.
+                    // The damaged record may be the newest version of this very key: nothing older may be believed.
                     if !self.intake.admission.is_open() {
                         self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
                     }

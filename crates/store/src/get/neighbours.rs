@@ -186,7 +186,7 @@ impl Lookup {
 
     /// Whether the index leads to this place for a hash, and to no other.
     fn is_current(&self, hash: KeyHash, location: Location) -> bool {
-        // Until its shard is there, the index may lead to what was replaced.
+        // Until its shard is there, the index may lead to replaced versions.
         (self.state.presence.has(hash) && self.state.index.leads_only_to(hash, location))
             || planted(Bug::NeighbourIgnoresReplacement)
     }

@@ -41,7 +41,7 @@ impl Object {
         Sequence(self.entry.sequence)
     }
 
-    /// The generation under which it was fetched: a purge kills what has a lower one.
+    /// The generation under which it was fetched: a purge kills objects with a lower one.
     pub fn generation(&self) -> u64 {
         self.entry.generation
     }

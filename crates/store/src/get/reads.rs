@@ -1,4 +1,4 @@
-//! Reads under way: one read for all who wait for the same record.
+//! Reads under way: one read for all waiters for the same record.
 //!
 //! Owns: which caller reads and which ones wait, by key hash. Promises: waiting ends with the read, for any reason; the
 //! waiters get what the reader found. Leaves to others: whether that is still right for a later caller (`lookup`).
@@ -52,7 +52,7 @@ pub struct ReadEntry {
 pub enum Turn<'a> {
     /// Read, and report the result.
     Read(Reading<'a>),
-    /// Nothing: somebody else has read, and found this.
+    /// Nothing: another caller has read, and found this.
     Shared(Option<ReadEntry>),
 }
 

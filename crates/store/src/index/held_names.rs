@@ -1,7 +1,7 @@
 //! Which names the ring may hold: a purge of one that it cannot hold needs no record.
 //!
 //! Owns: the bits, and how long a name is known. Promises: never that a name is absent of which a version is in memory,
-//! waits to be written, or could be found by a scan of all segments. It may say that a name is there that is not.
+//! waits to be written, or could be found by a scan of all segments. It may report a name as present that is not.
 //!
 //! # Idea
 //! Time is cut into eras of some segments each. Every era has a Bloom filter of the primary keys that were written in

@@ -15,13 +15,13 @@ use crate::names::key::KeyHash;
 pub struct Presence {
     /// One bit a shard.
     present: AtomicU64,
-    /// The shards that somebody requested, one bit each.
+    /// The requested shards, one bit each.
     wanted: Arc<AtomicU64>,
     arrived: Notify,
 }
 
 impl Presence {
-    /// All are there; or none yet, and who loads them looks at `wanted`.
+    /// All are there; or none yet, and the loader looks at `wanted`.
     pub fn new(wanted: Option<Arc<AtomicU64>>) -> Presence {
         let present = AtomicU64::new(if wanted.is_some() { 0 } else { u64::MAX });
         Presence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }

@@ -46,7 +46,7 @@ impl ReferencedBits {
         self.words.len() as u64 * 8
     }
 
-    /// Notes that what begins at a location was requested.
+    /// Notes that the record at a location was requested.
     pub fn set(&self, location: Location) {
         let stretch = location.granule / self.stretch_granules;
         let Some(word) = self.words.get((stretch / 64) as usize) else { return };
@@ -56,7 +56,7 @@ impl ReferencedBits {
         }
     }
 
-    /// Whether what begins at a location was requested, or a neighbour of it.
+    /// Whether the record at a location was requested, or a neighbour of it.
     pub fn has(&self, location: Location) -> bool {
         let stretch = location.granule / self.stretch_granules;
         let word = self.words.get((stretch / 64) as usize);

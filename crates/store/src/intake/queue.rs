@@ -19,7 +19,7 @@ use crate::memory::entry::Entry;
 /// An entry that waits.
 pub struct Unwritten {
     pub entry: Arc<Entry>,
-    /// The sequence under which it will be written: a higher one than the entry's where it is rewritten.
+    /// The sequence under which it will be written: higher than the entry's if it is rewritten.
     pub sequence: u64,
     /// The version of the same key that it replaces, if that is in memory.
     pub previous: Option<Arc<Entry>>,
@@ -30,7 +30,7 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// A new entry, and what it replaces.
+    /// A new entry, and the one that it replaces.
     pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
         Unwritten { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
     }
@@ -196,7 +196,7 @@ impl Queue {
         act(waiting.bytes)
     }
 
-    /// Begins the era of names in which `epoch` will be written; what waits is of it.
+    /// Begins the era of names in which `epoch` will be written; waiting entries belong to it.
     pub fn begin_era(&self, epoch: u64) {
         let waiting = self.lock();
         self.names.begin_era(epoch);

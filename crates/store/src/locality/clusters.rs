@@ -21,7 +21,7 @@ use crate::memory::entry::Neighbour;
 /// What a random read is worth in bytes read in sequence: about 10 ms at 20 MB/s on a disk of 1999, 100 us at 1.3 GB/s
 /// on flash. On a disk of today it is ten times that, so there clusters are read too seldom rather than too often.
 const READ_WORTH_BYTES: u64 = 128 << 10;
-/// One read in so many takes what almost pays.
+/// One read in so many takes a group that almost pays.
 const PROBE_EVERY: u64 = 16;
 /// One read in so many takes what brings nothing: a cluster of 64 KiB is then half a kilobyte a read.
 const PROBE_EVERY_MAX: u64 = 128;

@@ -46,7 +46,7 @@ impl Hints {
         self.slots.len() as u64 * 8
     }
 
-    /// Notes that `object` belongs to `seed`. Nothing changes where `seed` belongs to `object` already, or is it.
+    /// Notes that `object` belongs to `seed`. Nothing changes if `seed` belongs to `object` already, or is it.
     pub fn add(&self, object: PrimaryHash, seed: PrimaryHash) {
         let id = HintId::of(seed);
         if id == HintId::of(object) || self.seed_of(seed) == Some(HintId::of(object)) {

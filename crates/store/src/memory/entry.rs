@@ -37,7 +37,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// Whether it stands for an object, and is no part of one.
+    /// Whether it is a whole object, not a part of one.
     pub fn is_object(self) -> bool {
         !matches!(self, EntryKind::Fragment { .. })
     }
@@ -123,14 +123,14 @@ impl Entry {
         }
     }
 
-    /// Makes an entry that will be in memory alone.
+    /// Makes an entry that will only be in memory.
     pub fn in_memory_alone(parts: EntryParts, sequence: u64) -> Entry {
         let entry = Entry::new(parts, sequence);
         entry.alone.store(ALONE, Ordering::Release);
         entry
     }
 
-    /// Whether it is in memory alone: not on disk, and not to be written.
+    /// Whether it is only in memory: not on disk, and not to be written.
     pub fn is_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire) != NOT_ALONE
     }
@@ -149,7 +149,7 @@ impl Entry {
         self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, may_be).is_ok()
     }
 
-    /// Says of one in memory alone that something newer was accepted: it will not be written any more.
+    /// Notes that a newer version of an entry only in memory was accepted: it will not be written any more.
     pub fn set_replaced(&self) {
         let replaced = |alone| (alone != NOT_ALONE).then_some(ALONE_REPLACED);
         let _ = self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);

@@ -8,7 +8,7 @@ use crate::format::Location;
 const REFERENCES_SHIFT: u32 = 42;
 const REFERENCES_LOG_MAX: u32 = 15;
 
-/// A place and how often what lies there was requested, to the power of two below, in eight bytes.
+/// A place and how often its object was requested, to the power of two below, in eight bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotPlace(u64);
 

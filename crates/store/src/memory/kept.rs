@@ -1,4 +1,4 @@
-//! Entries in memory alone: into the tier, and on to what waits to be written.
+//! Entries only in memory: into the tier, and on to the waiting ones.
 //!
 //! Owns: what the policy and the map learn of them. Leaves to others: when (`admission`).
 
@@ -9,7 +9,7 @@ use super::tier::MemoryTier;
 use crate::memory::entry::Entry;
 
 impl MemoryTier {
-    /// Puts an entry that will not be written, in the place of what was there.
+    /// Puts an entry that will not be written; it replaces an older one.
     ///
     /// Takes no lock. The caller [settles](Self::settle) it later; from then on it is the policy's.
     pub fn put_kept(&self, entry: &Arc<Entry>) {

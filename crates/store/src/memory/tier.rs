@@ -6,8 +6,8 @@
 //!
 //! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
 //! their first hit, which hands them to the policy like anything that was requested. So they stay long enough to be
-//! wanted, and push out nothing that was. What waits to be written and what fills hold have their room from the policy
-//! too: it cedes only what is used, and the room is the policy's again when they have left.
+//! wanted, and push out nothing that was. Waiting objects and fills take their room from the policy too: it cedes only
+//! used room, and gets it back when they have left.
 //!
 //! What leaves is freed when the map is unpinned: so it is pinned before the lock is taken, and the freeing is nobody's
 //! wait.
@@ -218,7 +218,7 @@ impl MemoryTier {
             self.cede(&mut replacement);
             for entry in some {
                 if pinned.holds(entry) {
-                    // It may not be settled yet: then the policy still has what it replaced.
+                    // It may not be settled yet: then the policy still has the entry that it replaced.
                     replacement.policy.remove(entry.id());
                     self.refer(&mut replacement, entry);
                 }

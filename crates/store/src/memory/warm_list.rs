@@ -27,7 +27,7 @@ impl WarmList {
         self.is_known.wait().await;
     }
 
-    /// What is still to be taken, at most `most` places; waits until that is known.
+    /// At most `most` places that are still to be taken; waits until they are known.
     pub async fn left(&self, most: usize) -> Vec<HotPlace> {
         self.known().await;
         let list = Arc::clone(&self.lock());

@@ -1,4 +1,4 @@
-//! What objects are called: keys and tags, and their hashes.
+//! The names of objects: keys and tags, and their hashes.
 
 pub mod key;
 pub mod tag;

@@ -33,7 +33,7 @@ pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
 
-/// What a rule takes in memory, in bytes.
+/// The memory of a rule, in bytes.
 const RULE_BYTES: u64 = 64;
 /// Rules take at most this share of the memory budget …
 const MEMORY_SHARE: u64 = 8;
@@ -131,8 +131,8 @@ impl PurgeTable {
         generation <= self.all_below.load(Ordering::Acquire)
     }
 
-    /// Whether a purge by its key kills an object: by key, by prefix or of everything. Where `name` is empty, purges by
-    /// prefix are not looked at.
+    /// Whether a purge by its key kills an object: by key, by prefix or of everything. If `name` is empty, purges by
+    /// prefix are ignored.
     pub fn is_purged_by_key(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
         if generation <= self.prefixes_below.load(Ordering::Acquire) && self.is_prefix_purged(generation, name) {
             return true;
@@ -163,8 +163,8 @@ impl PurgeTable {
         rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
     }
 
-    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. One that purges
-    /// everything has room always, as it takes the place of all others.
+    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. A purge of
+    /// everything always has room, as it replaces all others.
     pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
         let mut rules = self.write();
         let (count, hash) = (rules.len() as u64, record.primary_hash.get());

@@ -178,7 +178,7 @@ impl Puts {
             || (parts.kind.is_object() && self.fills.is_superseded(parts.hash, parts.generation))
     }
 
-    /// Counts what was not committed and says why.
+    /// Counts an object that was not committed, with the reason.
     pub fn refusal(&self, refused: NotCommitted) -> Error {
         let counters = &self.span.counters;
         match refused {

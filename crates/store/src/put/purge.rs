@@ -1,9 +1,9 @@
 //! Committing a purge: its place in the order of sequences.
 //!
 //! Owns: the generation of a purge, whether it needs a rule at all, and that the rule holds in memory before it is on
-//! disk. It is decided under the lock of the queue: what was committed before is among the names, and what is committed
-//! later is compared with its rule. Leaves to others: the calls (`purging`), the rules (`purges`), and making them
-//! durable (`writer`).
+//! disk. It is decided under the lock of the queue: objects committed before are among the names, and later ones are
+//! compared with its rule. Leaves to others: the calls (`purging`), the rules (`purges`), and making them durable
+//! (`writer`).
 
 use crate::disk::span::Span;
 use crate::format::PurgeRecord;

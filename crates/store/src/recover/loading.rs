@@ -1,14 +1,13 @@
-//! The index after a restart: shard by shard out of the checkpoint, those first that somebody waits for.
+//! The index after a restart: shard by shard from the checkpoint, those with waiters first.
 //!
-//! Owns: bringing them. A shard is there when its slots were read and checked and what the log has for it was replayed;
-//! from then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how
-//! far the log goes, which is settled before anything is served (`roll_forward`), who waits (`presence`), and the
-//! shards themselves.
+//! Owns: bringing them. A shard is there when its slots were read and checked and the log was replayed for it; from
+//! then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how far the
+//! log goes, which is settled before anything is served (`roll_forward`), who waits (`presence`), and the shards
+//! themselves.
 //!
 //! # Invariants
-//! 1. The writer brings the shards before it writes anything. So what the disk holds is what recovery found, and where
-//!    a chunk turns out to be damaged the shards that are missing are made again: from the other checkpoint, or from
-//!    all segments.
+//! 1. The writer brings the shards before it writes anything. So the index has what recovery found, and if a chunk
+//!    turns out to be damaged the missing shards are rebuilt: from the other checkpoint, or from all segments.
 //! 2. Waiting always ends: if the writer is gone, missing shards stay empty.
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@ pub enum IndexLoading {
     BySize,
     /// Shard by shard, whatever its size.
     Shards,
-    /// Shard by shard on its own thread, whatever its size.
+    /// Load shard by shard on a separate thread, also a small index.
     Apart,
 }
 
@@ -22,7 +22,7 @@ const WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// An index from this size on is read on another thread, in bytes.
 const APART_BYTES_MIN: u64 = 4 << 20;
 
-/// How much is read before anything is served, and what on other threads.
+/// How much is read before anything is served, and which parts on other threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
     /// An index up to this size is loaded before anything is served, in bytes.

@@ -5,7 +5,7 @@
 //!
 //! *Cost*: 32 bytes a record until its shard is settled, then as much for each key; shard by shard, so that what is
 //! changed stays in the processor's cache, and in the order of the shard. No table of hashes is made for that: filling
-//! new memory costs more than sorting what is there.
+//! new memory costs more than sorting.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -46,7 +46,7 @@ struct ShardReplay {
     fragments: HashSet<KeyHash, BuildHasherDefault<Hashed>>,
     /// The newest record of each key that was applied: its place, packed, and its sequence.
     applied: ByKey<(u64, u64)>,
-    /// The same of those that were applied last, sorted by [`order`].
+    /// The same for those applied last, sorted by [`order`].
     settled: Vec<Logged>,
     /// Versions that are not whole, with their sequences.
     lost: Vec<(KeyHash, u64)>,
@@ -87,8 +87,8 @@ impl Replay {
         self.shards[shard_of(hash)].lost.push((hash, sequence));
     }
 
-    /// Forgets versions that are not whole and came after a sequence: a crash took them, and what they replaced was
-    /// believed since.
+    /// Forgets versions that are not whole and came after a sequence: a crash took them, and the versions that they
+    /// replaced were believed since.
     pub fn forget_lost_after(&mut self, sequence: u64) {
         self.shards.iter_mut().for_each(|shard| shard.lost.retain(|&(_, lost)| lost <= sequence));
     }

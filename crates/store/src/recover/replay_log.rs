@@ -56,7 +56,7 @@ impl Log {
         self.spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Reads all of it in order, until nobody takes it any more.
+    /// Reads all of it in order, until nobody takes any more.
     async fn read(&self, device: &SharedDevice, layout: &Layout, sender: mpsc::Sender<Ahead>) {
         let segments = stream::iter(self.oldest..=self.end);
         let mut segments = segments.map(|epoch| self.segment(device, layout, epoch)).buffered(SEGMENTS_AT_ONCE);

@@ -17,7 +17,7 @@ pub struct Recovery {
     pub append_bytes: u64,
     /// Records replayed.
     pub records: u64,
-    /// Records found one by one where an append's header was damaged.
+    /// Records found one by one after damage to an append's header.
     pub salvaged: u64,
     /// Whether purge records were missing, so that everything older counts as purged.
     pub purges_lost: bool,

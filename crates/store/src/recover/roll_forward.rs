@@ -110,8 +110,8 @@ impl<'a> RollForward<'a> {
             Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
         };
         let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
-        // A hole in the segment that is overwritten next may be the beginning of that: what stood in it may have
-        // replaced what is found beside it, so none of it is believed.
+        // A hole in the segment that is overwritten next may be the beginning of that: lost records there may have
+        // replaced those found beside it, so none of it is believed.
         if is_next && scanned.damaged {
             found.clear();
         }
@@ -166,7 +166,7 @@ impl<'a> RollForward<'a> {
         }
     }
 
-    /// Whether all fragments of a head seem to be there; `None` if the checkpoint that should tell is damaged.
+    /// Whether all fragments of a head seem to be there; `None` if the checkpoint needed for that is damaged.
     async fn has_fragments(&mut self, head: &LoggedRecord, generation: u64, count: u32) -> Option<bool> {
         for number in 0..count {
             let hash = hash_fragment(head.hash, generation, number);

@@ -1,4 +1,4 @@
-//! Keeping: what is in memory and was requested is rewritten before its segment is reclaimed.
+//! Keeping: requested objects in memory are rewritten before their segment is reclaimed.
 //!
 //! Owns: which entries that are, and the bound on all that is rewritten from memory. Leaves to others: rewriting
 //! (`rewriting`), and objects that would have to be read for it (`reinsert`).
@@ -15,7 +15,7 @@ use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
 use crate::rewrite::Rewriting;
 
-/// The largest share of what is put that may be rewritten, in percent.
+/// The largest share of the bytes put that may be rewritten, in percent.
 pub const REWRITE_PERCENT_MAX: u32 = 100;
 /// The usual share: with headers it writes at most 1.25 bytes for each that is put.
 pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;

@@ -38,7 +38,7 @@ pub(crate) struct Rewriting {
     pub intake: Arc<Intake>,
     pub hints: Hints,
     pub views: Views,
-    /// How much of what is put may be rewritten from memory, in percent.
+    /// The share of the bytes put that may be rewritten from memory, in percent.
     pub percent: u32,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Rewriting {
 /// Why an object is not rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has been purged or replaced, or waits already where not everything is admitted.
+    /// It has been purged or replaced, or already waits although not everything is admitted.
     Outdated,
     /// Its place has been overwritten.
     Overtaken,

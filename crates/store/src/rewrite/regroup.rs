@@ -3,10 +3,11 @@
 //! Owns: which reads belong to the view of a page, and when its group is rewritten. Leaves to others: rewriting
 //! (`rewriting`), its bound (`keep`), and laying records down side by side (`arrange`).
 //!
-//! A page's group is what hints tied to it when it was written. An object that another page embedded before is stored
-//! with that page, and one that an append cut off is in the next append: each costs its own read whenever the page is
-//! viewed. Such an object is *misplaced*. At the first of a view the page and what its group brought are queued to be
-//! rewritten, tied to each other; the others follow for as long as the page waits. The next view takes one read.
+//! A page's group are the objects that hints tied to it when it was written. An object that another page embedded
+//! before is stored with that page, and one that an append cut off is in the next append: each costs its own read
+//! whenever the page is viewed. Such an object is *misplaced*. At the first of a view the page and what its group
+//! brought are queued to be rewritten, tied to each other; the others follow for as long as the page waits. The next
+//! view takes one read.
 //!
 //! | the page | an object of it is | what happens |
 //! |---|---|---|

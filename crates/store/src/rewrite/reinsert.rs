@@ -1,4 +1,4 @@
-//! Re-insertion: what has proved itself is rewritten before its segment is overwritten.
+//! Re-insertion: requested objects are rewritten before their segment is overwritten.
 //!
 //! # What happens
 //! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does:
@@ -6,8 +6,8 @@
 //! the smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents,
 //! the next while the one before is looked at, and all are queued like puts, in the order in which they lie, under
 //! their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest
-//! segment is read while the one before is consumed. If the ring overtakes it all the same, it leaves out what is
-//! gone: it is dropped as if there were no re-insertion, and nothing ever waits for it.
+//! segment is read while the one before is consumed. If the ring overtakes it all the same, it leaves out the
+//! overwritten objects: they are dropped as if there were no re-insertion, and nothing ever waits for it.
 //!
 //! # Invariants
 //! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and

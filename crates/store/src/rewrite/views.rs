@@ -1,7 +1,6 @@
 //! The views of pages that are under way.
 //!
-//! Owns: the running views, bounded in number, and the state of each. Leaves to others: what follows from it
-//! (`regroup`).
+//! Owns: the running views, bounded in number, and the state of each. Leaves to others: the conclusions (`regroup`).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -45,7 +44,7 @@ impl View {
 #[derive(Default)]
 pub struct Known {
     pub views: HashMap<HintId, View, BuildHasherDefault<Hashed>>,
-    /// The order in which they began, also of those that have begun again since.
+    /// The order in which they began; a view that began again counts twice.
     order: VecDeque<(HintId, u64)>,
     begun: u64,
 }

@@ -4,11 +4,11 @@
 //! believed, in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`,
 //! `writer`).
 //!
-//! A change is committed once all whom it names have it; each names the last one before it that was. A change that a
-//! crash ended was not committed if a span that it names has not reached it; then nothing was done under it, and the
-//! next change names the same one before. Each open makes two changes before it serves. So a span that knows neither
-//! was put back as it was before an earlier open, and what it holds may have been purged or replaced since. A span put
-//! back to its state since this open is recognised by its purges (`open`).
+//! A change is committed once all spans that it names have it; each names the last committed one before it. A change
+//! that a crash ended was not committed if a span that it names has not reached it; then nothing was done under it, and
+//! the next change names the same one before. Each open makes two changes before it serves. So a span that knows
+//! neither was put back as it was before an earlier open, and what it holds may have been purged or replaced since. A
+//! span put back to its state since this open is recognised by its purges (`open`).
 
 use crate::recover::Membership;
 
@@ -36,7 +36,7 @@ pub(super) fn believed(span: usize, seen: &[Option<Membership>], latest: &Member
     own.number > 0 && latest.present >> span & 1 == 1 && is_with(own, seen, latest)
 }
 
-/// Number and identity of the last change that was committed, where `latest` is the last of all.
+/// Number and identity of the last committed change; `latest` is the last change of all.
 pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) -> (u64, u64) {
     let has_it = |own: Membership| own.id == latest.id || is_older_copy(&own, latest);
     let have_it = named(latest).all(|span| seen.get(span).copied().flatten().is_some_and(has_it));

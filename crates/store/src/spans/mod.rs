@@ -9,9 +9,9 @@
 //! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not
 //! agree on anything but on who is there. If a key's span is away, the next one of the key's order stands in for it.
 //!
-//! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, who is there
-//! since (`present`), and what its own clock was when a span last came back (`since`). A change is committed when all
-//! present spans have flushed it. Before that nothing is put for a span that is away, and no purge returns that it
+//! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, which spans
+//! are present since (`present`), and its own clock when a span last came back (`since`). A change is committed when
+//! all present spans have flushed it. Before that nothing is put for a span that is away, and no purge returns that it
 //! missed. So
 //! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something,
 //!   and begins empty;
@@ -322,7 +322,7 @@ impl Spans {
         report
     }
 
-    /// What was noticed since the last call that an operator should know.
+    /// Events since the last call that an operator should know.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = std::mem::take(&mut *lock(&self.inner.notes));
         self.inner
@@ -420,8 +420,8 @@ impl From<Store> for Spans {
     }
 }
 
-/// Whether an object may be believed: one that stands in for a span that is away, only if it was put since one last
-/// came back.
+/// Whether an object may be believed: one that stands in for an absent span only if it was put since a span last came
+/// back.
 fn is_current(store: &Store, stands_in: bool, object: &Object) -> bool {
     !stands_in || object.generation() > store.since() || planted(Bug::StandInTrusted)
 }

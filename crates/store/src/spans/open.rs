@@ -107,8 +107,8 @@ impl Spans {
         }
         let known = match membership::latest(&memberships) {
             Some(known) => known,
-            // Nobody knows of any change (it was being made and never used), or all are seen and contradict each other
-            // after crashes in a row: then nothing can be behind, as all begin empty.
+            // No span knows of any change (the store was being made and never used), or all are present and contradict
+            // each other after crashes in a row: then no span can be behind, as all begin empty.
             None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
             None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),

@@ -1,8 +1,8 @@
 //! Which span a key belongs to.
 //!
-//! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order is
-//! the same as long as there is the store, also where a span was replaced by one of another size: a key that went back
-//! to an earlier place would find what was there before. A span that goes away changes nothing for keys that belong to
+//! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order
+//! stays the same as long as the store exists, even if a span was replaced by one of another size: a key that returned
+//! to an earlier place would find older versions there. A span that goes away changes nothing for keys that belong to
 //! others. Leaves to others: which spans are present.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -7,7 +7,7 @@
 //!    is removed from the index before its successor may leave memory. So nothing old is put back into memory.
 //! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made,
 //!    and at every hit.
-//! 4. The newest version of a key decides: where a purge by tag killed it, what it replaced is not found in its place.
+//! 4. The newest version of a key decides: if a purge by tag killed it, the replaced version is not found in its place.
 //!    So it stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
 
 pub mod record;
@@ -40,7 +40,7 @@ pub(crate) struct State {
     pub purges: PurgeTable,
     /// Which names the ring may hold.
     pub names: Arc<Names>,
-    /// Which places were requested since they were written.
+    /// The places that were requested since they were written.
     pub referenced: ReferencedBits,
     /// How far puts, flushes and purges have come.
     pub progress: Progress,

@@ -45,8 +45,8 @@ impl Writer {
     /// Packs one append from the queue and starts writing it; false if nothing waits, or it has to wait for those in
     /// flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
-        // What fits into the rest of this segment, so that little of it stays empty; else as much as the next one
-        // takes. A record longer than a usual append goes alone.
+        // The entries that fit into the rest of this segment, so that little of it stays empty; otherwise as much as
+        // the next segment takes. A record longer than a usual append goes alone.
         let left = self.buffers.left();
         let room = self.span.layout.segment_bytes - self.position.offset;
         let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());

@@ -190,7 +190,7 @@ pub(crate) struct Writer {
     appended_sequence: u64,
     /// Whether the log was found cut by a crash, and no checkpoint has been written since.
     is_cut: bool,
-    /// The number of the state slot that was written last, and what it says of the spans.
+    /// The number of the state slot written last, and its list of spans.
     open_count: u64,
     membership: Membership,
     membership_changes: Vec<MembershipChange>,
@@ -247,7 +247,7 @@ impl Writer {
             checkpoints_asked: Vec::new(),
             checkpoint_waiting: Vec::new(),
             closing: None,
-            // What was replayed counts: the next restart would replay it again.
+            // Replayed records count: the next restart would replay them again.
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,

@@ -25,7 +25,7 @@ const FILLS_WAIT: Duration = Duration::from_secs(5);
 /// … and looks for their end in such steps.
 const FILLS_STEP: Duration = Duration::from_millis(50);
 
-/// What became of some purges that share a block; it gives the log back.
+/// The outcome of some purges that share a block; it gives the log back.
 pub(super) struct PurgesWritten {
     log: PurgeLog,
     records: Vec<PurgeRecord>,

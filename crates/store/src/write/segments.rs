@@ -116,7 +116,7 @@ impl Writer {
         }
     }
 
-    /// Begins to read what stands in the segment that is overwritten next, so that it is known when that is due.
+    /// Begins to read the segment that is overwritten next, so that its contents are known when that is due.
     pub(super) fn read_tables_ahead(&mut self) {
         let old = (self.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
         let Some(old) = old.filter(|_| !self.sweeps()) else { return };

@@ -1,4 +1,4 @@
-//! Lines of values between separators, of which some columns say what was referred to.
+//! Lines of values between separators; some columns name the accessed blocks.
 //!
 //! Owns: [`Columns`] and its text form, the preset for the MSR Cambridge traces, the expansion of a request (offset and
 //! size in bytes) into blocks. Volumes have blocks of their own: the number of a block has its volume's number above

@@ -3,8 +3,8 @@
 //! Owns: [`Reference`], the [`Reader`] that each format implements, the list of formats, and the guess which one a file
 //! has. Leaves to others: each format's own file; the bytes (`input`).
 //!
-//! Bounds: a line, a record, and the blocks of one request each have a limit, so that reading takes a fixed amount of
-//! memory whatever the file holds; what is kept of it is bounded by who keeps it.
+//! Bounds: a line, a record, and the blocks of one request each have a limit, so reading takes a fixed amount of memory
+//! for any file; the reader of the result bounds its own memory.
 
 pub mod arc;
 pub mod csv;
@@ -31,7 +31,7 @@ pub const STREAMS_MAX: usize = 1 << 16;
 /// One reference to one block, or to one object where a trace has objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
-    /// Whose reference it is: the process and file, the volume, or the trace that it comes from.
+    /// The origin of the reference: the process and file, the volume, or the trace that it comes from.
     pub stream: Stream,
     /// The block, unique over all streams of a run.
     pub block: u64,

@@ -77,7 +77,7 @@ pub(super) enum Call {
     Exec,
     /// A ring is made.
     IoUring,
-    /// Requests are handed over whose ends are seen elsewhere.
+    /// Requests are handed over; their ends are seen elsewhere.
     IoSubmit,
     /// A call of the 32-bit interface.
     Call32,
@@ -102,7 +102,7 @@ pub(super) const OTHERS: &[i64] = &[
     libc::SYS_io_submit,
 ];
 
-/// What the call `number` of the interface `machine` with these arguments is.
+/// The meaning of the call `number` of the interface `machine` with these arguments.
 pub(super) fn decode(machine: u32, number: i32, arguments: &[u64; 6]) -> Option<Call> {
     if Some(machine) != MACHINE || number as u32 & X32_BIT != 0 {
         return Some(Call::Call32);

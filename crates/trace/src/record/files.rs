@@ -1,4 +1,4 @@
-//! Which file a descriptor is open on, and what of it a transfer refers to.
+//! The file that a descriptor is open on, and the blocks that a transfer refers to.
 //!
 //! Owns: the table of files, the sum of distinct blocks. Promises: files are told apart by device, inode and time of
 //! birth, so that an inode that is used again is another file; what is not on a disk (`/proc`, pipes, sockets) is not

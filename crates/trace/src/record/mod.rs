@@ -91,7 +91,7 @@ pub struct Progress {
     pub is_command_over: bool,
 }
 
-/// A file that was mapped, whose references by page are unseen.
+/// A file that was mapped; accesses to its pages are unseen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapSummary {
     /// Its path.

@@ -55,7 +55,7 @@ struct Process {
 pub(super) struct Unnamed {
     pub(super) parent: Option<u32>,
     pub(super) name: String,
-    /// Whether an exec brought it, so that its file was mapped by the kernel.
+    /// Whether it was started by an exec, so that the kernel mapped its file.
     pub(super) is_fresh: bool,
 }
 

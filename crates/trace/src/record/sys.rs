@@ -72,7 +72,7 @@ pub(super) fn prefer_same_processor(listener: BorrowedFd<'_>) {
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
-/// Takes the next call that waits, and waits for it; `None` if there was one that is gone, or a signal came.
+/// Waits for the next call and takes it; `None` if it is gone, or a signal came.
 pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: all zeroes is a value of this struct of numbers, and the kernel asks for it.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -179,7 +179,8 @@ pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// How many bytes a pipe holds or, of those that do not wait, a socket takes at once; `None` for whatever takes all.
+/// How many bytes a pipe holds or, of those that do not wait, a socket takes at once; `None` for files without such a
+/// limit.
 pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     // SAFETY: takes numbers only.
     let (pipe, flags) =

@@ -254,7 +254,7 @@ impl Watch {
         drop(self.listener);
         self.guard.end(is_nothing_left);
         if self.is_adopting {
-            // What was adopted stays a child until this program ends; nothing new is adopted.
+            // An adopted process stays a child until this program ends; no new one is adopted.
             let _ = signals::adopt_orphans(false);
         }
         match self.failure {

@@ -40,7 +40,7 @@ pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Po
     nectary_cache::by_name(name, capacity)
 }
 
-/// Whether a policy says in the course of a run what it finds.
+/// Whether a policy reports its findings in the course of a run.
 pub fn explains(name: &str) -> bool {
     matches!(name, "dear" | "adaptive")
 }

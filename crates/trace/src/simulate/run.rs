@@ -1,7 +1,7 @@
 //! One run: a policy over a workload, counting misses.
 //!
-//! Owns: the loop. Promises: nothing is allocated in it; where the policy's type is known to the caller there is one
-//! copy of the loop for it.
+//! Owns: the loop. Promises: nothing is allocated in it; if the caller knows the policy's type there is one copy of the
+//! loop for it.
 
 use nectary_cache::{Access, Policy, Stream};
 

@@ -28,7 +28,7 @@ pub struct Run<'a> {
     pub is_explained: bool,
 }
 
-/// What a detecting policy said in the course of a run.
+/// The reports of a detecting policy in the course of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
     /// As one line.

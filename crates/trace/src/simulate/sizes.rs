@@ -135,7 +135,7 @@ fn too_many() -> String {
     format!("more than {SIZES_MAX} sizes; use larger steps")
 }
 
-/// The text where it is digits with at most one point.
+/// The text, if it is digits with at most one point.
 fn number(text: &str) -> Option<&str> {
     let is_number = text.bytes().any(|byte| byte.is_ascii_digit())
         && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')

@@ -28,7 +28,7 @@ pub struct Workload {
     /// As many as there are blocks; none if there is one stream.
     streams: Vec<Stream>,
     distinct: u64,
-    /// What streams are called, the first [`NAMES_MAX`] of them that have names, by number.
+    /// The names of streams, of the first [`NAMES_MAX`] that have one, by number.
     names: Vec<(Stream, String)>,
     warning: Option<String>,
     future: OnceLock<Option<Future>>,
@@ -92,8 +92,8 @@ impl Workload {
         builder.finish(name.into())
     }
 
-    /// Mixes traces into one, in proportion to their lengths: next comes the trace of which the smallest share has been
-    /// taken, the first one of those where shares are equal. Each keeps its streams, as streams of the mix.
+    /// Mixes traces into one, in proportion to their lengths: the next reference is of the trace of which the smallest
+    /// share has been taken, the first one of equal shares. Each keeps its streams, as streams of the mix.
     ///
     /// *Errors*: more than [`TRACES_MAX`] traces.
     pub fn mix(parts: &[&Workload]) -> Result<Workload> {

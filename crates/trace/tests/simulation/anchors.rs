@@ -1,4 +1,4 @@
-//! Miss counts equal to those that other programs gave.
+//! Miss counts equal to those of other programs.
 //!
 //! The traces of the literature are not part of the project; where `../shared/traces` is absent each test that needs
 //! them prints `NOT RUN` and why. The golden counts on generated traces need nothing.

@@ -156,7 +156,7 @@ pub(super) struct PlatterOptions {
 #[derive(Debug)]
 pub(super) struct Platters {
     options: PlatterOptions,
-    /// Where the arm is, in bytes from the start of the disk.
+    /// The position of the arm, in bytes from the start of the disk.
     position: u64,
     /// When the last read ended and where, for the read-ahead.
     last_read: Option<(u64, u64)>,
@@ -185,7 +185,7 @@ impl Platters {
         if let (Operation::Read, Some((end, ended))) = (work.operation, self.last_read)
             && end == work.offset
         {
-            // The platter went on reading: what it has passed over since then is there already.
+            // The platter went on reading: the bytes that it has passed since are there already.
             let delivered = start.saturating_sub(ended).min(transfer);
             return Times { transfer: transfer - delivered, other: options.overhead_ns, ..Times::default() };
         }

@@ -1,4 +1,4 @@
-//! Who is served by a modelled disk, and until when.
+//! The request that a modelled disk serves, and until when.
 //!
 //! Owns: the disk's clock, the queue and the counters. Promises: a request that is served has a time at which that
 //! ends; when it ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when
@@ -181,7 +181,7 @@ impl Model {
 }
 
 impl State {
-    /// Serves the request that comes next, where the arm is free.
+    /// Serves the next request, if the arm is free.
     fn dispatch(&mut self, queue_depth: usize) {
         let Mechanics::Platters(platters) = &mut self.mechanics else { return };
         while self.serving.is_none() && !self.waiting.is_empty() {

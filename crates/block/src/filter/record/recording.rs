@@ -1,4 +1,4 @@
-//! What a recording holds: events in the order in which they happened.
+//! The contents of a recording: events in the order in which they happened.
 
 use bytes::Bytes;
 
@@ -46,7 +46,7 @@ pub enum Event {
         /// The new size in bytes.
         size_bytes: u64,
     },
-    /// An operation ended, and its user is told so.
+    /// An operation ended, and its user learns it.
     Completed {
         /// The operation's number.
         id: u64,

@@ -95,7 +95,7 @@ impl Ghosts {
         self.keeping[word] & bit != 0
     }
 
-    /// Where the bit of an eviction is: the word, and the bit in it.
+    /// The position of an eviction's bit: the word, and the bit in it.
     #[inline]
     fn bit(&self, number: u32) -> (usize, u64) {
         let last = self.keeping.len() - 1;

@@ -88,7 +88,7 @@ const HITS_MAX: usize = 32;
 pub struct Parameters {
     /// Period, sublists and threshold of every stream's detector.
     pub detection: detect::Parameters,
-    /// How many streams are told apart; taken between 1 and 65,535.
+    /// How many streams are distinguished; taken between 1 and 65,535.
     pub streams_max: usize,
     /// Of how many evictions the blocks are remembered at least.
     pub ghosts_min: usize,
@@ -191,7 +191,7 @@ impl Dear {
         self.current
     }
 
-    /// Founds an application, or takes one over where there are enough.
+    /// Founds an application, or takes one over if there are enough.
     fn begin(&mut self, stream: Stream) -> u16 {
         self.count_hits();
         if self.applications.len() < self.parameters.streams_max { self.found(stream) } else { self.take_over(stream) }

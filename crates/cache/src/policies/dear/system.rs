@@ -1,12 +1,12 @@
 //! The system manager: which application gives up a block.
 //!
 //! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: an
-//! application that was found sequential gives first, the one with most blocks if there are several; else the owner
-//! of the block in the oldest place is asked, and where it offers another, the block that was spared takes the place of
-//! the one that leaves. Leaves to others: what an application offers.
+//! application that was found sequential gives first, the one with most blocks if there are several; else the owner of
+//! the block in the oldest place is asked, and where it offers another, the block that was spared takes the place of
+//! the one that leaves. Leaves to others: the victim that an application offers.
 //!
-//! While there is one stream there is nobody else to ask, and the order of places is not kept: detection costs a
-//! program alone no second list. With the second stream the places begin as the recency of the first.
+//! While there is one stream there is no other to ask, and the order of places is not kept: detection costs a single
+//! program no second list. With the second stream the places begin as the recency of the first.
 
 use super::application::{Application, Replacement};
 use super::blocks::{Blocks, PLACE};

@@ -19,7 +19,7 @@ pub fn is_host(value: &[u8]) -> bool {
     is_good && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(|port| port.iter().all(u8::is_ascii_digit)))
 }
 
-/// What is between brackets: an IPv6 address, or one of a later kind.
+/// The text between brackets: an IPv6 address, or one of a later kind.
 fn is_literal(text: &[u8]) -> bool {
     if let [b'v' | b'V', rest @ ..] = text {
         let Some(dot) = memchr::memchr(b'.', rest) else { return false };

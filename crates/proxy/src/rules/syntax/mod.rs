@@ -1,6 +1,6 @@
 //! How header values are written: lists, structured fields, dates, hosts.
 //!
-//! Owns: reading them. What they mean is for the rules, which know these rooms by their own names.
+//! Owns: reading them. Their meaning belongs to the rules, which use these files by their own names.
 
 pub mod date;
 pub mod host;

@@ -110,7 +110,7 @@ fn names(tags: u32) -> Vec<Vec<u8>> {
     (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
 }
 
-/// Whether an error says that nothing is stored.
+/// Whether an error means that nothing is stored.
 fn is_refusal(error: &nectary_store::Error) -> bool {
     matches!(error.kind, ErrorKind::Busy | ErrorKind::Invalid)
 }

@@ -17,7 +17,7 @@
 //! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: a version that was
 //! written so long ago that its segment may be reclaimed, or the next ones. Any other miss breaks a promise, too.
 
-/// A moment: how many events came before it.
+/// A moment: the number of events before it.
 pub type Time = u64;
 
 /// What happened to a version.
@@ -85,7 +85,7 @@ pub struct Get {
     pub ended: Time,
     pub life: usize,
     pub seen: Option<Seen>,
-    /// Whether it read a fill along: what it sees need not be stored.
+    /// Whether it read a running fill: the object that it sees need not be stored.
     pub follows: bool,
     /// Whether a miss needs no reason: it looked into memory alone.
     pub may_miss: bool,

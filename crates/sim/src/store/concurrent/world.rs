@@ -223,7 +223,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         cluster_read: if random.chance(50) { ClusterRead::Cluster } else { ClusterRead::Auto },
         warm_up: {
             let warm_up = random.chance(40);
-            // A draw that decided what is no choice any more: seeds go on to mean what they did.
+            // A draw for a choice that is gone: it keeps the meaning of seeds.
             random.chance(50);
             warm_up
         },

@@ -95,7 +95,7 @@ impl fmt::Display for WriteBudget {
     }
 }
 
-/// What is admitted to the disk. What is not is served all the same, and may stay in memory.
+/// What is admitted to the disk. Other objects are served all the same, and may stay in memory.
 ///
 /// The default admits everything. An object that replaces one that is, or may be, on the disk is admitted in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -120,8 +120,8 @@ impl AdmissionOptions {
         *self == AdmissionOptions { seed: self.seed, ..AdmissionOptions::default() }
     }
 
-    /// Checks what can be known without a device. *Errors*: `Invalid` for bounds that nothing meets, and for a budget
-    /// that is too small.
+    /// Checks all that needs no device. *Errors*: `Invalid` for bounds that nothing meets, and for a budget that is too
+    /// small.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(most) = self.bytes_max
             && most < self.bytes_min.max(1)

@@ -9,7 +9,7 @@
 //!   window's credit is left; below, admission thins out, and where more is offered than may be written the credit
 //!   stays at the level at which the admitted share of the offer is what the budget allows. There are no gaps and no
 //!   bursts;
-//! - and only where the credit covers it. So the credit never falls below 0 for what could be refused.
+//! - and only if the credit covers it. So the credit never falls below 0 for what could be refused.
 //!
 //! What cannot be refused (what replaces something on the disk, checkpoints) may overdraw by up to a window's credit,
 //! and is paid back before anything is admitted again.
@@ -55,7 +55,7 @@ impl WriteBudgetStat {
     }
 }
 
-/// The credit, and what was written of late.
+/// The credit, and the recent writes.
 #[derive(Debug, Clone)]
 pub struct WriteRate {
     bytes_per_s: f64,

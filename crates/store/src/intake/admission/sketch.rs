@@ -2,8 +2,8 @@
 //!
 //! Owns: the memory of requests. A request is noted in the younger filter and looked for in both. When the younger has
 //! noted as many as it is made for, the older is emptied and becomes the younger. So the last `count_max` requests of
-//! different keys are remembered at least, and twice as many at most; there is no clock. All bits of a key lie in one
-//! line of a processor's cache.
+//! different keys are remembered at least, and twice as many at most; there is no clock. All bits of a key are in one
+//! cache line.
 //!
 //! *Cost*: [`BITS_PER_REQUEST`] bits for each request in each filter; two cache lines a request. A key that was never
 //! requested counts as known in less than 3 of 100 cases (measured by a test): it is then admitted too

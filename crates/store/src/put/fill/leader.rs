@@ -1,7 +1,7 @@
 //! The leader's side of a fill: who fetches a key.
 //!
-//! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: what is
-//! not finished is not stored.
+//! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: an
+//! unfinished fill is not stored.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -96,9 +96,9 @@ impl Fill {
     }
 
     /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
-    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. Where the length is
-    /// not known yet, room for the longest body of one record is taken if much is free, and nothing waits. Before
-    /// `start`; a caller that leaves it out may learn at the end only that the disk is too slow for what is put.
+    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. If the length is
+    /// not known yet, room for the longest body of one record is taken, provided that much is free and nothing waits.
+    /// Before `start`; a caller that leaves it out may learn at the end only that the disk is too slow for what is put.
     /// *Cancel safety*: can be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
         let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
@@ -335,7 +335,7 @@ impl Fill {
         Ok(EntryParts { key, primary_hash, hash, kind, metadata, body, object_bytes, generation, tags })
     }
 
-    /// What an object of one record takes in the queue, in bytes.
+    /// The bytes of an object of one record in the queue.
     fn weight(&self, body_bytes: u64) -> u64 {
         let target = self.target.as_ref().map_or(0, |target| target.key.len() + target.metadata.len());
         let described = target + self.tags.record_bytes();

@@ -1,4 +1,4 @@
-//! Fills: one fetch of a key, read by everybody who waits for it while it comes in.
+//! Fills: one fetch of a key, read by all its waiters while it arrives.
 //!
 //! Owns: which fill leads, what followers see, and the state both share. `leader` keeps the window of bytes and makes
 //! an entry (or fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and

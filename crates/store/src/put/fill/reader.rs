@@ -69,7 +69,7 @@ impl FillReader {
         }
     }
 
-    /// Whether it may be said that what is read along will be on the disk, as
+    /// Whether a client may be told that the object will be on the disk, as
     /// [`Fill::is_promised`](super::Fill::is_promised) has it; known once the head is. *Cost*: a lock.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised

@@ -132,7 +132,7 @@ pub struct FillState {
     pub phase: Phase,
     pub head: Option<Head>,
     pub chunks: VecDeque<Bytes>,
-    /// Where the first chunk begins in the body.
+    /// The position of the first chunk in the body.
     pub base: u64,
     pub received: u64,
     /// Bytes from the start that the store has as fragments.

@@ -100,7 +100,7 @@ impl Times {
     }
 }
 
-/// Prints the figures; gives those that are short.
+/// Prints the figures; returns those that fall short.
 pub fn cost() -> Vec<String> {
     let mut short = Vec::new();
     let mut words = vec![0; LIMIT_WORDS];

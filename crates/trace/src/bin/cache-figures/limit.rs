@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use nectary_cache::{Access, Adaptive, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses};
 
-/// Who may be chosen; the first one leads to begin with.
+/// The candidates; the first one leads at the start.
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
 /// The windows tried, in references for each unit of capacity; the last one forgets nothing.
 const WINDOWS: [f64; 6] = [1.0, 2.0, 5.0, 10.0, 20.0, f64::INFINITY];

@@ -1,7 +1,8 @@
 //! The figures that the detecting policies have to reach, measured: every point, the sum, the worst point.
 //!
-//! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each. Exits with 1 where a figure is missed, with 2 where the
-//! command line or a trace is wrong. `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`
+//! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each.
+//! Exits with 1 if a figure is missed, with 2 if the command line or a trace is wrong. `cargo run --release -p
+//! nectary-trace --bin cache-figures -- --traces ../shared/traces`
 
 mod books;
 mod cost;

@@ -4,8 +4,8 @@
 //! those of `--traces` are read from their folder; every count is printed. That a comparison can fail is shown first:
 //! each policy is compared with the outside counts of another one, and has to differ.
 //!
-//! Exits with 1 where a count differs or a wrong policy passes, with 2 where the command line is wrong, with 77 where
-//! the outside program cannot be had.
+//! Exits with 1 if a count differs or a wrong policy passes, with 2 if the command line is wrong, with 77 if the
+//! outside program is not available.
 
 mod outside;
 mod traces;

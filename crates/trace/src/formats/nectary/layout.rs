@@ -116,7 +116,7 @@ pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A signed distance as a number that is small where the distance is.
+/// A signed distance as a number that is small for small distances.
 pub(super) fn zigzag(distance: i64) -> u64 {
     ((distance << 1) ^ (distance >> 63)) as u64
 }

@@ -126,7 +126,7 @@ pub enum Outcome {
     Stopped,
 }
 
-/// The last item of a file that is whole: how it ended, and what is in it.
+/// The last whole item of a file: how it ended, and its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     /// How it ended.

@@ -10,7 +10,7 @@ use crate::formats::{Reader as _, Reference};
 
 const HEADER: Header = Header { block_bytes: 8192, is_collapsed: false, is_reads_only: true };
 
-/// What is written: streams by process and file, and references.
+/// The written records: streams by process and file, and references.
 #[derive(Debug, Clone)]
 struct Script {
     streams: Vec<(u32, u32)>,
