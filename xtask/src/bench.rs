@@ -17,7 +17,7 @@ const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the benchmark that `arguments` begin with (`memory`, `pressure`) with the rest of them, or all without
-/// arguments; tells whether all succeeded.
+/// arguments; returns whether all succeeded.
 pub fn command(arguments: &[String]) -> Result<bool> {
     let chosen = arguments.first().map(|name| format!("bench-{name}"));
     if let Some(unknown) = chosen.as_deref().filter(|name| !PROGRAMS.contains(name)) {

@@ -14,7 +14,7 @@ use crate::{circles, floors, house, licences, process, rooms};
 /// Lints compile everything; longer than this they hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs the checks alone; tells whether all passed.
+/// Runs the checks alone; returns whether all passed.
 pub fn command() -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut report = Report::default();

@@ -209,7 +209,7 @@ impl Options {
     }
 }
 
-/// Runs the rounds that the log does not have; tells whether all passed.
+/// Runs the rounds that the log does not have; returns whether all passed.
 pub fn command(options: &Options) -> Result<bool> {
     let workspace = Workspace::load()?;
     let binaries = Binaries::build(&workspace)?;

@@ -96,7 +96,7 @@ fn is_alive(process: u32) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Removes a directory or a memory group; tells whether it is gone.
+/// Removes a directory or a memory group; returns whether it is gone.
 fn remove(path: &Path) -> bool {
     match path.starts_with("/sys/fs/cgroup") {
         true => drop(fs::remove_dir(path)),

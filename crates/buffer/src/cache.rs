@@ -185,7 +185,7 @@ impl BufferCache {
         })
     }
 
-    /// Writes `buffers`, one after another, from `offset` on, and gives them back. A write behind the end goes to the
+    /// Writes `buffers`, one after another, from `offset` on, and gives them back. A write after the end goes to the
     /// source at once, which may grow.
     ///
     /// *Errors*: as all; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through mode as the

@@ -1,7 +1,7 @@
 //! Write-back: what is dirty goes to the source, by age, by share, and at a flush.
 //!
 //! Promises: two write-backs of a block never overlap, so an older version never ends over a newer; a block is clean
-//! when a write of its newest version has ended well, and not before; what could not be written stays dirty, readable
+//! when a write of its newest version has succeeded, and not before; what could not be written stays dirty, readable
 //! and counted, and the next flush says so. Dirty neighbours are written together, in ascending order. The background
 //! runs while there is something dirty.
 //!

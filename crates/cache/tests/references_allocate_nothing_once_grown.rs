@@ -9,7 +9,7 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// So many rounds of references may find a table too small.
+/// The number of rounds of references that may find a table too small.
 const GROWING_ROUNDS_MAX: usize = 12;
 
 struct Counting;

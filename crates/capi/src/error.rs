@@ -75,7 +75,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a call is to do; gives its code, and keeps the text of a failure for this thread. Nothing unwinds out of
+/// Runs what a call is to do; returns its code, and keeps the text of a failure for this thread. Nothing unwinds out of
 /// it.
 pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
     // A half-done operation is in the store, whose own promises hold at every step.

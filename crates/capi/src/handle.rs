@@ -47,7 +47,7 @@ struct Held {
     count: usize,
 }
 
-/// Opens a store; gives its handle, never 0.
+/// Opens a store; returns its handle, never 0.
 pub fn open(opening: Opening) -> Result<usize, Failure> {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let (worker, store) = Worker::start(opening)?;
@@ -105,7 +105,7 @@ impl Open {
         self.worker.ask(Ask::Write(name.to_vec(), body.into())).map(drop)
     }
 
-    /// Reads a body; gives where it is and how long, until [`give_back`](Self::give_back).
+    /// Reads a body; returns where it is and how long, until [`give_back`](Self::give_back).
     pub fn read(&self, name: &[u8]) -> Result<(*const u8, usize), Failure> {
         let resident = self.store.get_resident(KeyRef::new(name, b"")).and_then(|object| object.whole().cloned());
         let body = match resident {

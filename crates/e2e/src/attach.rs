@@ -373,7 +373,7 @@ impl Disk {
         command
     }
 
-    /// Attaches the device; gives how many things it said that it released.
+    /// Attaches the device; returns how many things it said that it released.
     fn attach(&mut self) -> Result<usize> {
         self.attached += 1;
         let log = self.scratch.join(&format!("attach-{}.log", self.attached));

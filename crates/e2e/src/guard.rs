@@ -147,7 +147,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a command to its end with a time limit; gives its status and what it printed (output, then errors).
+/// Runs a command to its end with a time limit; returns its status and what it printed (output, then errors).
 pub fn run(name: &str, command: Command, log: &Path, limit: Duration) -> Result<(ExitStatus, String)> {
     let mut process = Process::spawn(name, command, log, None)?;
     let status = process.wait(limit)?;

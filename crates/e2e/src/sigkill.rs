@@ -83,7 +83,7 @@ pub enum Plant {
     LostObject,
     /// A purged key is stored again behind the model's back.
     ForgottenPurge,
-    /// The front of the store's file, behind the superblock, is overwritten with zeros between kill and restart.
+    /// The front of the store's file, after the superblock, is overwritten with zeros between kill and restart.
     ZeroedStore,
     /// The model believes in a newer version of a key that must hit.
     VersionNeverPut,

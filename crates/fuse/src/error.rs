@@ -32,7 +32,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of the operating system, told apart by its number.
+    /// An error of the operating system, distinguished by its number.
     pub(crate) fn os(what: &'static str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { what, source },

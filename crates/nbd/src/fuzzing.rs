@@ -28,7 +28,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// A server's haggling and requests; gives how many bytes it sends.
+/// A server's haggling and requests; returns how many bytes it sends.
 pub fn serve(input: &[u8], requires_tls: bool) -> usize {
     let export = |name| Export::new(name, "about it", Arc::new(MemoryDevice::new(1 << 20)), name == "b");
     let exports: Vec<Export> = ["a", "b"].into_iter().filter_map(|name| export(name).ok()).collect();

@@ -12,9 +12,9 @@ use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOpti
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// So many that the index is not loaded before the store is open.
+/// Enough objects that the index is not loaded before the store is open.
 const OBJECTS: u64 = 36_000;
-/// So many are put again after the restart, spread over all, and as many that are new.
+/// The number of objects put again after the restart, spread over all, and again of new ones.
 const AGAIN: u64 = 400;
 
 /// Holds the reads of all threads but the test's, which are those of the store's writer, until it is opened.

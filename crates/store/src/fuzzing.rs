@@ -84,7 +84,7 @@ impl Span {
         (state.open_count, state.membership.number)
     }
 
-    /// Recovers the purge log as an open does, with a new cycle; gives how many rules there are, and whether some were
+    /// Recovers the purge log as an open does, with a new cycle; returns how many rules there are, and whether some were
     /// lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
@@ -124,7 +124,7 @@ impl Span {
         None
     }
 
-    /// Reads the hot list of each checkpoint; gives how many places they have, and how many chunks are damaged.
+    /// Reads the hot list of each checkpoint; returns how many places they have, and how many chunks are damaged.
     pub async fn read_hot_lists(&self, device: &SharedDevice) -> (usize, u64) {
         let (mut places, mut damaged) = (0, 0);
         for header in checkpoint::read_headers(device, &self.layout).await {
@@ -152,7 +152,7 @@ pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
     Layout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
 }
 
-/// Reads an append's header and table at the start of the span's first segment; gives where each record lies.
+/// Reads an append's header and table at the start of the span's first segment; returns where each record lies.
 pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
     let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
     let place =

@@ -1,6 +1,6 @@
 //! Stores made by earlier versions are read by this one: their images are kept in `tests/data`.
 //!
-//! An image is written sparsely: blocks of 512 bytes that are not all zero, each behind its number (4 bytes,
+//! An image is written sparsely: blocks of 512 bytes that are not all zero, each after its number (4 bytes,
 //! little-endian). `NECTARY_WRITE_GOLDEN_IMAGES=1` writes new ones; do that only when the format has a new version, and
 //! keep the old.
 

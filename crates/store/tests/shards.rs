@@ -11,7 +11,7 @@ use nectary_store::{CreateOptions, KeyRef, Store};
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// So many that the index is not loaded before the store is open.
+/// Enough objects that the index is not loaded before the store is open.
 const OBJECTS: u64 = 36_000;
 /// So many of those were put again after the last checkpoint.
 const REPLACED: u64 = 400;

@@ -216,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Counts and names a failure of the device; gives the number that the kernel understands.
+    /// Counts and names a failure of the device; returns the number that the kernel understands.
     fn failed(&self, error: &Error) -> Errno {
         static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
         add(&self.counters.failed, 1);

@@ -24,7 +24,7 @@ use crate::error::Error;
 /// The unit of memory: what a small read or write takes. *Units*: bytes.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// So many units are for reads, and as many for writes, beside those of the request that is being read.
+/// The number of units for reads, and again for writes. The request being read has its own.
 pub(super) const UNITS: usize = 128;
 
 /// The largest request, if the kernel allows it. *Units*: bytes.

@@ -108,7 +108,7 @@ impl Nodes {
         Ok((node.clone(), entry))
     }
 
-    /// Takes look-ups back; gives the node if none is left.
+    /// Takes look-ups back; returns the node if none is left.
     pub fn forget(&self, number: u64, lookups: u64) -> Option<Arc<Node>> {
         let mut state = self.state();
         let (_, key, known) = state.nodes.get_mut(&number).filter(|_| number != ROOT)?;

@@ -78,7 +78,7 @@ impl Keeper {
         Ok(Keeper { allowance, used, requests: AtomicU64::new(0), state: Mutex::default() })
     }
 
-    /// Counts a request; tells whether it is time to look.
+    /// Counts a request; returns whether it is time to look.
     pub fn is_due(&self) -> bool {
         self.requests.fetch_add(1, Ordering::Relaxed) % EVERY == EVERY - 1
     }

@@ -233,7 +233,7 @@ impl Player {
 }
 
 impl Piece {
-    /// Counts a request and verifies what was found; tells whether it was a hit.
+    /// Counts a request and verifies what was found; returns whether it was a hit.
     fn count_get(&mut self, request: &Request, found: Option<Found>, took_s: f64) -> Result<bool, Error> {
         self.requests += 1;
         let Some(found) = found else {

@@ -37,7 +37,7 @@ pub(super) fn vectors(buffers: &[Buffer], mut skip: usize) -> Vec<libc::iovec> {
     vectors
 }
 
-/// Reads into `buffers` beyond their first `skip` bytes; gives the count of bytes read.
+/// Reads into `buffers` beyond their first `skip` bytes; returns the count of bytes read.
 pub(super) fn read(file: &File, offset: u64, buffers: &mut [Buffer], skip: usize) -> io::Result<u64> {
     let vectors = vectors(buffers, skip);
     // SAFETY: the vectors describe memory of `buffers`, which are borrowed exclusively for the call.
@@ -46,7 +46,7 @@ pub(super) fn read(file: &File, offset: u64, buffers: &mut [Buffer], skip: usize
     })
 }
 
-/// Writes `buffers` beyond their first `skip` bytes; gives the count of bytes written.
+/// Writes `buffers` beyond their first `skip` bytes; returns the count of bytes written.
 pub(super) fn write(file: &File, offset: u64, buffers: &[Buffer], skip: usize, fua: bool) -> io::Result<u64> {
     let vectors = vectors(buffers, skip);
     let flags = if fua { libc::RWF_DSYNC } else { 0 };

@@ -166,7 +166,7 @@ impl Detector {
         }
     }
 
-    /// The parameters in force.
+    /// The current parameters.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }

@@ -128,7 +128,7 @@ pub struct PeriodEvent<'a> {
     pub stream: Stream,
     /// What was found.
     pub report: &'a PeriodReport,
-    /// The replacement in force from here on, by name.
+    /// The replacement that is active from here on, by name.
     pub replacement: &'static str,
 }
 

@@ -28,7 +28,7 @@ const POSITIONS_MAX: usize = 1 << 31;
 
 /// No position.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// So many positions before its turn an id is given to its owner for preparation.
+/// The number of positions by which an id is given to its owner ahead, for preparation.
 const AHEAD: usize = 32;
 
 /// A full ring of which this part is a gap at the oldest end just gives up that.

@@ -76,7 +76,7 @@ impl Default for Purges {
 }
 
 impl Purges {
-    /// A purge is about to be sent; gives the time that [`Purges::returned`] wants.
+    /// A purge is about to be sent; returns the time that [`Purges::returned`] wants.
     pub fn sent(&self, scope: Scope) -> Instant {
         self.groups()[scope.index()].under_way += 1;
         Instant::now()

@@ -178,7 +178,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Starts the proxy again; gives the time from exec to the first hit of a key that has to hit.
+    /// Starts the proxy again; returns the time from exec to the first hit of a key that has to hit.
     fn restart(&mut self, stop: Stop<'_>) -> Result<(Nectary, Option<Duration>)> {
         let keys = self.clients.iter().flat_map(|client| client.keys());
         let mut demanded = keys.filter(|key| key.after(stop).must_hit).map(|key| key.target.as_str());

@@ -1,4 +1,4 @@
-//! The control socket: how a running part is asked for its state and given commands.
+//! The control socket: how a running part reports its state and gets commands.
 //!
 //! Owns: the protocol, a server and a client. Promises: every message is one line of JSON; a request line is at most
 //! [`REQUEST_BYTES_MAX`] long, an answer at most [`RESPONSE_BYTES_MAX`]; a connection may carry any number of requests,

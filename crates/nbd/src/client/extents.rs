@@ -20,7 +20,7 @@ impl ExtentList {
         ExtentList { extents: Vec::new(), start: offset, position: offset, end: offset + length, block_bytes }
     }
 
-    /// Whether no more can be told apart.
+    /// Whether no more can be distinguished.
     pub fn is_full(&self) -> bool {
         self.extents.len() + 2 >= EXTENTS_MAX
     }

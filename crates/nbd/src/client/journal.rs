@@ -39,7 +39,7 @@ impl Journal {
         }
     }
 
-    /// A flush has ended well.
+    /// A flush has succeeded.
     pub fn flushed(&self, covered: u64) {
         let mut state = self.lock();
         // Two flushes at a time cover the same writes.

@@ -123,7 +123,7 @@ pub(crate) fn reply_header(bytes: &[u8]) -> Option<(u32, u32, u32)> {
 /// Why the data of an option is not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataError {
-    /// Lengths that lead out of the data, or bytes behind its end.
+    /// Lengths that lead out of the data, or bytes after its end.
     Malformed,
     /// A string that is none.
     NotText,

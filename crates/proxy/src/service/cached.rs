@@ -290,7 +290,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
     }
 }
 
-/// Answers from a fetch under way; gives the request back if that has failed already.
+/// Answers from a fetch under way; returns the request back if that has failed already.
 async fn stream(
     mut request: ClientRequest,
     mut reader: FillReader,

@@ -7,7 +7,7 @@
 //! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of
 //!   one;
-//! - unrequested bytes behind a response, and a `101` (nothing here asks for an upgrade);
+//! - unrequested bytes after a response, and a `101` (nothing here asks for an upgrade);
 //! - versions other than 1.x; a later minor version is noted, for its message is to be read as one of 1.1.
 //!
 //! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never

@@ -14,7 +14,7 @@ use super::{CLIENTS, OPERATIONS};
 use crate::crash::{CrashOptions, CrashStates};
 use crate::late::in_virtual_time;
 
-/// So many violations are kept in words.
+/// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
 
 /// The account of a run.

@@ -83,7 +83,7 @@ impl History {
         self.now
     }
 
-    /// Notes that a change begins; gives its place.
+    /// Notes that a change begins; returns its place.
     pub fn begin(&mut self, cells: std::ops::Range<usize>, change: Change, is_forced: bool) -> usize {
         let began = self.tick();
         self.changes.push(Changed { cells, change, began, ended: NEVER, is_forced });

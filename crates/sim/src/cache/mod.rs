@@ -19,7 +19,7 @@ use world::{CELL_BYTES, CELLS, World};
 pub const OPERATIONS: u64 = 160;
 /// Clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
-/// So many violations are kept in words.
+/// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
 /// So often a flush may say what had failed before, after nothing fails any more.
 const FLUSHES_MAX: u32 = 4;

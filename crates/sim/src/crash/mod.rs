@@ -1,6 +1,6 @@
 //! Crash states: every image that a disk could have after a crash at some point of a recording, as far as one can try.
 //!
-//! Two crashes are told apart. When the *process* dies, completed operations are there; those under way are there,
+//! Two crashes are distinguished. When the *process* dies, completed operations are there; those under way are there,
 //! partly or not. When *power* is lost, only what a flush (or forced unit access) covers is certain; of everything else
 //! that had begun any part may be there, in any combination, each write torn at 512 bytes. Recordings are cut into
 //! *epochs*, each ending with a flush that ended well; within an epoch the certain part of the image stands and the

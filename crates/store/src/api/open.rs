@@ -119,7 +119,7 @@ impl Store {
     /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
     ///
     /// *Errors*: `Corrupt` if there is no store that this program knows; `Invalid` for a budget that is too small;
-    /// `Io`. Damage behind the superblock is no error: it costs the objects it touches. *Cost*: reads the appends since
+    /// `Io`. Damage after the superblock is no error: it costs the objects it touches. *Cost*: reads the appends since
     /// the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` reports the
     /// checkpoint's entries until all is loaded.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {

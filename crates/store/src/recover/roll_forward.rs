@@ -52,7 +52,7 @@ impl<'a> RollForward<'a> {
         }
     }
 
-    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; gives the
+    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; returns the
     /// checkpoint and the highest number of any. A small index is loaded, a larger one is left to be loaded.
     pub async fn newest(
         device: &'a SharedDevice,

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn crashes_in_a_row_while_a_span_comes_back_lose_nothing() {
-        // Two changes after 5 came to nothing, as 1 had neither; 0 is empty since the first.
+        // Two changes after 5 were never committed, as 1 had neither; 0 is empty since the first.
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);

@@ -125,8 +125,8 @@ impl State {
         }
     }
 
-    /// Takes a place and everything older under its hash out of the index, the youngest last; nothing if the index
-    /// leads to something younger, or not there any more: the place may have been found long ago.
+    /// Removes a place and everything older under its hash from the index, the youngest last. Does nothing if the index
+    /// leads to a younger record, or no longer to this one, as the place may have been found long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);

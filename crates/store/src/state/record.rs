@@ -47,7 +47,7 @@ pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef
     }
 }
 
-/// Decides whether the bytes read are the record of `hash`; gives the buffer back if the entry has copies of its bytes.
+/// Decides whether the bytes read are the record of `hash`; returns the buffer back if the entry has copies of its bytes.
 pub(crate) fn decode(
     state: &State,
     hash: KeyHash,

@@ -159,7 +159,7 @@ impl Read for Input {
 
 const QUOTED_OF_LONG: usize = 32;
 
-/// Reads up to `count` bytes; gives them, and a reader that gives them again.
+/// Reads up to `count` bytes; returns them, and a reader that gives them again.
 fn peek(bytes: &mut Bytes, count: usize) -> io::Result<(Vec<u8>, Cursor<Vec<u8>>)> {
     let mut head = Vec::new();
     bytes.by_ref().take(count as u64).read_to_end(&mut head)?;

@@ -45,7 +45,7 @@ pub(super) enum Offset {
 /// How many bytes the call wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
-    /// So many.
+    /// A number of them.
     Bytes(u64),
     /// The sum of a vector's lengths.
     Vector {

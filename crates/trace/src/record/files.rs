@@ -1,6 +1,6 @@
 //! The file that a descriptor is open on, and the blocks that a transfer refers to.
 //!
-//! Owns: the table of files, the sum of distinct blocks. Promises: files are told apart by device, inode and time of
+//! Owns: the table of files, the sum of distinct blocks. Promises: files are distinguished by device, inode and time of
 //! birth, so that an inode that is used again is another file; what is not on a disk (`/proc`, pipes, sockets) is not
 //! counted.
 #![forbid(unsafe_code)]

@@ -37,7 +37,7 @@ impl Output {
         Ok(if is_gzip { Output::Gzip(GzEncoder::new(file, Compression::default())) } else { Output::Plain(file) })
     }
 
-    /// Ends the file; gives its size.
+    /// Ends the file; returns its size.
     pub(super) fn finish(self) -> io::Result<u64> {
         let file = match self {
             Output::Plain(file) => file,

@@ -385,7 +385,7 @@ impl<W: Write> Session<W> {
         (self.writer.totals().references, self.distinct.count().0)
     }
 
-    /// Writes the end; gives the output and the summary, which still lacks the file's size.
+    /// Writes the end; returns the output and the summary, which still lacks the file's size.
     pub(super) fn finish(mut self, outcome: Outcome, is_stopped: bool, seconds: f64) -> io::Result<(W, Summary)> {
         self.write_unseen()?;
         let mut maps: Vec<MapSummary> = self.maps.into_values().filter(|map| map.maps > 0).collect();

@@ -46,7 +46,7 @@ impl Mask {
     }
 }
 
-/// Changes the calling thread's mask; gives the former one.
+/// Changes the calling thread's mask; returns the former one.
 fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
     // SAFETY: all zeroes is a value of this struct of bits.
     let mut former: libc::sigset_t = unsafe { std::mem::zeroed() };

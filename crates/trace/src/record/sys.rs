@@ -40,7 +40,7 @@ fn owned(result: i64) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a filter on this thread and whatever it will make, for good; gives the descriptor that listens.
+/// Puts a filter on this thread and whatever it will make, for good; returns the descriptor that listens.
 ///
 /// If that is not permitted, the thread gives up gaining privileges by exec, as the kernel then asks.
 pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
@@ -220,7 +220,7 @@ pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
     Ok(raw.f_type as i64)
 }
 
-/// Reads the memory of a process into `bytes`; gives how many bytes could be read.
+/// Reads the memory of a process into `bytes`; returns how many bytes could be read.
 pub(super) fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: bytes.len() };

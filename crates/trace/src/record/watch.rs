@@ -273,7 +273,7 @@ fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
     let body = move || -> io::Result<u32> {
         let installed = sys::install_filter(&program);
         let is_installed = installed.is_ok();
-        // Without a receiver there is no leave either.
+        // If the receiver is gone, the call must not continue either.
         let _ = listener_sender.send(installed);
         let child = match is_installed && wait.recv().is_ok() {
             true => command.spawn().map(|child| child.id()),

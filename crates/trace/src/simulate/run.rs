@@ -7,7 +7,7 @@ use nectary_cache::{Access, Policy, Stream};
 
 use super::workload::Workload;
 
-/// So many references before its own a block is told to the policy.
+/// The number of references by which a block is announced to the policy ahead.
 const AHEAD: usize = 16;
 
 /// Refers to every block of `workload` in turn and gives the number of misses.

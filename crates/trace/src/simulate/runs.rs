@@ -44,7 +44,7 @@ pub struct Period {
     pub stream: Stream,
     /// What was found.
     pub report: PeriodReport,
-    /// The replacement in force from there on.
+    /// The replacement that is active from there on.
     pub replacement: &'static str,
 }
 

@@ -1,6 +1,6 @@
 //! Runs as curves: misses against size, one panel for each trace, in one SVG file without scripts or embedded fonts.
 //!
-//! Owns: the drawing. Curves are told apart by colour, by dashes and by a label at their right end, so that neither
+//! Owns: the drawing. Curves are distinguished by colour, by dashes and by a label at their right end, so that neither
 //! colour sight nor a legend is needed; labels are moved apart where ends are close. Names are escaped.
 
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ const COLOURS: [&str; 17] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#332288",
     "#ff0000", "#00cc00", "#8b4513", "#808080", "#00bfbf", "#ff00ff", "#6a7fdb",
 ];
-/// So many colours are drawn with the same dashes; further colours would be hard to distinguish.
+/// The number of colours drawn with the same dashes; more would be hard to distinguish.
 const COLOURS_PER_DASHES: usize = 7;
 /// The dashes of one round of colours after the other.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];

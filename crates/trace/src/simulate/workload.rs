@@ -227,7 +227,7 @@ struct Renamed<'a> {
     taken: usize,
     trace: u64,
     stream_base: u32,
-    /// Numbers in order of appearance, where the trace's own leave no room for the number of the trace.
+    /// Numbers in order of appearance, for traces whose own numbers leave no room for the trace's number.
     numbers: Option<HashMap<u64, u64>>,
 }
 

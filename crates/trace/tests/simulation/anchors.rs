@@ -43,7 +43,7 @@ fn misses(workload: &Workload, points: &[(&'static str, u64)]) -> Vec<u64> {
     rows.into_iter().map(|row| row.misses).collect()
 }
 
-/// Compares one trace with its golden counts; gives how many points were equal.
+/// Compares one trace with its golden counts; returns how many points were equal.
 #[track_caller]
 fn compare(workload: &Workload, trace: &Trace) -> usize {
     assert_eq!((workload.references(), workload.distinct()), (trace.references, trace.distinct), "{}", trace.name);

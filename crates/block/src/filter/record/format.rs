@@ -251,7 +251,7 @@ fn parse_event(
     Ok(Some((event, EVENT_BYTES as u64 + data_bytes)))
 }
 
-/// Reads until `bytes` is full or the source ends; gives how much was read.
+/// Reads until `bytes` is full or the source ends; returns how much was read.
 fn fill(source: &mut impl Read, bytes: &mut [u8]) -> Result<usize, Problem> {
     let mut done = 0;
     while done < bytes.len() {

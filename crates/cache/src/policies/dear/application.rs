@@ -1,14 +1,14 @@
 //! The application manager: one stream's blocks, its detector, and which of its blocks it gives up.
 //!
-//! Owns: the stream's recency order, its LFU order and the replacement in force. Promises: offers the block that the
-//! replacement in force names. Leaves to others: which application is asked, and the blocks themselves.
+//! Owns: the stream's recency order, its LFU order and the active replacement. Promises: offers the block that the
+//! active replacement names. Leaves to others: which application is asked, and the blocks themselves.
 //!
 //! # LFU without a heap
 //! Resident blocks are filed by frequency, one timeline each. A hit only raises the count in the block; the block stays
 //! filed under what it had. As counts only grow, a block is never filed above its frequency, so the lowest filing is a
 //! lower bound of all: when a victim is wanted, the newest of the lowest timeline is either filed truly, and is a least
 //! frequently used block, or is filed again and the next is looked at. A hit pays for each refiling, so LFU is
-//! O(1) amortised and costs a hit nothing, which matters while another replacement is in force.
+//! O(1) amortised and costs a hit nothing, which matters while another replacement is active.
 //!
 //! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped
 //! where the search for a victim comes upon it, unless it has come back by then.
@@ -23,7 +23,7 @@ use crate::structures::timeline::Timeline;
 
 /// Frequencies above this are filed as this.
 const RANK_MAX: u16 = 1023;
-/// So many filings before its own a block is on its way from memory.
+/// The number of filings by which a block is prefetched ahead.
 const AHEAD: usize = 8;
 const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 
@@ -140,7 +140,7 @@ impl Application {
         }
     }
 
-    /// The block that the replacement in force gives up next; `None` if there are no blocks.
+    /// The block that the active replacement gives up next; `None` if there are no blocks.
     pub(super) fn offer(&mut self, blocks: &mut Blocks) -> Option<usize> {
         let position = match self.replacement {
             Replacement::Lru => {

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// So many evictions before its own a block that is to be forgotten is on its way from memory.
+/// The number of evictions by which a block that is to be forgotten is prefetched ahead.
 const AHEAD: usize = 16;
 /// Words of the fewest bits.
 const WORDS_MIN: usize = 1;

@@ -30,7 +30,7 @@
 //! same. A block referenced by another stream than before becomes that stream's; it is known there, but has no
 //! distances in its time.
 //!
-//! At most `streams_max` applications are told apart; the next takes over the manager, with its blocks, of the one
+//! At most `streams_max` applications are distinguished; the next takes over the manager, with its blocks, of the one
 //! whose last reference is the oldest.
 //!
 //! # Hits are counted together

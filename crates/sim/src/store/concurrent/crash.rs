@@ -20,7 +20,7 @@ use crate::random::Random;
 
 /// Keys that are put again in each image.
 const PUTS: u32 = 8;
-/// So many violations are kept in words.
+/// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
 
 /// The account of a run.

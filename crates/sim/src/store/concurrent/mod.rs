@@ -26,7 +26,7 @@ use world::World;
 pub const OPERATIONS: u64 = 200;
 /// Clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
-/// So many violations are kept in words.
+/// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
 
 /// The account of many runs.

@@ -11,7 +11,7 @@ use nectary_trace::simulate::Workload;
 
 /// How far a ledger's sums may be from the simulation's. *Units*: percent.
 const LEDGER_PERCENT_MAX: u64 = 2;
-/// So many streams have ledgers of their own; all others share the last one.
+/// The number of streams with separate ledgers; all others share the last one.
 const LEDGERS_OWN: usize = 15;
 /// The size, as a share of the distinct blocks. *Units*: percent.
 const PERCENT: u64 = 20;
@@ -147,7 +147,7 @@ fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usi
     differing
 }
 
-/// Prints the comparison for every workload; gives what differs, and the planted faults that were not found.
+/// Prints the comparison for every workload; returns what differs, and the planted faults that were not found.
 pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
     let mut short = Vec::new();
     let (mut ledgers, mut windows, mut found, mut windows_found) = (0, 0, 0, 0);

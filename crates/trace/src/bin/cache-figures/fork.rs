@@ -57,7 +57,7 @@ struct Fork {
     refuted_by: Option<&'static str>,
 }
 
-/// Prints the worst forks of all workloads at all sizes; gives those that a policy refutes.
+/// Prints the worst forks of all workloads at all sizes; returns those that a policy refutes.
 pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();

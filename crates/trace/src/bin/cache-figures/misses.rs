@@ -116,7 +116,7 @@ fn point(rows: &[Row], options: &Options) -> Point {
     point
 }
 
-/// Prints the sums and the worst points; gives what falls short.
+/// Prints the sums and the worst points; returns what falls short.
 fn summary(policy: &str, points: &[Point]) -> Vec<String> {
     let mut short = Vec::new();
     let is_held_out = |point: &Point| point.name.ends_with(HELD_OUT_ENDING);

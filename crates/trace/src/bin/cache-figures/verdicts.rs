@@ -17,7 +17,7 @@ const SIZES: [(u64, &[u64]); 3] = [
     (10_000, &[40_000, 20_000_000]),
 ];
 
-/// Prints a line for each size; gives those that have too many verdicts.
+/// Prints a line for each size; returns those that have too many verdicts.
 pub fn verdicts() -> Vec<String> {
     let mut short = Vec::new();
     println!("verdicts on uniform random references, {REFERENCES} each, in periods of 500");

@@ -89,7 +89,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Adds a process; gives its number, or `None` at the bound.
+    /// Adds a process; returns its number, or `None` at the bound.
     pub fn process(&mut self, process: &Process) -> io::Result<Option<u32>> {
         if self.totals.processes >= u64::from(PROCESSES_MAX) {
             return Ok(None);
@@ -104,7 +104,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a file; gives its number, or `None` at the bound.
+    /// Adds a file; returns its number, or `None` at the bound.
     pub fn file(&mut self, file: &FileEntry) -> io::Result<Option<u32>> {
         if self.totals.files >= u64::from(FILES_MAX) {
             return Ok(None);
@@ -124,7 +124,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a stream of a process and a file that were added; gives its number, or `None` at the bound.
+    /// Adds a stream of a process and a file that were added; returns its number, or `None` at the bound.
     pub fn stream(&mut self, process: u32, file: u32) -> io::Result<Option<u32>> {
         debug_assert!(u64::from(process) < self.totals.processes && u64::from(file) < self.totals.files);
         if self.totals.streams >= u64::from(STREAMS_MAX) {
