@@ -6,7 +6,7 @@
 
 use crate::report::Report;
 
-/// So many of the last lines that a failed test printed are repeated in the summary.
+/// The number of last lines of a failed test that the summary repeats.
 const FAILURE_LINES_MAX: usize = 30;
 
 /// Whether a line is worth showing as it comes: what tests print, and failures, but not the names of all that passed.

@@ -62,7 +62,7 @@ fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let stdout = child.stdout.take().context("its output is piped")?;
     let (sender, lines) = channel();
-    // It ends with the pipe; where a grandchild keeps that open, with this process.
+    // It ends with the pipe; if a grandchild keeps that open, with this process.
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
             if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {

@@ -2,7 +2,7 @@
 //!
 //! Owns: the counts and the form of the last lines. A check counts as one test; a test that printed `NOT RUN` counts as
 //! skipped, not as passed. Crates have budgets so that all of them stay within the ten minutes: one that takes longer
-//! on a busy machine is named, and the run fails where all together took longer than all budgets.
+//! on a busy machine is named, and the run fails if all together took longer than all budgets.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
-/// Runs checks and tests, of `crates` only where some are named; returns whether all passed.
+/// Runs checks and tests, of `crates` only if some are named; returns whether all passed.
 pub fn command(crates: &[String]) -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut members = workspace.members();

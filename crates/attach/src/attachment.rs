@@ -227,7 +227,7 @@ async fn start_threads() {
     let mut threads = tokio::task::JoinSet::new();
     for _ in 0..THREADS {
         let started = started.clone();
-        // Each waits for the others, so each has its own thread; where the system gives no more, there are fewer.
+        // Each waits for the others, so each has its own thread; if the system gives no more, there are fewer.
         threads.spawn_blocking(move || {
             let (count, changed) = &*started;
             let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,7 @@ impl ExtentList {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
 
-    /// Ends the answer: the rest of the range is unmapped, or mapped where the list is full.
+    /// Ends the answer: the rest of the range is unmapped, or mapped if the list is full.
     pub fn finish(mut self) -> Vec<Extent> {
         let full = self.is_full();
         self.push(self.end, full);

@@ -6,7 +6,7 @@
 //! Small buffers that end on a thread are kept for the next read there, up to [`SPARE_BYTES_MAX`] a thread: an aligned
 //! allocation costs as much as a small read's other work.
 //!
-//! Large ones lie on huge pages where the kernel has some (`madvise`): filling, pinning and describing them page by
+//! Large ones lie on huge pages if the kernel has some (`madvise`): filling, pinning and describing them page by
 //! page took as long as copying into them.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
@@ -75,7 +75,7 @@ impl Buffer {
         Buffer { start, length, capacity }
     }
 
-    /// Memory of zeros, on huge pages where the kernel has some.
+    /// Memory of zeros, on huge pages if the kernel has some.
     fn huge_zeroed(layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the caller's layout has a size that is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;

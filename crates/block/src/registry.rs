@@ -16,7 +16,7 @@ use crate::spec::{Argument, Form, Spec, SpecError, is_name};
 /// How files and disks are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// io_uring where the kernel allows it, else POSIX.
+    /// io_uring if the kernel allows it, else POSIX.
     #[default]
     Auto,
     /// io_uring, or an error.

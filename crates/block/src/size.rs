@@ -34,7 +34,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(value.round() as u64)
 }
 
-/// Writes a size for people: exact where a unit divides it (`10G`), else with two decimals (`1.46G`).
+/// Writes a size for people: exact if a unit divides it (`10G`), else with two decimals (`1.46G`).
 pub fn format_size(bytes: u64) -> String {
     let exact = exact_size(bytes);
     if exact.len() <= 5 {

@@ -134,7 +134,7 @@ impl BufferCache {
         forget_clean(&mut state, start + u64::from(part > 0)..end, true);
     }
 
-    /// The bytes of a range where all of them are in memory, without waiting; `None` counts nothing, and
+    /// The bytes of a range if all of them are in memory, without waiting; `None` counts nothing, and
     /// [`read`](Self::read) is to be called.
     ///
     /// *Cost*: one mutex, two tables and the policy a block; no copy.
@@ -230,7 +230,7 @@ impl BufferCache {
     /// Makes every write to a file that had ended before durable, as the source understands it: what is dirty is
     /// written back first.
     ///
-    /// *Errors*: the first write-back that fails, or that failed since the last flush, also where a later one went
+    /// *Errors*: the first write-back that fails, or that failed since the last flush, also if a later one went
     /// well: the blocks of it stay dirty and readable until a write-back of them ends well.
     pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();

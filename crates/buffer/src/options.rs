@@ -80,7 +80,7 @@ pub struct Options {
     pub dirty_age: Duration,
     /// How far a sequential stream is read ahead; 0 turns that off. *Units*: bytes.
     pub readahead_bytes: u64,
-    /// So many frames in place of `memory_bytes`: caches so small that simulations meet every limit.
+    /// A number of frames in place of `memory_bytes`: for caches so small that simulations meet every limit.
     #[cfg(feature = "planted")]
     pub frames: Option<u64>,
 }

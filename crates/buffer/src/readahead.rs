@@ -12,7 +12,7 @@ use nectary_block::Stream;
 use crate::names::id_of;
 use crate::state::State;
 
-/// So many blocks one after another are a sequential stream.
+/// The number of consecutive blocks that make a sequential stream.
 const RUN_MIN: u32 = 4;
 /// A waiting block may be dropped for others after so many times the bound were read ahead since.
 const STALE_AFTER: u64 = 4;

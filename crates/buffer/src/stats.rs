@@ -73,7 +73,7 @@ pub struct Stats {
     pub used_bytes: u64,
     /// What the source does not have yet. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// Of these, what a failed write-back did not write. *Units*: bytes.
+    /// The part of these that a failed write-back did not write. *Units*: bytes.
     pub unwritten_bytes: u64,
     /// How long the oldest of it has been dirty.
     pub dirty_age: Duration,

@@ -13,7 +13,7 @@ use nectary_cache::detect::{PeriodSink, Verdict};
 
 /// How many streams have a row.
 pub const STREAMS_MAX: usize = 1024;
-/// The size of a region where a device's requests say no stream, in bytes.
+/// The size of a region if a device's requests say no stream, in bytes.
 const REGION_BYTES: u64 = 64 << 20;
 
 /// The stream of a part of a device, for requests that say none.

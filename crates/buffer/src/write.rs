@@ -28,7 +28,7 @@ use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
 use crate::state::{Content, Entry, Load, State};
 
-/// So many blocks of a write have only a part of them written, at most: the first and the last.
+/// The most blocks that a write covers only in part: the first and the last.
 const PARTS_MAX: usize = 2;
 
 /// The bytes of several buffers, one after another.

@@ -39,7 +39,7 @@ pub struct nectary_store {
     _private: [u8; 0],
 }
 
-/// Opens a store, made where the device is absent or blank and `create_bytes` is not 0.
+/// Opens a store, made if the device is absent or blank and `create_bytes` is not 0.
 ///
 /// # Safety
 /// `spec` is null or a text that ends with a zero byte; `store` is null or has room for a pointer.

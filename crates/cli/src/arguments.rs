@@ -213,7 +213,7 @@ pub struct SpanArguments {
 /// How devices are read and written.
 #[derive(Debug, Args)]
 pub struct EngineArguments {
-    /// How files and disks are read and written; auto is uring where the kernel allows it
+    /// How files and disks are read and written; auto is uring if the kernel allows it
     #[arg(long, value_name = "ENGINE", value_enum, default_value = "auto")]
     pub io: IoEngine,
 }
@@ -225,7 +225,7 @@ pub enum IoEngine {
     Uring,
     /// plain system calls on a pool of threads
     Posix,
-    /// io_uring where the kernel allows it
+    /// io_uring if the kernel allows it
     Auto,
 }
 
@@ -343,7 +343,7 @@ pub struct ProxyArguments {
     pub no_forwarded: bool,
     #[command(flatten)]
     pub admin: AdminArguments,
-    /// Device of the store, made where it is absent: a path, `disk:/dev/sdb`, `memory:2G`
+    /// Device of the store, made if it is absent: a path, `disk:/dev/sdb`, `memory:2G`
     #[arg(long, value_name = "SPEC")]
     pub store: String,
     #[command(flatten)]

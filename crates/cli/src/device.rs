@@ -136,7 +136,7 @@ async fn check_size(
     Ok(())
 }
 
-/// Opens the store of a proxy, made where the devices are absent or blank.
+/// Opens the store of a proxy, made if the devices are absent or blank.
 pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<Spans, Failure> {
     let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
     let size_bytes = *size;

@@ -176,7 +176,7 @@ fn start_control(
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
 }
 
-/// The part's name: its first address, and its process where the port is not known yet.
+/// The part's name: its first address, and its process if the port is not known yet.
 fn part(arguments: &ProxyArguments) -> String {
     let addresses = arguments.listen.iter().map(ToString::to_string);
     let first = addresses.take(1).collect::<String>();

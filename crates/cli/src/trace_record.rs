@@ -39,7 +39,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8, Failure> {
     let mut command = Command::new(program);
     command.args(rest);
 
-    // No progress bar where the program writes to the terminal.
+    // No progress bar if the program writes to the terminal.
     let is_shown = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
     let bar = is_shown.then(|| progress::references("recording"));
     let mut is_told = false;

@@ -31,7 +31,7 @@ pub struct Channel {
 /// The outcome of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(usize),
     /// There is none now, or it was taken back.
     Nothing,

@@ -11,7 +11,7 @@ use crate::request::Call;
 /// What the requests are read with.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
-/// Reads a request out of bytes as a worker does; panics where a promise is broken.
+/// Reads a request out of bytes as a worker does; panics if a promise is broken.
 pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
     let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return };
     if header.opcode == opcode::INIT {

@@ -26,7 +26,7 @@ pub fn request_bytes_allowed() -> usize {
     pages.clamp(PAGES_WITHOUT_FEATURE, PAGES_MAX) * PAGE_BYTES
 }
 
-/// What a file system would like.
+/// The features that a file system wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wishes {
     /// Bits of [`features`], beside [`features::ALWAYS`].

@@ -129,12 +129,12 @@ impl Reply {
         self.send(0, &[IoSlice::new(entry.as_bytes()), IoSlice::new(open.as_bytes())]);
     }
 
-    /// So many bytes were written.
+    /// The number of bytes that were written.
     pub fn written(self, bytes: u32) {
         self.layout(&WriteOut { size: bytes, padding: 0 });
     }
 
-    /// So many bytes were copied.
+    /// The number of bytes that were copied.
     pub fn copied(self, bytes: u64) {
         match (self.is_wide, u32::try_from(bytes)) {
             (true, _) => self.layout(&CopyOut { size: bytes }),
@@ -148,7 +148,7 @@ impl Reply {
         self.layout(&sizes.out());
     }
 
-    /// An extended attribute, or a list of names: the bytes, or their number where the request has no room for any.
+    /// An extended attribute, or a list of names: the bytes, or their number if the request has no room for any.
     pub fn xattr(self, value: &[u8]) {
         match u32::try_from(value.len()) {
             Ok(size) if self.bytes_max == 0 => self.layout(&XattrOut { size, padding: 0 }),

@@ -1,7 +1,7 @@
 //! One run of a target: what makes an input guilty.
 //!
 //! Owns: catching panics of any thread, the bounds on memory and time, and the file that holds the input while it runs,
-//! so that it is not lost where the whole process ends.
+//! so that it is not lost if the whole process ends.
 
 use std::fs::File;
 use std::io;

@@ -148,7 +148,7 @@ impl Url {
         Ok(())
     }
 
-    /// The SPEC that names it: the URL, in quotes where a SPEC wants them.
+    /// The SPEC that names it: the URL, in quotes if a SPEC wants them.
     pub fn spec(&self) -> String {
         Spec { position: 0, form: Form::Text(self.to_string()) }.to_string()
     }

@@ -1,4 +1,4 @@
-//! A server answers whatever a client sends as the document wants it, and keeps the connection where the document says
+//! A server answers whatever a client sends as the document wants it, and keeps the connection if the document says
 //! so.
 
 mod support;

@@ -6,7 +6,7 @@ pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encod
 pub use crate::stored::response::{Found, StoredResponse, to_metadata};
 pub use crate::wire::framing::{Framing, Phase, Violation};
 
-/// The path of one complete head, where the shortest way would answer it.
+/// The path of one complete head, if the shortest way would answer it.
 pub fn plain_path(request: &[u8]) -> Option<&[u8]> {
     crate::service::plain_path(request)
 }

@@ -129,7 +129,7 @@ pub struct Limits {
     pub request_head_bytes_max: usize,
     /// A URL; longer ones get `414`.
     pub url_bytes_max: usize,
-    /// A request's body; larger ones get `413`, or are cut off with the connection where they have no length.
+    /// A request's body; larger ones get `413`, or are cut off with the connection if they have no length.
     pub request_body_bytes_max: u64,
     /// An origin's response head; larger ones give `502`.
     pub response_head_bytes_max: usize,

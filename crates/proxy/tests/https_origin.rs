@@ -1,4 +1,4 @@
-//! An origin with TLS is spoken to with TLS, and only where its certificate is trusted. The key in `common/tls` is for
+//! An origin with TLS is spoken to with TLS, and only if its certificate is trusted. The key in `common/tls` is for
 //! these tests and known to everybody.
 
 use std::path::PathBuf;

@@ -102,7 +102,7 @@ async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that
     for path in ["/b", "/c", "/d"] {
         assert_eq!(get(proxy.address, &origin.url(path), &[]).await.status, 502, "{path}");
     }
-    // Nor where the operator does not want it.
+    // Nor if the operator does not want it.
     let never = TestProxy::start(ProxyOptions { stale_unreachable: Duration::ZERO, ..options() }).await;
     origin.now("/a", stale("", b"old"));
     get(never.address, &origin.url("/a"), &[]).await;

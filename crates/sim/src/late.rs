@@ -6,7 +6,7 @@
 //! stack is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also
 //! those without waiters.
 //!
-//! Time is that of the runtime: where it is paused, a run costs no time and a seed repeats it.
+//! Time is that of the runtime: if it is paused, a run costs no time and a seed repeats it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

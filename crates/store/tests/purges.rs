@@ -163,7 +163,7 @@ impl Filter for IndexGate {
 
 #[tokio::test]
 async fn purges_while_the_index_is_loaded_take_what_they_name_and_nothing_else() {
-    // So many that the index is not loaded before the store is open.
+    // Enough objects that the index is not loaded before the store is open.
     const OBJECTS: u64 = 36_000;
     let device = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");

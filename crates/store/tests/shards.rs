@@ -13,7 +13,7 @@ use tokio::sync::watch;
 const STORE_BYTES: u64 = 64 << 20;
 /// Enough objects that the index is not loaded before the store is open.
 const OBJECTS: u64 = 36_000;
-/// So many of those were put again after the last checkpoint.
+/// The number of those that were put again after the last checkpoint.
 const REPLACED: u64 = 400;
 const BODY_BYTES: usize = 20;
 

@@ -41,7 +41,7 @@ pub struct Converted {
     pub writes_are_lost: bool,
 }
 
-/// Reads `reader` to its end and writes it to the file `to`, which is replaced where it exists. `identity` should be
+/// Reads `reader` to its end and writes it to the file `to`, which is replaced if it exists. `identity` should be
 /// random; Nectary's format has it.
 ///
 /// *Errors*: those of the reader; the file cannot be written; the format cannot hold the trace.

@@ -91,7 +91,7 @@ impl Error {
     }
 }
 
-/// Bytes from a file as a message shows them: quoted, printable, cut where they are long.
+/// Bytes from a file as a message shows them: quoted, printable, cut if they are long.
 pub fn quote(bytes: &[u8]) -> String {
     if bytes.len() <= QUOTED_BYTES_MAX {
         format!("\"{}\"", bytes.escape_ascii())

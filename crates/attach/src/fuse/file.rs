@@ -33,7 +33,7 @@ const BACKGROUND_MAX: u16 = 128;
 /// For how long the kernel may keep the file's size.
 const VALID: Duration = Duration::from_secs(3600);
 
-/// Nothing is cached, writes run side by side, closing says nothing.
+/// The kernel caches nothing, sends writes in parallel, and does not report closing.
 const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH | open_flags::PARALLEL_DIRECT_WRITES;
 
 /// A device as a file.

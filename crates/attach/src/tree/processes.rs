@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// For how long an answer is believed: numbers of threads are used again much later.
 const VALID: Duration = Duration::from_secs(1);
 
-/// So many are remembered; then all are forgotten.
+/// The number of processes that are remembered; then all are forgotten.
 const THREADS_MAX: usize = 4096;
 
 /// The processes of threads.
@@ -19,7 +19,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// The process of a thread; the thread's own number where it is not to be seen here.
+    /// The process of a thread; the thread's own number if it is not to be seen here.
     pub fn of(&self, thread: u32) -> u32 {
         if thread == 0 {
             return 0;

@@ -1,6 +1,6 @@
 //! A file below the tree, as the cache sees it.
 //!
-//! Owns: its descriptors, its size, and when it was last seen. Reads go past the kernel's page cache where the file
+//! Owns: its descriptors, its size, and when it was last seen. Reads go past the kernel's page cache if the file
 //! system allows it, so that nothing is cached twice; writes go through it, as they may begin anywhere. Promises: a
 //! change that was made underneath is noticed when the file is opened: by its size and its time of modification.
 

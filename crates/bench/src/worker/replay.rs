@@ -2,7 +2,7 @@
 //!
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece
 //! ends when everything that was put is written, so that no contender writes while another is measured. Times are the
-//! disk's. The calls of contenders are timed; making and comparing bodies is in no time where the clock is virtual or
+//! disk's. The calls of contenders are timed; making and comparing bodies is in no time if the clock is virtual or
 //! there is one thread, and else in the run's. On one thread in real time the time of the memory group's keeper is not
 //! charged either, which favours contenders that have to be held.
 
@@ -40,7 +40,7 @@ pub struct Piece {
     pub put_s: f64,
     /// Time of the whole piece, in seconds.
     pub run_s: f64,
-    /// Of that, writing at the end what still waited, in seconds.
+    /// The part of it for writing the waiting objects at the end, in seconds.
     pub settle_s: f64,
     /// The part of it in which daemons worked and the requests' thread waited, in seconds; known on virtual clocks
     /// only.

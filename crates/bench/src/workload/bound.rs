@@ -27,7 +27,7 @@ use super::Request;
 pub struct Demand {
     /// Requests.
     pub requests: u64,
-    /// Of those, the first for their object.
+    /// The part of those that were the first for their object.
     pub compulsory: u64,
     /// Bytes of those.
     pub compulsory_bytes: u64,

@@ -65,7 +65,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the regular file at `path`; creates it where it is absent and [`OpenOptions::create_bytes`] says so.
+    /// Opens the regular file at `path`; creates it if it is absent and [`OpenOptions::create_bytes`] says so.
     ///
     /// *Errors*: [`ErrorKind::Absent`], [`ErrorKind::Busy`] with the holder if it can be found, [`ErrorKind::Full`]
     /// if there is no room to create it, [`ErrorKind::Invalid`] if it is not a regular file.

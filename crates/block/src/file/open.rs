@@ -34,7 +34,7 @@ pub(super) struct Opened {
     pub in_memory: bool,
 }
 
-/// Opens a regular file, and creates it where it is absent and a size is given.
+/// Opens a regular file, and creates it if it is absent and a size is given.
 pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, direct: bool) -> Result<Opened, Error> {
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
     match std::fs::metadata(path) {
@@ -167,7 +167,7 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Makes a file `size_bytes` long, with blocks where the file system can, so that no write runs out of room later.
+/// Makes a file `size_bytes` long, with blocks if the file system can, so that no write runs out of room later.
 pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     let length = file.metadata()?.size();
     if size_bytes <= length {

@@ -1,7 +1,7 @@
 //! The abilities of a file or disk with ranges: discard, zero, list mapped parts, grow. Blocking: run on the pool.
 //!
 //! Promises: a discarded range reads as its old contents or as zeroes. A disk's plain discard (`BLKDISCARD`) does not
-//! promise that, so both files and disks are asked to unmap with zeroes, and left alone where they cannot.
+//! promise that, so both files and disks are asked to unmap with zeroes, and left alone if they cannot.
 
 use std::sync::atomic::Ordering;
 

@@ -103,7 +103,7 @@ pub(super) fn sector_bytes(file: &File) -> io::Result<u32> {
     Ok(bytes.unsigned_abs())
 }
 
-/// Gives a file that was opened without a name the name `path`; fails where the name is taken.
+/// Gives a file that was opened without a name the name `path`; fails if the name is taken.
 pub(super) fn link(file: &File, path: &Path) -> io::Result<()> {
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;

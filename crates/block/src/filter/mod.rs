@@ -188,7 +188,7 @@ impl Trigger {
     }
 }
 
-/// Waits until `end`, or until the request's deadline where that comes first: then it did not happen.
+/// Waits until `end`, or until the request's deadline if that comes first: then it did not happen.
 ///
 /// `why` gives the filter's SPEC and the reason of the wait.
 pub(crate) async fn wait_until(

@@ -50,7 +50,7 @@ impl ThrottleFilter {
         ThrottleFilter { inner, options, next: Mutex::new(None) }
     }
 
-    /// Takes a turn for an operation and gives the time at which it may pass; the request's deadline where it comes
+    /// Takes a turn for an operation and gives the time at which it may pass; the request's deadline if it comes
     /// first.
     fn turn(&self, request: &Request) -> Instant {
         let now = Instant::now();

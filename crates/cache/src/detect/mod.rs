@@ -188,7 +188,7 @@ impl Detector {
     }
 
     /// Counts a reference to the block of `history`, which is a default one where the block was never seen, and updates
-    /// it. *Returns* the report where the reference ended a period. *Cost*: O(1), and O(period) where a period ends.
+    /// it. *Returns* the report if the reference ended a period. *Cost*: O(1), and O(period) where a period ends.
     #[inline]
     pub fn observe(&mut self, history: &mut History) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {

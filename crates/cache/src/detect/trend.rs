@@ -134,7 +134,7 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Adds samples by their sum where they are in one sublist; `false`, with nothing added, if they are not.
+    /// Adds samples by their sum if they are in one sublist; `false`, with nothing added, if they are not.
     #[inline]
     fn add_whole(&mut self, count: usize, sum: u64) -> bool {
         if self.room == 0 && count > 0 {

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids; the hand stands at its oldest.
-//! 2. `hits` is 1 where the id was referenced since it was inserted or passed by the hand, else 0.
+//! 2. `hits` is 1 if the id was referenced since it was inserted or passed by the hand, else 0.
 //!
 //! # Cost
 //! A hit: one look-up and one bit. A miss: O(1) amortised, as each id passed pays with a bit that a hit has set.

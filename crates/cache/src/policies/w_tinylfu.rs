@@ -5,7 +5,7 @@
 //! LFU is right about what stays popular, but needs counts of ids that are not in the cache and must forget. *TinyLFU*
 //! keeps such counts for all ids in a [`Sketch`] of 8 bytes a resident id. When the cache is full the *candidate*, the
 //! oldest of the *window*, is compared with the *victim*, the oldest of the *main* part; the more frequent stays, the
-//! victim where they are equal. The window, an LRU of 1 % at first, lets a burst of references to something new hit
+//! victim if they are equal. The window, an LRU of 1 % at first, lets a burst of references to something new hit
 //! before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for ids that were hit
 //! there.
 //!

@@ -15,7 +15,7 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Less memory than this is left alone. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
 
-/// An empty vector for `capacity` values, of large pages where the system grants them and it is worth it. *Cost*: the
+/// An empty vector for `capacity` values, of large pages if the system grants them and it is worth it. *Cost*: the
 /// part written then counts by whole large pages.
 pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     let values = Vec::<T>::with_capacity(capacity);

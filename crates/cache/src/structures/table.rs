@@ -114,7 +114,7 @@ impl<R: Record> Table<R> {
         self.places[hole] = R::VACANT;
     }
 
-    /// Asks for the memory that a search needs, or a removal: two lines where the record's neighbour is in the next.
+    /// Asks for the memory that a search needs, or a removal: two lines if the record's neighbour is in the next.
     #[inline]
     pub(crate) fn prepare(&self, hash: u32) {
         let last = self.places.len().wrapping_sub(1);
@@ -125,7 +125,7 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// Asks for the memory that a removal needs where every second place or more is taken: the line of the hash, and
+    /// Asks for the memory that a removal needs if every second place or more is taken: the line of the hash, and
     /// the next one.
     #[inline]
     pub(crate) fn prepare_removal(&self, hash: u32) {

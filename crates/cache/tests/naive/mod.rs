@@ -76,7 +76,7 @@ impl NaiveDetector {
         NaiveDetector { parameters, planted, references: Vec::new(), restarts: HashMap::new(), start: 0, number: 0 }
     }
 
-    /// One reference; a report where it ends a period.
+    /// One reference; a report if it ends a period.
     pub fn refer(&mut self, block: u64, foreign: bool) -> Option<NaiveReport> {
         self.references.push((block, foreign));
         if self.references.len() - self.start < self.parameters.period as usize {

@@ -26,7 +26,7 @@ Exit codes:
 /// `trace record`.
 #[derive(Debug, Args)]
 pub struct RecordArguments {
-    /// File to write, gzip where it ends in .gz [default: the name of COMMAND with .nectrace.gz, in this directory]
+    /// File to write, gzip if it ends in .gz [default: the name of COMMAND with .nectrace.gz, in this directory]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Overwrite the file

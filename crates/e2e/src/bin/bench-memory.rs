@@ -2,7 +2,7 @@
 //!
 //! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, the A/A row
 //! included; beside them the same for a second that the server had on its processor, which tells whether the server was
-//! the limit. Exit code 0 only where the median ratio to every peer reaches `--ratio-min` in every workload, no request
+//! the limit. Exit code 0 only if the median ratio to every peer reaches `--ratio-min` in every workload, no request
 //! failed, and none reached the origin.
 
 use anyhow::Result;

@@ -1,6 +1,6 @@
 //! npm, pip, cargo, apt and git through the proxy, twice each: `package-clients --only pip,cargo`.
 //!
-//! Prints for each what the second run found in the store. Exit code 0 only where every client that could be run got
+//! Prints for each what the second run found in the store. Exit code 0 only if every client that could be run got
 //! the same bytes in both runs and its packages were hits the second time; 77 if none could be run.
 
 use anyhow::Result;
@@ -9,7 +9,7 @@ use nectary_e2e::clients::{Verdict, apt, cargo, git, npm, pip};
 use nectary_e2e::report::not_run;
 use std::process::ExitCode;
 
-/// The exit code where no client could be run.
+/// The exit code if no client could be run.
 const NOT_RUN: u8 = 77;
 
 /// Runs package clients through the proxy.

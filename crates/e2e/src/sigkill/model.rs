@@ -1,7 +1,7 @@
 //! The answers that one key may give, by what its owner has seen: the oracle of the SIGKILL rounds.
 //!
 //! A key is used by one client at a time, so its history is a sequence; each of its requests has a version, which is
-//! also that of the answer where the origin gives it. So a version tells which request fetched it. The rules:
+//! also that of the answer if the origin gives it. So a version tells which request fetched it. The rules:
 //! 1. An object counts as stored once a later request was answered as a hit with it.
 //! 2. A poll that *began* after that hit and showed `last = L` proves that the object's sequence is at most L.
 //! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no epoch below H:

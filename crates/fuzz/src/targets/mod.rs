@@ -16,7 +16,7 @@ mod trace;
 pub struct Target {
     /// Its name: that of its folder in `corpus/`.
     pub name: &'static str,
-    /// Decodes an input; panics where a property is broken.
+    /// Decodes an input; panics if a property is broken.
     pub run: fn(&[u8]),
     /// Good inputs, made by what writes the format; `fuzz seeds` puts them into the corpus.
     pub seeds: fn() -> Vec<Vec<u8>>,

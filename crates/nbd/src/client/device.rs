@@ -1,7 +1,7 @@
 //! An export of any NBD server as a device.
 //!
 //! Owns: the connections of the device, what its geometry is, and which commands an operation is made of. Operations
-//! are spread over the connections in turn where the server says that several may be used (`multi-conn`), and begin
+//! are spread over the connections in turn if the server says that several may be used (`multi-conn`), and begin
 //! when they are called, not when they are awaited.
 //!
 //! # When a connection is lost

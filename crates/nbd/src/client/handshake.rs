@@ -1,6 +1,6 @@
 //! Haggling on the side of the client: a plain state machine, bytes in, actions out.
 //!
-//! Owns: the order of requests to a server, and what to do without when it refuses one. TLS comes first where it is
+//! Owns: the order of requests to a server, and what to do without when it refuses one. TLS comes first if it is
 //! wanted, and nothing is said before it; then structured replies, `base:allocation`, and the export by `NBD_OPT_GO`
 //! with its size constraints, or by `NBD_OPT_EXPORT_NAME` if the server knows no other way. Promises: lengths are
 //! bounded before they are used; a reply that fits nothing ends the haggling with a reason.

@@ -1,6 +1,6 @@
 //! The written data that a server may still lose.
 //!
-//! Owns: the count of writes in flight and of writes that no flush has covered. Promises: where a connection is lost
+//! Owns: the count of writes in flight and of writes that no flush has covered. Promises: if a connection is lost
 //! while one of them could be lost with the server, or could still arrive late, all later writes and flushes fail:
 //! another connection may lead to a server that has forgotten them, and a flush there would say that they are safe.
 

@@ -138,7 +138,7 @@ impl Raw {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Reads one reply; `length` is that of the data where it is a read that went well with simple replies.
+    /// Reads one reply; `length` is that of the data if it is a read that went well with simple replies.
     pub async fn reply(&mut self, length: usize) -> Reply {
         let magic = self.number(4).await;
         if magic == 0x6744_6698 {

@@ -41,7 +41,7 @@ pub struct ResponseDirectives {
     pub s_maxage: Option<u64>,
     /// How long after that it may be used while it is validated.
     pub stale_while_revalidate: Option<u64>,
-    /// How long after that it may be used where the origin fails.
+    /// How long after that it may be used if the origin fails.
     pub stale_if_error: Option<u64>,
     /// These are of a field that stands for `Expires`, too.
     pub replaces_expires: bool,

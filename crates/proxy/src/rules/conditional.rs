@@ -69,7 +69,7 @@ pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
         return headers.get(ETAG).is_some_and(|tag| strongly_match(condition, tag.as_bytes()));
     }
     let Some(modified) = headers.get(LAST_MODIFIED) else { return false };
-    // A date is a strong validator where the response was made at least a second after it.
+    // A date is a strong validator if the response was made at least a second after it.
     let is_strong = match (headers.get(DATE).and_then(parse_date_s), parse_date_s(modified)) {
         (Some(date_s), Some(modified_s)) => date_s > modified_s,
         _ => false,

@@ -11,7 +11,7 @@ use http::uri::{Authority, Scheme};
 pub struct Origin {
     /// Whether the origin is spoken to with TLS.
     pub https: bool,
-    /// Lower-case host, in brackets where it is an IPv6 address.
+    /// Lower-case host, in brackets if it is an IPv6 address.
     pub host: String,
     /// The port, even if it is the scheme's default.
     pub port: u16,
@@ -53,7 +53,7 @@ impl Origin {
         if self.https { "https" } else { "http" }
     }
 
-    /// Host, and port where it is not the scheme's own.
+    /// Host, and port if it is not the scheme's own.
     pub fn authority(&self) -> String {
         let mut text = Vec::new();
         self.push_authority(&mut text);
@@ -135,7 +135,7 @@ pub fn push_decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Splits a key into its host and its path with query; empty parts where it is no key.
+/// Splits a key into its host and its path with query; empty parts if it is no key.
 pub fn host_and_path(key: &[u8]) -> (&[u8], &[u8]) {
     let Some(start) = key.windows(3).take(8).position(|window| window == b"://").map(|at| at + 3) else {
         return (b"", b"");

@@ -30,7 +30,7 @@ pub struct Stored {
     pub lifetime_ms: u64,
     /// How long after that it may be served while it is validated, in seconds.
     pub while_revalidate_s: u32,
-    /// The same where the origin fails; `None` if the origin does not say.
+    /// The same if the origin fails; `None` if the origin does not say.
     pub if_error_s: Option<u32>,
     /// Never without validation.
     pub no_cache: bool,

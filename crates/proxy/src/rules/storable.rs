@@ -17,7 +17,7 @@ pub enum Storability {
     Storable,
     /// The method is not GET.
     Method,
-    /// The status is interim, partial, a validation's, not understood where it must be, or none of HTTP (600 and above,
+    /// The status is interim, partial, a validation's, not understood if it must be, or none of HTTP (600 and above,
     /// which RFC 9110, 15 has treated as errors of a server).
     Status,
     /// `no-store` in the request or the response.

@@ -102,7 +102,7 @@ pub(super) fn forward(
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// Lets the next request for a URL fill the store where this response could have.
+/// Lets the next request for a URL fill the store if this response could have.
 fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
     if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
         return;

@@ -22,7 +22,7 @@ use crate::wire::deadlines::Watch;
 use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
 
-/// What is copied at a time.
+/// The bytes copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to where the request says. The tunnel begins when the response has been sent.

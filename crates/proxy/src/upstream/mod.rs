@@ -1,7 +1,7 @@
 //! The proxy as a client of origins.
 //!
 //! Owns: connections to origins, kept for reuse by each worker on its own, and one exchange on one of them. A request
-//! that may be repeated is repeated once on a new connection where a kept one turns out to be dead; any other request
+//! that may be repeated is repeated once on a new connection if a kept one turns out to be dead; any other request
 //! gets a new connection.
 
 mod connect;

@@ -127,7 +127,7 @@ impl Framing {
         Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
     }
 
-    /// A request was sent: one response may come, without a body where the request was a HEAD.
+    /// A request was sent: one response may come, without a body if the request was a HEAD.
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;

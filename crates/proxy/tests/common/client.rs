@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// A request's bytes; a `Host` is added where the lines have none.
+/// A request's bytes; a `Host` is added if the lines have none.
 pub fn request(lines: &[&str]) -> String {
     let mut text = String::new();
     lines.iter().for_each(|line| text.push_str(&format!("{line}\r\n")));

@@ -542,7 +542,7 @@ impl Run {
     }
 }
 
-/// The device of a span as a user names it; one that is away cannot be opened, or can and fails.
+/// The device of a span as a user names it; that of an absent span cannot be opened, or fails afterwards.
 fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDevice {
     let inner: SharedDevice = device.disk.clone() as Arc<dyn BlockDevice>;
     let spec = format!("disk{span}");

@@ -28,7 +28,7 @@ pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 pub struct CreateOptions {
     /// Size of the store in bytes; 0 for the whole device.
     pub size_bytes: u64,
-    /// Size of a segment in bytes; by default 16 MiB, or less where the store is small.
+    /// Size of a segment in bytes; by default 16 MiB, or less if the store is small.
     pub segment_bytes: Option<u64>,
     /// Whether the contents of the device may be overwritten.
     pub force: bool,

@@ -44,7 +44,7 @@ impl Store {
     /// Purges a key with all its variants.
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: nothing is written where the store cannot hold the key; else one block
+    /// after a crash or a power cut. *Cost*: nothing is written if the store cannot hold the key; else one block
     /// written twice and one flush, shared by purges at the same time. Where as many purges are remembered as may be
     /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
     /// others are forgotten with them.

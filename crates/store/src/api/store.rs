@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock that others wait for. The first hit of an
-    /// object that is in memory alone may queue it to be written.
+    /// object that is only in memory may queue it to be written.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         let lookup = self.lookup();
         let entry = lookup.find_resident(key).live()?;

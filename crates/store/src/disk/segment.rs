@@ -1,4 +1,4 @@
-//! Reading segments back: append by append, and record by record where an append's header is damaged.
+//! Reading segments back: append by append, and record by record if an append's header is damaged.
 //!
 //! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
 //! sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record that

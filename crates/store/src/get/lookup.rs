@@ -111,7 +111,7 @@ impl Lookup {
 
     /// The result of another's read for a caller that came while it ran; `None` if the caller has to look again.
     ///
-    /// The read may have begun before something changed that the caller has to see: so it counts only where it is what
+    /// The read may have begun before something changed that the caller has to see: so it counts only if it is what
     /// the index leads to now, and memory has nothing newer.
     fn shared_answer(
         &self,

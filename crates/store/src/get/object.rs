@@ -46,7 +46,7 @@ impl Object {
         self.entry.generation
     }
 
-    /// Whether it is on the disk or waits to be written, and is not in memory alone.
+    /// Whether it is on the disk or waits to be written, and is not only in memory.
     pub fn is_admitted(&self) -> bool {
         !self.entry.is_in_memory_alone()
     }

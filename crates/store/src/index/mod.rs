@@ -270,7 +270,7 @@ impl Index {
         self.record_bytes.fetch_sub(location_of(entry).bytes_max(), Ordering::Relaxed);
     }
 
-    /// Grows a shard by a quarter where the bound allows it.
+    /// Grows a shard by a quarter if the bound allows it.
     fn grow(&self, shard: &mut Shard) -> bool {
         let homes = (shard.homes + shard.homes / 4 + 1).min(self.homes_max);
         if homes <= shard.homes {

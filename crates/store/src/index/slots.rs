@@ -37,7 +37,7 @@ impl Slots {
         sizes.iter().map(part).collect()
     }
 
-    /// So many empty slots.
+    /// A number of empty slots.
     pub fn empty(count: usize) -> Slots {
         let mut bytes = BytesMut::zeroed(count * SLOT_BYTES + align_of::<u64>() - 1);
         bytes.advance(bytes.as_ptr().align_offset(align_of::<u64>()));

@@ -82,7 +82,7 @@ impl Intake {
         }
     }
 
-    /// Writes an object that is in memory alone and was requested again, if the other rules let it.
+    /// Writes an object that is only in memory and was requested again, if the other rules let it.
     ///
     /// *Cost*: once an object; a lock that puts take too.
     fn admit_later(&self, entry: &Arc<Entry>) {
@@ -116,7 +116,7 @@ impl Intake {
         }
     }
 
-    /// Begins a new era of names where the segment of `epoch`, which is about to be written, is the first of one.
+    /// Begins a new era of names if the segment of `epoch`, which is about to be written, is the first of one.
     pub fn begin_era(&self, epoch: u64) {
         let names = &self.state.names;
         if !names.begins_era(epoch) {

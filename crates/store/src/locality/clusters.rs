@@ -8,7 +8,7 @@
 //! still in memory, each of which saves a read. Both are counted. A read from disk costs as much as
 //! [`READ_WORTH_BYTES`] read in sequence: so clusters are read while the reads saved, times that, are at least the
 //! bytes beyond. While they are not, one eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a
-//! change is noticed; where they brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved
+//! change is noticed; if they brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved
 //! now and then, so what happened lately counts most. Neighbours that no hint ties to the object are judged apart: they
 //! cost no bytes once a cluster is read, but room in memory, so more of them have to be wanted.
 

@@ -18,7 +18,7 @@ const ENTRY_BYTES: u64 = 424;
 
 /// It is on disk, or waits to be written.
 const NOT_ALONE: u8 = 0;
-/// It is in memory alone …
+/// It is only in memory …
 const ALONE: u8 = 1;
 /// … and was looked at again …
 const ALONE_SEEN: u8 = 2;
@@ -135,7 +135,7 @@ impl Entry {
         self.alone.load(Ordering::Acquire) != NOT_ALONE
     }
 
-    /// Whether it is only in memory; true once, for the caller that then has it written. *Cost*: one load where it is
+    /// Whether it is only in memory; true once, for the caller that then has it written. *Cost*: one load if it is
     /// not.
     pub fn take_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed) == ALONE
@@ -180,7 +180,7 @@ impl Entry {
         self.location.store(location.pack(), Ordering::Release);
     }
 
-    /// Notes that it was requested; whether that is news since it was written. *Cost*: one load where it is none.
+    /// Notes that it was requested; whether that is news since it was written. *Cost*: one load if it is none.
     pub fn ask(&self) -> bool {
         !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
     }

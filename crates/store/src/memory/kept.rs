@@ -16,7 +16,7 @@ impl MemoryTier {
         self.map.pin().insert(entry);
     }
 
-    /// Makes an entry in memory alone one that waits to be written; false if it has left memory.
+    /// Makes an entry only in memory one that waits to be written; false if it has left memory.
     ///
     /// Takes no lock. The caller [settles](Self::settle) it later.
     pub fn pin_kept(&self, entry: &Arc<Entry>) -> bool {

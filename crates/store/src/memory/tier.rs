@@ -18,7 +18,7 @@
 //! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
 //! 1. A committed object replaces the older one in the map at once and without the lock. When the queue's mutex is free
 //!    again, [`MemoryTier::settle`] takes the lock and tells the policy.
-//! 2. Everything that leaves the map leaves it under the lock, and only where the map still has that very entry. What
+//! 2. Everything that leaves the map leaves it under the lock, and only if the map still has that very entry. What
 //!    waits to be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by
 //!    it.
 //! 3. An object that was read goes into the map under the lock, and only if its place is empty.
@@ -315,7 +315,7 @@ impl MemoryTier {
 
     /// Hands a neighbour that was requested to the policy; tells how it came, once, unless the lock is taken just now.
     ///
-    /// *Cost*: one load where it is no neighbour.
+    /// *Cost*: one load if it is no neighbour.
     pub fn promote(&self, entry: &Arc<Entry>) -> Option<Neighbour> {
         if !entry.is_neighbour() {
             return None;

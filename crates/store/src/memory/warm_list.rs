@@ -46,7 +46,7 @@ impl WarmList {
         self.has_ended.store(true, Ordering::Release);
     }
 
-    /// So many of them are done.
+    /// The number of those that are done.
     pub fn set_done(&self, done: usize) {
         self.done.store(done, Ordering::Release);
     }

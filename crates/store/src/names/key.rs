@@ -104,7 +104,7 @@ pub struct PrimaryHash(pub u128);
 
 /// Hashes a key with the store's seed.
 ///
-/// The whole key's hash equals the primary's where the variant is empty.
+/// The whole key's hash equals the primary's if the variant is empty.
 pub fn hash_key(seed: u64, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
     let primary = xxh3_128_with_seed(key.primary, seed);
     let whole = if key.variant.is_empty() {

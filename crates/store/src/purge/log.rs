@@ -240,7 +240,7 @@ impl PurgeLog {
     }
 }
 
-/// The cycle, where a log gets to it.
+/// The cycle, if a log gets to it.
 fn checked(cycle: u64) -> Result<u64, Error> {
     let message = || format!("the purge log says cycle {cycle}, which no log gets to: make a new store");
     if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }

@@ -49,7 +49,7 @@ enum Kept {
 
 impl Puts {
     /// Gives an entry its sequence, makes it visible and queues it for writing; or, if it is a whole object that is
-    /// not admitted, keeps it in memory alone.
+    /// not admitted, keeps it only in memory.
     ///
     /// An object that is to be written takes the room that is `reserved` for it, or else free room.
     pub fn commit(

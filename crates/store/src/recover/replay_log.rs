@@ -24,7 +24,7 @@ use crate::planted::{Bug, planted};
 
 /// Segments that are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
-/// So many segments or more, beside the first, are read on a thread of their own.
+/// From this number of segments on, beside the first, they are read on a separate thread.
 const APART_SEGMENTS_MIN: u64 = 4;
 /// At most the last two segments are unflushed.
 pub fn care(epoch: u64, newest: u64) -> Care {

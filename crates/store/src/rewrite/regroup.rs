@@ -86,7 +86,7 @@ impl Rewriting {
         view.sequence.is_some_and(|sequence| self.intake.queue.waits(sequence))
     }
 
-    /// Queues an object that is in memory to be rewritten beside a page; tells its sequence.
+    /// Queues an object that is in memory to be rewritten beside a page; returns its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
         // Read before the place: an object whose segment is reclaimed in between is then seen to be of an old epoch.
         let head = self.span.head();

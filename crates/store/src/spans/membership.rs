@@ -81,7 +81,7 @@ mod tests {
         Some(Membership { number, id, before, before_number: 0, since: 0, present })
     }
 
-    /// The same, where the number of the one before is known too.
+    /// The same, if the number of the one before is known too.
     fn follows(number: u64, before_number: u64, present: u64) -> Option<Membership> {
         let id = |number| number * 10;
         Some(Membership { number, id: id(number), before: id(before_number), before_number, since: 0, present })

@@ -18,7 +18,7 @@
 //! - a store is not opened while spans are missing that may have gone on without the others (those are named by the
 //!   last change that is known), unless all is to be forgotten. A span that was lost while the store served is not
 //!   missed so: all others know;
-//! - a span that is put back as it was earlier is noticed where another was there all the time: each open is a change
+//! - a span that is put back as it was earlier is noticed if another was there all the time: each open is a change
 //!   (two, so that a span which knows the one before the last is not of an earlier open), and purges are numbered in
 //!   one order for all spans (`open`);
 //! - an object that stands in for one of an absent span is believed only if it was put since a span last came back: one

@@ -179,7 +179,7 @@ impl Writer {
     }
 }
 
-/// Writes one block of records and flushes it, in a new cycle where this one is full.
+/// Writes one block of records and flushes it, in a new cycle if this one is full.
 async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
     if log.is_full() {
         log.compact(&state.purges).await?;

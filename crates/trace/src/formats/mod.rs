@@ -28,7 +28,7 @@ pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
 /// How many streams one trace may have.
 pub const STREAMS_MAX: usize = 1 << 16;
 
-/// One reference to one block, or to one object where a trace has objects.
+/// One reference to one block, or to one object if a trace has objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
     /// The origin of the reference: the process and file, the volume, or the trace that it comes from.

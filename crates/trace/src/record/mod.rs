@@ -5,8 +5,8 @@
 //! not see is in `docs/decisions/0014-trace-record.md`. Leaves to others: the file (`crate::formats::nectary`), what
 //! users see.
 //!
-//! Promises: the command runs as it would without the recorder, but for time and for privileges: where the recorder is
-//! not root, setuid programs run without theirs. It goes on, unrecorded, where the trace cannot be written any more or
+//! Promises: the command runs as it would without the recorder, but for time and for privileges: if the recorder is
+//! not root, setuid programs run without theirs. It goes on, unrecorded, if the trace cannot be written any more or
 //! the recorder is killed. Neither its death nor anything it does ends the recorder. Tables are bounded.
 //!
 //! | file | holds |
@@ -46,7 +46,7 @@ pub const BLOCK_BYTES: u32 = 8192;
 /// What is recorded, and into which file.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The file to write; gzip where its name ends in `.gz`.
+    /// The file to write; gzip if its name ends in `.gz`.
     pub output: PathBuf,
     /// Whether an existing file is overwritten.
     pub is_overwriting: bool,

@@ -126,7 +126,7 @@ pub(super) fn adopt_orphans(is_wanted: bool) -> io::Result<()> {
     }
 }
 
-/// Lets an ended child go: `child`, or any where that is 0. Gives its process id and how it ended, as `wait` says.
+/// Lets an ended child go: `child`, or any if that is 0. Gives its process id and how it ended, as `wait` says.
 pub(super) fn reap(child: u32) -> Option<(u32, i32)> {
     let mut status = 0;
     let which = if child == 0 { -1 } else { child as i32 };

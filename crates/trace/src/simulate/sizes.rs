@@ -9,7 +9,7 @@ pub const SIZES_MAX: usize = 10_000;
 /// One size of a cache, before the trace is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
-    /// So many blocks.
+    /// A number of blocks.
     Blocks(u64),
     /// As many blocks as fit into so many bytes.
     Bytes(u64),

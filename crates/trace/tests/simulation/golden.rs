@@ -154,6 +154,6 @@ pub const LIRS: &[(&str, u64, u64)] = &[
     ("sprite", 2000, 11787),
 ];
 
-/// Misses of MIN on multi1 at 500 where every miss is admitted, and if it may bypass, as Caffeine's authors
+/// Misses of MIN on multi1 at 500 if every miss is admitted, and if it may bypass, as Caffeine's authors
 /// published.
 pub const MIN_MULTI1_500: [u64; 2] = [6536, 6535];

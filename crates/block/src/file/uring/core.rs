@@ -121,7 +121,7 @@ impl Core {
         self.closed
     }
 
-    /// Takes an operation into a slot, or into the queue where all are in use.
+    /// Takes an operation into a slot, or into the queue if all are in use.
     pub fn accept(&mut self, job: Job) -> Accepted {
         if self.closed {
             return Accepted::Closed(job);
@@ -264,7 +264,7 @@ impl Core {
     }
 }
 
-/// Builds a ring, with the options that spare interrupts where the kernel knows them.
+/// Builds a ring, with the options that spare interrupts if the kernel knows them.
 fn build(depth: u32) -> io::Result<IoUring> {
     let uring = match IoUring::builder().setup_coop_taskrun().setup_submit_all().build(depth) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().build(depth)?,

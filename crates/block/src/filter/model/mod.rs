@@ -73,11 +73,11 @@ pub struct ModelStats {
     pub seeks: u64,
     /// The time in which operations were served, together.
     pub busy: Duration,
-    /// Of that, moving the arm.
+    /// The part of it for moving the arm.
     pub seek: Duration,
-    /// Of that, waiting for the platter.
+    /// The part of it for waiting for the platter.
     pub rotation: Duration,
-    /// Of that, moving bytes.
+    /// The part of it for moving bytes.
     pub transfer: Duration,
     /// The time that operations waited before they were served.
     pub waited: Duration,

@@ -144,7 +144,7 @@ impl Model {
         left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
     }
 
-    /// Ends the request that is served on a virtual clock where its waiter is not polled.
+    /// Ends the request that is served on a virtual clock if its waiter is not polled.
     fn end_late(&self) {
         let (serving, end) = {
             let state = self.lock();

@@ -37,7 +37,7 @@ pub(super) struct Timers(Mutex<Vec<Timer>>);
 impl Timers {
     /// Waits until `end`.
     ///
-    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls where the end is far from a
+    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls if the end is far from a
     /// whole number of milliseconds, and a descriptor for each wait at the same time, 64 at least.
     pub async fn sleep_until(&self, end: Instant) {
         if let Some(early) = end.checked_sub(LAST_STRETCH)

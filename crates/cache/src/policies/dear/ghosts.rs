@@ -63,7 +63,7 @@ impl Ghosts {
         self.count -= 1;
     }
 
-    /// A block to be forgotten, no ghost any more, where the row is longer than `evictions`; to be asked until there is
+    /// A block to be forgotten, no ghost any more, if the row is longer than `evictions`; to be asked until there is
     /// none.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         while self.row.len() > evictions {

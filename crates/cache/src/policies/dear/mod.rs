@@ -42,7 +42,7 @@
 //!
 //! # Weakness
 //! A program that reads in pieces smaller than a block, or that end within one, refers to a block twice in a row. Plain
-//! copying in calls of 10 KiB so looks clustered where it is a scan, its blocks stay, and `dear` misses 56 % more than
+//! copying in calls of 10 KiB so looks clustered if it is a scan, its blocks stay, and `dear` misses 56 % more than
 //! LRU beside another program. It is the paper's scheme and stays so; recording with `--collapse` leaves the second
 //! reference out.
 //!
@@ -175,7 +175,7 @@ impl Dear {
         self.ghosts.count()
     }
 
-    /// The position of a stream's application, made or taken over where the stream is new.
+    /// The position of a stream's application, made or taken over if the stream is new.
     fn application(&mut self, stream: Stream) -> u16 {
         if self.applications.get(usize::from(self.current)).is_some_and(|current| current.stream == stream) {
             return self.current;

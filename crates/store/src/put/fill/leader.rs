@@ -169,7 +169,7 @@ impl Fill {
     }
 
     /// Whether a client may be told that the object will be on the disk: it is admitted, and if its length is not known
-    /// there is room. A body of several records is promised too, and given up where the disk is too slow for it.
+    /// there is room. A body of several records is promised too, and given up if the disk is too slow for it.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }

@@ -1,6 +1,6 @@
 //! The followers' side of a fill: who reads a body along while it comes in.
 //!
-//! Owns: a position in the body, which the window waits for where the fill is not stored. Promises: the bytes in their
+//! Owns: a position in the body, which the window waits for if the fill is not stored. Promises: the bytes in their
 //! order, or an error; never a gap.
 
 use std::sync::Arc;
