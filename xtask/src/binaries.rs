@@ -82,7 +82,7 @@ impl Binaries {
     }
 }
 
-/// Builds the fuzz targets so that they count which code they reach; the program stands where the usual one stood.
+/// Builds the fuzz targets so that they count the code that they reach; the program replaces the usual one.
 ///
 /// Nectary's own crates alone are built again, by the wrapper, with stable Rust's coverage counters.
 pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {

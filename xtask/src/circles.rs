@@ -33,7 +33,7 @@ pub fn problems(root: &Path) -> Vec<String> {
     problems
 }
 
-/// Compares the circles of a crate with what it may have.
+/// Compares the circles of a crate with its allowed ones.
 fn judge(name: &str, circles: &[Vec<String>], problems: &mut Vec<String>) {
     let files: usize = circles.iter().map(Vec::len).sum();
     let allowed = OPEN.iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1);

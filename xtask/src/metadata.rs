@@ -1,6 +1,7 @@
 //! The workspace and its dependencies, as `cargo metadata` tells them.
 //!
-//! Owns: where the workspace is, its members, and every package with its licence. Leaves to others: what is allowed.
+//! Owns: the place of the workspace, its members, and every package with its licence. Leaves to others: what is
+//! allowed.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -251,7 +251,7 @@ pub fn command(options: &Options) -> Result<bool> {
 enum Outcome {
     Passed,
     Failed,
-    /// This machine lacks what it needs: the reason.
+    /// This machine lacks something: the reason.
     NotRun(String),
 }
 

@@ -28,7 +28,7 @@ const THREADS: usize = 16;
 /// The stack of each; it is locked into memory. *Units*: bytes.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long the start of all of them is waited for.
+/// How long to wait for the start of all of them.
 const THREADS_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// For how long a thread stays that has nothing to do.

@@ -223,7 +223,7 @@ fn a_mapped_file_and_its_reads_and_writes_agree() {
     let Some(shown) = Shown::new("mapped", Mode::WriteThrough) else { return };
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(shown.at("file")).unwrap();
     file.write_all(&[5; 16_384]).unwrap();
-    // SAFETY: a new mapping of 16384 bytes of an open file, of which nobody else has a part.
+    // SAFETY: a new mapping of 16384 bytes of an open file, not shared with anybody.
     let start = unsafe {
         let flags = libc::PROT_READ | libc::PROT_WRITE;
         libc::mmap(std::ptr::null_mut(), 16_384, flags, libc::MAP_SHARED, file.as_raw_fd(), 0)

@@ -1,10 +1,10 @@
 //! The end of a run in every outcome: a small process that outlives it and takes away what it made.
 //!
-//! Owns: the list of what a run made outside of its processes, and its removal. How: the guardian has its own session,
-//! so no Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends (the run is
-//! done, failed, or was ended by Ctrl-C or SIGKILL), the workers end too, and with them their private mounts. The
-//! guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises: it
-//! touches only what it was told to, and loop devices whose process is dead.
+//! Owns: the list of a run's resources outside of its processes, and their removal. How: the guardian has its own
+//! session, so no Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends (the
+//! run is done, failed, or was ended by Ctrl-C or SIGKILL), the workers end too, and with them their private mounts.
+//! The guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises:
+//! it touches only what it was told to, and loop devices whose process is dead.
 
 use std::fs;
 use std::io::{BufRead, Write};

@@ -34,8 +34,7 @@ use crate::{Error, ErrorKind, machine, sys};
 const DEPTH: usize = 32;
 /// More gets at once, to see what the store waits for: no target.
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
-/// The threads of the store that they are shared out to, as a proxy's workers; fio gets what is best for it
-/// (`FIO_JOBS`).
+/// The threads of the store that share them, as a proxy's workers; fio gets its best number (`FIO_JOBS`).
 const THREADS: usize = 2;
 /// fio reads from one thread, or from as many as the store; the higher rate counts, as the device can do it.
 const FIO_JOBS: [usize; 2] = [1, THREADS];

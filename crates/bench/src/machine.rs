@@ -1,4 +1,4 @@
-//! The machine that figures belong to, and what a run needs of it.
+//! The machine that figures belong to, and a run's demands on it.
 
 use std::fs;
 

@@ -42,7 +42,7 @@ pub fn release_pages(memory: &mut [u8]) {
     let start = memory.as_ptr().addr().next_multiple_of(BUFFER_ALIGNMENT);
     let end = memory.as_ptr_range().end.addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     if start < end {
-        // SAFETY: all of these pages are the caller's alone, and any bytes that they hold from now on are bytes.
+        // SAFETY: all of these pages belong only to the caller, and any bytes are valid contents.
         unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_DONTNEED) };
     }
 }

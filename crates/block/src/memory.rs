@@ -228,7 +228,7 @@ impl BlockDevice for MemoryDevice {
     }
 }
 
-/// The part of a page, as (start, end) inside it, that lies in a range.
+/// The part of a page, as (start, end) inside it, that is in a range.
 fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
     let base = page * PAGE_BYTES as u64;
     let start = offset.max(base) - base;

@@ -71,7 +71,7 @@ impl Registry {
         Registry { constructors: BTreeMap::new() }
     }
 
-    /// Adds a name, or replaces what it meant.
+    /// Adds a name, or replaces its meaning.
     ///
     /// # Panics
     /// When `name` cannot stand in a SPEC: that is a bug of the caller.
@@ -92,7 +92,7 @@ impl Registry {
 
     /// Opens the device that a SPEC names.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the place where the SPEC is not understood; else what the device reports.
+    /// *Errors*: [`ErrorKind::Invalid`] with the place of the mistake in the SPEC; else the device's error.
     pub async fn open(&self, spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
         let source: Arc<str> = Arc::from(spec);
         let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;

@@ -51,7 +51,7 @@ impl Request {
         Err(self.error(ErrorKind::Invalid, spec, detail))
     }
 
-    /// Checks a vectored request and gives back what it is about.
+    /// Checks a vectored request and returns its parameters.
     pub fn vectored(
         operation: Operation,
         offset: u64,

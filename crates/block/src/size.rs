@@ -10,7 +10,7 @@ const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 
 /// Reads a size such as `4096`, `512K`, `10G`, `1.5T`, `10GiB`; a trailing `B` or `iB` is allowed.
 ///
-/// *Units*: the result is in bytes. *Errors*: says in words what is wrong with the text.
+/// *Units*: the result is in bytes. *Errors*: names the mistake in the text.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("\"{text}\" is not a size; write a number and a unit, such as 4096, 512K, 10G or 1.5T");
     let (number, unit) = split(text.trim()).ok_or_else(wrong)?;
@@ -77,7 +77,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
 }
 
-/// Reads a share such as `1%`, `0.5%` or `0.01`; the result lies between 0 and 1.
+/// Reads a share such as `1%`, `0.5%` or `0.01`; the result is between 0 and 1.
 ///
 /// *Errors*: says in words what is wrong with the text.
 pub fn parse_share(text: &str) -> Result<f64, String> {

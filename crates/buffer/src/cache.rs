@@ -2,7 +2,7 @@
 //!
 //! Owns: the handle, the checks of a request, memory that is waited for, changes of memory and mode while it runs, and
 //! the end. Promises: an operation goes on when its future is dropped, and no call blocks the thread. Leaves to others:
-//! what happens to a block.
+//! the operations on a block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Forgets what memory has of a range, as others changed it: the next read asks the source. Dirty blocks stay.
+    /// Forgets the blocks of a range, as others changed it: the next read asks the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
         let block = self.shared.block_bytes as u64;
         let last = (1 << BLOCK_BITS) - 1;
@@ -344,7 +344,7 @@ impl BufferCache {
         all
     }
 
-    /// Flushes all files, and waits for what is under way though its caller went away.
+    /// Flushes all files, and waits for operations under way although their callers went away.
     ///
     /// *Errors*: the first that a flush reports; all files are flushed all the same, and nothing is waited for.
     pub async fn close(&self) -> Result<(), Error> {

@@ -26,10 +26,9 @@ impl Frame {
     }
 }
 
-/// A part of a block that stays as it is while this lives, whatever happens to the block.
+/// A part of a block that stays unchanged while this lives, whatever happens to the block.
 ///
-/// It takes memory of the cache's budget: hold it for as long as it takes to use it, and do not wait for the cache
-/// meanwhile.
+/// It takes memory of the cache's budget: hold it only while it is used, and do not wait for the cache in that time.
 /// *Cost*: no copy.
 #[derive(Clone)]
 pub struct Pinned {

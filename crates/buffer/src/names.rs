@@ -1,7 +1,7 @@
 //! How files, blocks and references are named.
 //!
-//! Owns: the id of a block, which is its file's number above its own: what the policy, all tables and records of
-//! references know of it.
+//! Owns: the id of a block, which is its file's number above its own: the policy, all tables and records of references
+//! use it.
 
 use nectary_block::Stream;
 

@@ -175,7 +175,7 @@ impl Options {
     }
 }
 
-/// What a policy's tables cost a block, in bytes.
+/// The cost of a policy's tables for each block, in bytes.
 fn policy_bytes(policy: &str) -> u64 {
     match policy {
         "adaptive" => 2048,

@@ -1,7 +1,7 @@
 //! What handles and tasks share, and the checks of a request.
 //!
 //! Owns: the mutex over the state, memory that is waited for, ranges of files, and places in the queue for I/O on
-//! blocks. Leaves to others: the calls (`cache`), and what they do.
+//! blocks. Leaves to others: the calls (`cache`), and their work.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The part of a block that lies in the range.
+    /// The part of a block that is in the range.
     pub fn part(&self, block: u64, block_bytes: usize) -> Range<usize> {
         let base = block * block_bytes as u64;
         let start = self.offset.max(base) - base;
@@ -62,7 +62,7 @@ impl Span {
         id_of(self.file, self.blocks.start)..id_of(self.file, self.blocks.start) + (self.blocks.end - self.blocks.start)
     }
 
-    /// Whether a part is all that a block of the source has.
+    /// Whether a part covers all of a block of the source.
     pub fn is_whole(&self, block: u64, part: &Range<usize>, block_bytes: usize) -> bool {
         let base = block * block_bytes as u64;
         part.start == 0 && (part.end == block_bytes || base + part.end as u64 >= self.source.size_bytes())

@@ -12,7 +12,7 @@
 //! | dirty | the source does not have its newest version |
 //! | held | a write of a part of it is about to come |
 //!
-//! It goes when it is ready and none of the others.
+//! It is dropped when it is ready and none of the others is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};

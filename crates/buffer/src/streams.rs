@@ -66,7 +66,7 @@ impl Verdicts {
 /// The counters of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamStats {
-    /// Which stream; `None` for all that have no row.
+    /// The stream; `None` for all streams without a row.
     pub stream: Option<Stream>,
     /// References that the policy hit.
     pub hits: u64,

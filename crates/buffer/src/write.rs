@@ -220,7 +220,7 @@ impl Shared {
         self.parts(span).all(|id| state.entries.get(&id).is_some_and(|entry| entry.frame().is_some()))
     }
 
-    /// Keeps the blocks of which a part is written in memory, and begins to read those that are not there.
+    /// Keeps the partly written blocks in memory, and begins to read the missing ones.
     fn hold_parts(
         self: &Arc<Shared>,
         state: &mut State,
@@ -281,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Writes to the source, and then into memory what belongs there.
+    /// Writes to the source, and then the same bytes into memory.
     pub(crate) async fn write_through(
         self: Arc<Shared>,
         span: Span,

@@ -118,7 +118,7 @@ impl Shared {
                 state.due(Instant::now(), age)
             };
             if self.stop.is_cancelled() {
-                // The last handle is gone: one more try, and what cannot be written is lost with the cache.
+                // The last handle is gone: one more try; blocks that cannot be written are lost with the cache.
                 let _ = self.write_back_range(0..u64::MAX).await;
                 return;
             }
@@ -135,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// Writes back what is dirty in a range of ids.
+    /// Writes back the dirty blocks in a range of ids.
     pub(crate) async fn write_back_range(self: &Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
         let ids: Vec<u64> = {
             let state = self.lock();
@@ -236,7 +236,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the newest versions of what is dirty in a range.
+    /// Takes the newest versions of the dirty blocks in a range.
     fn begin_segments(&mut self, ids: Range<u64>) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
         let dirty: Vec<u64> = self.dirty.range(ids).copied().collect();

@@ -27,7 +27,7 @@ pub enum Access {
 /// A replacement policy over weighted ids with a capacity.
 ///
 /// A weight of 0 counts as 1, so that a capacity bounds the number of ids as well. The weight of an id is fixed while
-/// it is resident; who wants to change it removes it first.
+/// it is resident; a caller that wants to change it removes the id first.
 ///
 /// Invariants: (1) the weights of resident ids never sum to more than the capacity when a call returns, unless every
 /// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from `Inserted` until

@@ -325,7 +325,7 @@ pub struct ProxyArguments {
     /// The server to stand in front of, http:// or https://; without it this is a forward proxy
     #[arg(long, value_name = "URL")]
     pub origin: Option<OriginUrl>,
-    /// Who may use a forward proxy beside this machine, as 192.0.2.0/24; may be given again
+    /// Networks that may use a forward proxy beside this machine, as 192.0.2.0/24; may be given again
     #[arg(long, value_name = "NET")]
     pub allow: Vec<ClientNet>,
     /// Ports to which CONNECT may tunnel; may be given again
@@ -392,7 +392,7 @@ pub struct ProxyArguments {
     /// the cookie if they say `no-cache="set-cookie"`
     #[arg(long)]
     pub store_set_cookie: bool,
-    /// Where to log requests: a file, - for the standard output, or none
+    /// The file for log lines of requests, - for the standard output, or none
     #[arg(long, value_name = "PATH", value_parser = parse_access_log, default_value = "none")]
     pub access_log: AccessLog,
     #[command(flatten)]

@@ -128,7 +128,7 @@ async fn finish(tree: &Arc<Tree>) -> Result<(), Failure> {
     Ok(ended.context("waiting for the end panicked")??)
 }
 
-/// Takes off what a killed process left at the directory: all that is asked of it fails.
+/// Removes a killed process's mount from the directory: every request to it fails.
 fn release_dead(directory: &Path) -> Result<(), Failure> {
     let is_dead = std::fs::metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected);
     if is_dead && is_tree(directory) {

@@ -1,7 +1,7 @@
 //! From a SPEC on the command line to an open store.
 //!
-//! Owns: the names that a SPEC can use, and the order of steps (open the device, see what is on it, make a store where
-//! that is wanted). Leaves to others: every step.
+//! Owns: the names that a SPEC can use, and the order of steps (open the device, look at its contents, make a store if
+//! requested). Leaves to others: every step.
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};

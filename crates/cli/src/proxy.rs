@@ -184,7 +184,7 @@ fn part(arguments: &ProxyArguments) -> String {
     if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
 }
 
-/// What is known of the entries when the store is open: a large index is read in the background.
+/// The count of entries when the store is open: a large index is read in the background.
 fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
     if is_loading {
         format!("{entries} entries at the last checkpoint, index still being read; opened in {milliseconds} ms")

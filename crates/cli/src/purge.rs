@@ -42,7 +42,7 @@ pub async fn purge(store: &Spans, params: Value) -> Result<Value, Fault> {
     })
 }
 
-/// Purges all that has one of these tags.
+/// Purges all objects that have one of these tags.
 pub async fn purge_tags(store: &Spans, tags: &[String]) -> Result<(), Error> {
     for tag in tags {
         store.purge_tag(tag.as_bytes()).await?;

@@ -1,6 +1,6 @@
 //! `nectary trace record`: records a program, then says on the standard error stream what is in the trace.
 //!
-//! Owns: the summary in its two forms. The standard output is the recorded program's alone. Leaves to others:
+//! Owns: the summary in its two forms. The standard output is left to the recorded program. Leaves to others:
 //! recording.
 
 use std::fmt::Write;

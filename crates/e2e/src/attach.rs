@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOAD_MAX: Duration = Duration::from_secs(30);
 /// How long cleaning up may take.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
-/// After what time a connection that was aborted in vain is aborted again: another one may have taken its place.
+/// The time after which a connection that was aborted in vain is aborted again: another one may have taken its place.
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The bytes of the device.
 const DEVICE_BYTES: &str = "512M";

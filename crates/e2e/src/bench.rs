@@ -3,7 +3,7 @@
 //! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one
 //! thread on another. All contestants are up and warm the whole time; only the measured one is busy. In each round
 //! every contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a
-//! round, so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two says what the noise is.
+//! round, so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two shows the noise.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -70,7 +70,7 @@ pub struct Plan {
     pub duration: Duration,
     /// Threads of Varnish.
     pub varnish_threads: usize,
-    /// A program that answers `GET /` on the address that is its one argument, to show what the best case is.
+    /// A program that answers `GET /` on the address in its one argument, to show the best case.
     pub floor: Option<PathBuf>,
     /// Further arguments of Nectary.
     pub arguments: Vec<String>,

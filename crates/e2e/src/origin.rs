@@ -170,7 +170,7 @@ impl Origin {
         self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
     }
 
-    /// When the latest request for this target came.
+    /// The time of the latest request for this target.
     pub fn asked_at(&self, target: &str) -> Option<Instant> {
         self.shared.targets().get(target)?.asked_at
     }

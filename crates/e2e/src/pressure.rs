@@ -5,8 +5,8 @@
 //! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on
 //! the same data: a simulation with half the segments, and a limit of memory that the process must have passed.
 //!
-//! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). Where the plan says otherwise it may
-//! hit more often than the simulation, and half a store shows nothing.
+//! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). If the plan differs it may hit more
+//! often than the simulation, and half a store shows nothing.
 
 use crate::access_log::{self, Line};
 use crate::content;

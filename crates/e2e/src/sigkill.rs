@@ -38,8 +38,8 @@ pub struct Load {
     pub keys_max: usize,
     /// About how many body bytes a round may fetch from the origin: fetches under way at that point still finish.
     pub round_bytes_max: u64,
-    /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; where there are
-    /// any, everything is purged once in each round besides.
+    /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; if there are any,
+    /// everything is also purged once in each round.
     pub wide_purges: f64,
     /// How often the ring has to lap; 0: it must not.
     pub laps_min: f64,
@@ -79,7 +79,7 @@ pub const LAPPING: Load = Load {
 pub enum Plant {
     /// One byte of one answer is flipped.
     WrongByte,
-    /// A key that must hit is purged behind the model's back.
+    /// A key that must hit is purged without the model's knowledge.
     LostObject,
     /// A purged key is stored again behind the model's back.
     ForgottenPurge,

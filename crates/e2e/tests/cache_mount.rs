@@ -1,4 +1,4 @@
-//! `nectary cache mount` as a command: what it leaves when it is killed, and how it is mounted again.
+//! `nectary cache mount` as a command: its state after a kill, and how it is mounted again.
 
 use nectary_e2e::guard::Process;
 use nectary_e2e::nectary;

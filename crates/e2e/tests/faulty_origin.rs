@@ -12,7 +12,7 @@ use nectary_e2e::scratch::Scratch;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What a client may get from a spoiled answer.
+/// The bytes that a client may get from a spoiled answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Allowed {
     /// An error of the proxy (502 or 504), or an answer that is seen to be cut short.

@@ -151,7 +151,7 @@ fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
     let file = File::options().read(true).write(true).open(filled.store_path())?;
     let bytes = file.metadata()?.len();
     let mut rng = Rng::new(6);
-    // Behind both superblocks, in blocks that were written, a bit in each of 200.
+    // After both superblocks, in written blocks, a bit in each of 200.
     let mut flipped = 0;
     while flipped < 200 {
         let offset = 8192 + rng.below(bytes.min(96 << 20) - 8192);

@@ -1,7 +1,6 @@
 //! A proxy on two disks: one fails while it serves, stays away over a restart, and comes back.
 //!
-//! That each check can fail is shown by the same checks before and after: what is a hit of a disk that is there is a
-//! miss while it is away.
+//! The same checks before and after show that each can fail: a hit of a present disk is a miss while the disk is away.
 
 use anyhow::{Result, bail};
 use nectary_e2e::filled::{Checked, Filled};

@@ -12,7 +12,7 @@ const KNOWN: &str = include_str!("golden/status_keys.txt");
 /// Below this are the proxy's own counters, of which every one must be known; other parts may add to theirs.
 const COUNTERS: &str = "detail/requests/";
 
-/// Every key of a value as a path; those of the elements of a list are below `[]`.
+/// Every key of a value as a path; keys of a list's elements are below `[]`.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => members.iter().for_each(|(name, value)| {

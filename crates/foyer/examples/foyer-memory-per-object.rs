@@ -18,7 +18,7 @@ use foyer::{
 type Failure = Box<dyn std::error::Error>;
 
 const BODY_BYTES: usize = 200;
-/// What an object takes on foyer's disk, in bytes.
+/// The size of an object on foyer's disk, in bytes.
 const PAGE_BYTES: usize = 4096;
 /// How many objects are put before it is waited for their writes: less than its buffer holds.
 const OBJECTS_AT_ONCE: usize = 1000;

@@ -119,8 +119,8 @@ impl From<&libc::stat64> for Attributes {
 /// A name's node, and for how long that may be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// The node; 0 says that there is none, which may be believed as long. Each answer with one counts as a look-up,
-    /// which the kernel gives back with [`forget`](crate::FileSystem::forget).
+    /// The node; 0 says that there is none, which the kernel may keep as long. Each answer with one counts as a
+    /// look-up, which the kernel gives back with [`forget`](crate::FileSystem::forget).
     pub node: u64,
     /// Tells nodes of the same number apart, which follow one another.
     pub generation: u64,

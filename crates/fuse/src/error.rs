@@ -41,7 +41,7 @@ impl Error {
     }
 }
 
-/// The number of an error, as the kernel gives it to who asked.
+/// The number of an error, as the kernel gives it to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(i32);
 

@@ -1,4 +1,4 @@
-//! For the fuzz target: a whole request, from its bytes to what is asked, and every property that is promised of it.
+//! For the fuzz target: a whole request, from its bytes to its meaning, with every promised property.
 
 use zerocopy::FromBytes;
 

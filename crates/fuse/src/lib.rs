@@ -1,8 +1,8 @@
 //! The kernel's FUSE protocol: one trait for a file system, one loop of requests.
 //!
 //! Owns: reading requests and bounding all that is in them, answers, `INIT`, interrupts, the memory of requests,
-//! threads, mounts. Leaves to others: every file system. Promises: whatever the kernel, or whatever speaks in its
-//! place, sends is a request, an answer of `EINVAL`, or nothing; never a panic.
+//! threads, mounts. Leaves to others: every file system. Promises: any bytes of the kernel, or of a stand-in, are a
+//! request, an answer of `EINVAL`, or nothing; never a panic.
 //!
 //! | file | what is in it |
 //! |---|---|

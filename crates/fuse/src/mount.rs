@@ -91,7 +91,7 @@ impl Mount {
 
     /// Attaches the mount to a directory. It stays there until it is [unmounted](unmount).
     ///
-    /// *Errors*: [`Error::Os`] with what the kernel says of the directory.
+    /// *Errors*: [`Error::Os`] with the kernel's error about the directory.
     pub fn attach(&self, directory: &Path) -> Result<(), Error> {
         let failed = |source| Error::os("attaching a mount to a directory", source);
         let path = CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;

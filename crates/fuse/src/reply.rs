@@ -163,7 +163,7 @@ impl Reply {
         self.layout(&LockOut { start, end, kind: lock.kind as u32, process });
     }
 
-    /// Where the next data or the next hole begins.
+    /// The start of the next data or the next hole.
     pub fn position(self, offset: u64) {
         self.layout(&SeekOut { offset });
     }

@@ -150,7 +150,7 @@ pub struct Write {
     pub flags: i32,
     /// Whose locks count, if the kernel says so.
     pub owner: Option<u64>,
-    /// It is written back from the page cache: the caller is not who wrote it.
+    /// It is written back from the page cache: the caller is not the writer.
     pub from_page_cache: bool,
     /// Set-user-id bits and capabilities are to be cleared.
     pub kill_privileges: bool,
@@ -173,7 +173,7 @@ pub struct SetAttributes {
     pub group: u32,
 }
 
-/// A lock of a range of bytes, or of a whole file where it comes from `flock`.
+/// A lock of a range of bytes, or of a whole file if it comes from `flock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lock {
     /// Of the open file.

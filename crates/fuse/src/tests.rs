@@ -334,7 +334,7 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     held.bytes(&[2; 10]);
     assert_eq!(run.kernel().answer().unwrap().bytes, [2; 10]);
     assert_eq!(run.script.state.lock().unwrap().interrupted, [(2, true), (4, false)]);
-    // One that comes before its request, as over another descriptor.
+    // An interrupt that comes before its request, as over another descriptor.
     interrupt(6);
     run.kernel().send(opcode::READ, 6, HOLD_CUT_SHORT, &read(10));
     assert_eq!(run.answer(), (6, -libc::EINTR));

@@ -82,7 +82,7 @@ fn a_file_past_the_page_cache_can_be_mapped_where_the_kernel_allows_it() {
     let path = mounted.path().join("file");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all(&[5; 8192]).unwrap();
-    // SAFETY: a new mapping of 8192 bytes of an open file, of which nobody else has a part.
+    // SAFETY: a new mapping of 8192 bytes of an open file, not shared with anybody.
     let mapping = unsafe {
         let flags = libc::PROT_READ | libc::PROT_WRITE;
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);

@@ -1,4 +1,4 @@
-//! One run of a target: what makes an input guilty.
+//! One run of a target: the conditions under which an input counts as a finding.
 //!
 //! Owns: catching panics of any thread, the bounds on memory and time, and the file that holds the input while it runs,
 //! so that it is not lost if the whole process ends.

@@ -60,7 +60,7 @@ fn count(bytes: usize) {
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-/// Forgets the peak; returns what is live now. *Units*: bytes.
+/// Forgets the peak; returns the live bytes now. *Units*: bytes.
 pub fn begin() -> usize {
     let live = LIVE.load(Ordering::Relaxed);
     PEAK.store(live, Ordering::Relaxed);

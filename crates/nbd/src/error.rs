@@ -19,7 +19,7 @@ pub enum ErrorKind {
     Refused,
     /// The other side does not speak the protocol as the document has it.
     Protocol,
-    /// The server does not offer what is needed.
+    /// The server lacks a needed feature.
     Unsupported,
     /// The other side did not answer in time.
     TimedOut,

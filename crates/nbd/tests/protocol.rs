@@ -1,5 +1,4 @@
-//! A server answers whatever a client sends as the document wants it, and keeps the connection if the document says
-//! so.
+//! A server answers any bytes of a client as the document wants it, and keeps the connection if the document says so.
 
 mod support;
 
@@ -153,7 +152,7 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
         assert_eq!(other.ask(READ, 0, 0, (32 << 20) + 1, &[]).await.error, too_long);
         assert_eq!(other.ask(READ, 0, 0, 32 << 20, &[]).await.data.len(), 32 << 20);
         assert_eq!(other.ask(ZEROES, 0, 3, u32::MAX, &[]).await.error, 0);
-        // After all of that the connection is as good as new.
+        // After all of that the connection still works.
         assert_eq!(raw.ask(WRITE, 1, 1000, 5, b"hello").await.error, 0);
         assert_eq!(raw.ask(READ, 0, 998, 9, &[]).await.data, b"\0\0hello\0\0");
         assert_eq!(raw.ask(READ, 0, 0, 0, &[]).await.error, 0);

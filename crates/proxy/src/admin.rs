@@ -48,7 +48,7 @@ impl AdminOptions {
 pub struct AdminToken(Box<[u8]>);
 
 impl AdminToken {
-    /// Reads a file that holds one token, with or without a line end behind it.
+    /// Reads a file that holds one token, with or without a line end after it.
     ///
     /// *Errors*: [`Error::AdminToken`] if the file cannot be read, or what it holds is no token:
     /// [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] visible ASCII characters.

@@ -125,7 +125,7 @@ pub enum AccessLog {
 pub struct Limits {
     /// Client connections of all workers together; more are answered by `503` and closed.
     pub connections_max: usize,
-    /// A request's head; larger ones get `431`. At most 100 headers are taken, whatever their size.
+    /// A request's head; larger ones get `431`. At most 100 headers are taken, of any size.
     pub request_head_bytes_max: usize,
     /// A URL; longer ones get `414`.
     pub url_bytes_max: usize,

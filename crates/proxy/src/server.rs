@@ -222,7 +222,7 @@ fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {
     address.ok_or_else(|| std::io::Error::other("it is no address of IPv4 or IPv6"))
 }
 
-/// A socket at an address: alone, or with others that share it too.
+/// A socket at an address: exclusive, or shared with others.
 fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

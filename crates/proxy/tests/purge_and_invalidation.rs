@@ -1,4 +1,4 @@
-//! What was purged, or may have been changed by an unsafe request, is not served again.
+//! A purged response, or one that an unsafe request may have changed, is not served again.
 
 use crate::common::*;
 

@@ -41,7 +41,7 @@ pub struct DiskOptions {
     pub delays: bool,
     /// The share of the writes in doubt that are gone after a crash.
     pub lost_percent: u64,
-    /// The share of the writes in doubt, of those not gone, that are there in part after a crash.
+    /// The share of the doubtful writes, of those not gone, that are there in part after a crash.
     pub torn_percent: u64,
     /// The share of writes of which one sector rots.
     pub rotten_percent: u64,
@@ -369,7 +369,7 @@ impl Lateness {
     }
 }
 
-/// Flips the bits that have rotted in what was read.
+/// Flips the rotted bits in the bytes read.
 fn rot(rotten: &BTreeMap<u64, u64>, offset: u64, buffers: &mut [Buffer]) {
     let mut start = offset;
     for buffer in buffers {

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::random::Random;
 
-/// Does what needs a runtime of one thread in virtual time.
+/// Runs work that needs a runtime of one thread in virtual time.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without I/O can be made").block_on(future)
@@ -52,7 +52,7 @@ pub struct Late {
 }
 
 impl Late {
-    /// Delays what goes to a device, until `under_way` is settled.
+    /// Delays the operations on a device, until `under_way` is settled.
     pub fn new(inner: SharedDevice, seed: u64, under_way: &UnderWay) -> Late {
         Late { inner, delays: Delays::new(seed), under_way: under_way.clone() }
     }

@@ -15,7 +15,7 @@ pub enum ErrorKind {
     Corrupt,
     /// It cannot be done now: budgets are used up or another process owns the store.
     Busy,
-    /// The request is outside the bounds of what a store takes.
+    /// The request is outside the bounds of a store.
     Invalid,
     /// The device failed.
     Io,

@@ -147,7 +147,7 @@ impl Span {
     }
 }
 
-/// Reads a superblock's first copy and writes what was believed; both are the same if all of it was.
+/// Reads a superblock's first copy and writes the believed part; both are equal if all of it was believed.
 pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
     Layout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] keeps objects (metadata and a body) under keys, on one device. It finds them in memory or with one read,
 //! forgets the oldest as new ones come, and survives crashes and power cuts. [`Spans`] makes one store of several
-//! devices. What each promises is said at its calls and, with the test of each promise, in `docs/semantics.md`.
+//! devices. The promises of each are at its calls and, with their tests, in `docs/semantics.md`.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -37,7 +37,7 @@
 //! | type | what it is for |
 //! |---|---|
 //! | [`Store`], [`Spans`] | a store on one device, and one on several |
-//! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | how it is made and opened, and what is written to the disk |
+//! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | creating and opening it, and which objects are written to the disk |
 //! | [`KeyRef`], [`Key`] | the name of an object: its primary part, by which it is purged, and its variant |
 //! | [`Object`], [`BodyReader`] | a hit, and reading its body |
 //! | [`Fill`], [`FillReader`] | one fetch, and all who read it while it runs |
@@ -83,7 +83,7 @@ mod memory;
 // What has been purged: the rules in memory, and their log on disk.
 mod purge;
 
-// What belongs together: hints, packing order, groups, cluster reads.
+// the placing of related objects: hints, packing order, groups, cluster reads
 mod locality;
 
 // All that is known of the objects of a span, and reading a record by it.

@@ -34,7 +34,7 @@ pub enum Bug {
     NeighbourIgnoresReplacement = 13,
     /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put again.
     ReinsertionIgnoresTagPurge = 14,
-    /// Purges by tag are not applied to what is in memory.
+    /// Purges by tag are not applied to objects in memory.
     MemoryIgnoresTagPurge = 15,
     /// Records of purges by tag are not applied after a restart.
     PurgeTagIgnored = 16,

@@ -54,7 +54,7 @@ async fn pages(options: &OpenOptions, hints: bool) -> SharedDevice {
     device
 }
 
-/// Reads every page with what it embeds; how many reads of the device that took.
+/// Reads every page with its embedded objects; returns the number of device reads.
 async fn read_pages(device: &SharedDevice, options: &OpenOptions) -> u64 {
     let store = Store::open(device.clone(), options.clone()).await.unwrap();
     for number in (0..PAGES).map(|number| number * 7 % PAGES) {

@@ -323,7 +323,7 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     let (device, store) = bounded(OBJECTS).await;
     store.checkpoint().await.expect("a checkpoint");
     let lost = store.stat().head_epoch + 1;
-    // The key's newer version is in the segment after the one that is lost, behind other appends.
+    // The key's newer version is in the segment after the lost one, after other appends.
     let (replaced, newer) = (OBJECTS - 1, 200);
     for number in OBJECTS.. {
         put(&store, number, 100).await;

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p nectary-trace --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the target
 //! folder) should be on the disk that is to be measured. As root the page cache is dropped before each run, and the
-//! rows say `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are what the
-//! recorder is not made for: programs that do nothing but calls on cached files. `least` is the ratio of the shortest
-//! runs, which is what a machine without other work shows; `median` is the median of the pairs' ratios.
+//! rows say `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are the
+//! recorder's worst case: programs that do nothing but calls on cached files. `least` is the ratio of the shortest
+//! runs, as on a machine without other work; `median` is the median of the pairs' ratios.
 
 use std::error::Error;
 use std::fs::{self, File};

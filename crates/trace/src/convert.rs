@@ -58,13 +58,13 @@ pub fn convert(
     let result = write(reader, from, file, &part, format, identity, progress)
         .and_then(|converted| fs::rename(&part, to).map(|()| converted).map_err(|error| Error::io(to, error)));
     if result.is_err() {
-        // What matters is the first failure; a part that stays is overwritten by the next attempt.
+        // Only the first failure matters; a part that stays is overwritten by the next attempt.
         let _ = fs::remove_file(&part);
     }
     result
 }
 
-/// A name beside the output for what is not yet whole.
+/// A name beside the output for the unfinished file.
 fn part_of(to: &Path) -> Result<PathBuf> {
     let name = to.file_name().ok_or_else(|| Error::Usage(format!("{}: this names no file", to.display())))?;
     if fs::metadata(to).is_ok_and(|found| !found.is_file()) {
@@ -150,7 +150,7 @@ impl Target {
 
 /// oracleGeneral: each record holds the place of the next reference, so records are mended when it comes.
 ///
-/// Records of a window are kept in memory; those that left it are mended in the file.
+/// Records of a window are kept in memory; those that left it are corrected in the file.
 struct Oracle {
     output: File,
     window: Vec<u8>,

@@ -1,6 +1,6 @@
 //! The kinds of errors in a trace, with their place.
 //!
-//! Owns: the one error type of the crate. Promises: whatever is quoted from a file is short and printable.
+//! Owns: the one error type of the crate. Promises: quotations from a file are short and printable.
 
 use std::fmt;
 use std::io;

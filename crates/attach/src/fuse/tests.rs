@@ -86,8 +86,8 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
     let began = Instant::now();
     let mut reader =
         Command::new("cat").stdin(served.file().try_clone().unwrap()).stdout(Stdio::null()).spawn().unwrap();
-    // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
-    // Not SIGINT: what another shell runs in the background ignores it.
+    // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own. Not SIGINT: a
+    // background process of another shell ignores it.
     let interrupt = || unsafe { libc::kill(reader.id() as i32, libc::SIGTERM) };
     // A read that the device does not have yet ends with its process, and nobody hears of an interrupt.
     while served.device.snapshot().reads.begun == 0 {

@@ -75,7 +75,7 @@ pub struct TreeFigures {
 }
 
 impl Tree {
-    /// Shows `source` at `directory`. The directory's own contents are hidden meanwhile; it may be the source itself.
+    /// Shows `source` at `directory`. The mount hides the directory's own contents; it may be the source itself.
     ///
     /// It changes the process: its umask becomes 0, and its limit of open descriptors as high as allowed.
     ///
@@ -162,7 +162,7 @@ impl Tree {
         self.ended.clone()
     }
 
-    /// Takes it off the directory, unless somebody uses it; `lazily` also then, and it ends with its last user.
+    /// Takes it off the directory, unless somebody uses it; with `lazily` also then, and it ends with its last user.
     ///
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {

@@ -66,7 +66,7 @@ mod tests {
             let mut known = processes.known.lock().unwrap();
             known.extend((0..THREADS_MAX as u32).map(|thread| (u32::MAX - thread, (1, Instant::now()))));
         }
-        // One that is not to be seen here stands for itself.
+        // A process that is not visible here counts as itself.
         assert_eq!((processes.of(u32::MAX / 2), processes.of(0)), (u32::MAX / 2, 0));
         assert_eq!(processes.known.lock().unwrap().len(), 1);
     }

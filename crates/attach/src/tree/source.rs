@@ -94,7 +94,7 @@ impl FileSource {
         let mut offset = offset;
         for buffer in buffers {
             let wanted = buffer.len();
-            // Direct I/O wants whole units, which the buffer has room for; the file's end is where it is.
+            // Direct I/O wants whole units, which fit into the buffer; the file's end does not move.
             buffer.set_len(wanted.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity()));
             let mut read = 0;
             while read < wanted {

@@ -31,7 +31,7 @@ pub use system::FileSystem;
 /// Squid's usual numbers of directories.
 const FIRST_LEVEL: u64 = 16;
 const SECOND_LEVEL: u64 = 256;
-/// What a file takes at least, and in multiples of, in bytes.
+/// The least size of a file, and its unit, in bytes.
 const BLOCK_BYTES: u64 = 4096;
 /// The share of the disk that files fill: where Squid begins to delete in earnest (`cache_swap_high`).
 const FULL_SHARE: f64 = 0.95;

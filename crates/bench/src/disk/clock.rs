@@ -41,7 +41,7 @@ pub struct SharedClock {
     page: NonNull<u8>,
 }
 
-// SAFETY: the page is reached through atomics alone.
+// SAFETY: the page is accessed only through atomics.
 unsafe impl Send for SharedClock {}
 // SAFETY: as above.
 unsafe impl Sync for SharedClock {}
@@ -83,7 +83,7 @@ impl SharedClock {
         unsafe { self.page.add(index * SLOT_BYTES).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Sets what a disk has taken until now.
+    /// Sets the time that a disk has taken so far.
     pub fn set(&self, index: usize, busy: Duration) {
         self.slot(index).fetch_max(busy.as_nanos() as u64, Ordering::Relaxed);
     }

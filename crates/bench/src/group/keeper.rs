@@ -4,7 +4,7 @@
 //! a file system's inodes are like that until its own daemon has written them, which on a virtual clock is far too
 //! late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to take
 //! back what is beyond the allowance. Memory that it cannot take back stays, is counted ([`Keeping`]), and is requested
-//! again. The rule is the same for every contender; what it leaves them beyond the allowance is in their favour.
+//! again. The rule is the same for every contender; memory left beyond the allowance is in its favour.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

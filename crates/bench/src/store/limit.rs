@@ -15,7 +15,7 @@ use crate::disk::{DiskClock, DiskOptions, MeasuredDisk, SharedClock};
 use crate::random::Random;
 use crate::workload::Demand;
 
-/// What one read takes, in bytes: a usual object in whole blocks.
+/// The size of one read, in bytes: a usual object in whole blocks.
 const READ_BYTES: usize = 8192;
 /// Reads and writes that are measured.
 const READS: u64 = 300;
@@ -35,7 +35,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Measures a new disk like those of the contenders, in the first `region_bytes`: as much of it as is ever filled.
+    /// Measures a new disk like those of the contenders, in the first `region_bytes`: the part that is ever filled.
     pub fn measure(
         options: &DiskOptions,
         bytes: u64,
@@ -78,8 +78,8 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Requests a second of a store that misses nothing but first requests, and does nothing but what it must; several
-    /// disks have equal shares of it all the time.
+    /// Requests a second of a store that misses only first requests, and does only the necessary work; several disks
+    /// have equal shares of it all the time.
     pub fn requests_per_s(&self, demand: &Demand, disks: usize) -> f64 {
         let reads_s = demand.must_read_bytes as f64 / self.read_bytes_per_s;
         (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
@@ -113,7 +113,7 @@ mod tests {
             group_reads: 100,
             group_read_bytes: 100 * (READ_BYTES as u64 + 20_000),
         };
-        // A second of writing and one of reading; for groups 100 seeks of 10 ms and a second of the bytes behind them.
+        // A second of writing and one of reading; for groups 100 seeks of 10 ms and a second of the bytes after them.
         assert_eq!((limit.requests_per_s(&demand, 1), limit.requests_per_s(&demand, 2)), (500.0, 1000.0));
         assert!((limit.lru_over_groups_per_s(&demand, 1) - 1000.0 / 3.0).abs() < 1.0);
     }

@@ -119,7 +119,7 @@ pub struct Trend {
     pub name: String,
     /// The ratio for each piece of the workload: the median over seeds.
     pub pieces: Vec<f64>,
-    /// The ratio over the second half of the pieces alone: by then the disk is as full as it gets.
+    /// The ratio over only the second half of the pieces: by then the disk is as full as it gets.
     pub steady: f64,
 }
 

@@ -67,7 +67,7 @@ impl Client {
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
         sys::go_on(self.child.id())?;
         let answer = self.converse(ask);
-        // One that has ended was waited for, and its number may be another's.
+        // A dead process was waited for, and its number may be another's.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.rest()?;
         }

@@ -18,7 +18,7 @@ use crate::disk::Cost;
 pub struct Timeline {
     threads: Vec<Duration>,
     daemon: Duration,
-    /// When each disk has served all that was asked of it.
+    /// The time at which each disk has served all its requests.
     free: Vec<Duration>,
     /// How long requests waited for each disk before it served them.
     waited: Vec<Duration>,

@@ -31,7 +31,7 @@ pub struct Demand {
     pub compulsory: u64,
     /// Bytes of those.
     pub compulsory_bytes: u64,
-    /// Bytes that any store with this memory must read, if it misses nothing but what is compulsory.
+    /// Bytes that any store with this memory must read, if it misses nothing but the compulsory.
     pub must_read_bytes: u64,
     /// Reads of an LRU over groups, and their bytes.
     pub group_reads: u64,

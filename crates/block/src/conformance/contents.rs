@@ -17,7 +17,7 @@ pub(super) async fn zeroes_at_first(device: SharedDevice) -> Verdict {
     ensure(wrong.is_none(), || format!("byte {} is not zero", wrong.unwrap_or_default()))
 }
 
-/// Compares a range with what it should hold.
+/// Compares a range with its expected bytes.
 async fn compare(device: &SharedDevice, offset: u64, expected: &[u8], when: &str) -> Verdict {
     let found = succeed(read(&**device, offset, expected.len()).await, "a read")?;
     let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);

@@ -25,7 +25,7 @@ const LEAVING_MAX: Duration = Duration::from_secs(2);
 /// How often it is tried in that time.
 const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
-/// An open file or disk and what is known about it.
+/// An open file or disk and its properties.
 pub(super) struct Opened {
     pub file: File,
     pub size_bytes: u64,

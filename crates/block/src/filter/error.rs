@@ -74,7 +74,7 @@ pub struct ErrorFilter {
 }
 
 impl ErrorFilter {
-    /// Fails some of what would pass to `inner`.
+    /// Fails some of the operations on `inner`.
     pub fn new(inner: SharedDevice, options: ErrorOptions) -> ErrorFilter {
         let chance = Chance::new(options.rate, options.seed);
         let trigger = Trigger(options.when.clone());

@@ -21,7 +21,7 @@ pub struct Count {
     pub done: u64,
     /// Operations that failed.
     pub failed: u64,
-    /// Operations whose future was dropped before their end was seen.
+    /// Operations whose future was dropped before their end was reported.
     pub dropped: u64,
     /// Bytes of the operations that succeeded.
     pub bytes: u64,

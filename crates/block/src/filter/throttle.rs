@@ -2,10 +2,9 @@
 //!
 //! Reads, writes, zeroings and discards count as operations; the bytes of reads and writes count against the bandwidth.
 //! Each limit keeps the time at which the next operation may pass; an operation moves that time on by its own cost, and
-//! waits for it. What was not used for a while may be made up for [`BURST`] at once, so that the timer's unit costs
-//! nothing. Promises: over any time longer than that no more passes than the rate allows, whatever the sizes and
-//! however many operations wait. An operation whose future is dropped while it waits does not happen, but its turn has
-//! passed.
+//! waits for it. Unused time may be made up for [`BURST`] at once, so that the timer's unit costs nothing. Promises:
+//! over any time longer than that no more passes than the rate allows, whatever the sizes and however many operations
+//! wait. An operation whose future is dropped while it waits does not happen, but its turn has passed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -56,8 +56,7 @@ impl Map {
         (0..self.devices).map(part).filter(|part| part.length > 0).collect()
     }
 
-    /// Calls `copy` for each piece of `buffers` that lies in one unit: the piece, the index of its part, the range
-    /// there.
+    /// Calls `copy` for each piece of `buffers` inside one unit: the piece, the index of its part, the range there.
     pub fn for_each_piece<'a>(
         &self,
         offset: u64,

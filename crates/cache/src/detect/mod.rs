@@ -2,8 +2,8 @@
 //!
 //! Owns: virtual time, the attributes of blocks, the detection period, the trend and the verdict. Promises: a verdict
 //! is a pure function of the stream's references and the parameters; nothing is allocated once the tables of one period
-//! have grown. Leaves to others: where a block's [`History`] is kept (in the policy's own entry of the block, so that
-//! detection costs no look-up; or in [`Known`], for who has no entries) and what is done about a verdict.
+//! have grown. Leaves to others: the place of a block's [`History`] (in the policy's own entry of the block, so that
+//! detection costs no look-up; or in [`Known`], for users without entries) and the action on a verdict.
 //!
 //! # How to use it
 //! One [`Detector`] a stream. At each reference call [`Detector::observe`] with the block's history (a default one for
@@ -37,8 +37,8 @@
 //! of order. On five values this comes by chance in 12 % of cases a side; who must not act on chance asks for more than
 //! one report, or tests the period's samples, which stay readable until the next reference.
 //!
-//! Blocks of equal attribute value have no order among themselves. Each is given the average forward distance of all of
-//! its value, so that it is of no consequence how a sort arranges them and where a cut falls among them.
+//! Blocks of equal attribute value have no order among themselves. Each gets the average forward distance of all with
+//! its value, so that neither the order of a sort nor the place of a cut among them matters.
 //!
 //! # Loop length
 //! In a loop of n blocks each block is referenced every n references: backward plus forward distance is n for all. The

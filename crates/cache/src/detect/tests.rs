@@ -100,7 +100,7 @@ fn references_skewed_to_the_recent_are_clustered() {
             block
         }));
         let clustered = share(&reports, Verdict::Clustered);
-        // What stays near the top for a while is also referenced often, so some periods show that first.
+        // A block that stays near the top for a while is also referenced often, so some periods show that first.
         let probabilistic = share(&reports, Verdict::Probabilistic);
         assert!(
             clustered > 0.55 && clustered > 2.5 * probabilistic,

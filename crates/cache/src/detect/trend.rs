@@ -134,7 +134,7 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Adds samples by their sum if they are in one sublist; `false`, with nothing added, if they are not.
+    /// Adds samples by their sum if they are in one sublist; otherwise adds nothing and returns `false`.
     #[inline]
     fn add_whole(&mut self, count: usize, sum: u64) -> bool {
         if self.room == 0 && count > 0 {
@@ -148,7 +148,7 @@ impl Sums<'_> {
         is_whole
     }
 
-    /// Adds samples that all count as `average`, to as many sublists as they are in.
+    /// Adds samples that all count as `average`, to as many sublists as they span.
     fn add_cut(&mut self, mut count: usize, average: u64) {
         while count > 0 {
             if self.room == 0 {

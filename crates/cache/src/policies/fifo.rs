@@ -1,4 +1,4 @@
-//! FIFO: the id that came first leaves first.
+//! FIFO: the oldest id leaves first.
 //!
 //! One queue ordered by insertion; a hit changes nothing. So hits need no lock and no write, and what is written by
 //! insertion order (a log, a ring of segments) can be cut off at its end; but an id that is referenced all the time

@@ -162,7 +162,7 @@ impl Lfu {
         self.arena.forget(index);
     }
 
-    /// Takes an id out of its group and gives the group; the caller frees it if it is empty then.
+    /// Takes an id out of its group and returns the group; the caller frees the group if it is empty then.
     fn take(&mut self, index: u32) -> u32 {
         let group = self.arena.entry(index).place;
         self.arena.unlink(&mut self.groups[group as usize].queue, index);

@@ -2,8 +2,8 @@
 //!
 //! One queue ordered by the last reference. A hit moves its id to the newest end; a victim is taken from the oldest
 //! end. It adapts at once and needs one link of bookkeeping, but a single scan over more ids than fit replaces
-//! everything, and each hit writes to the queue, so concurrent readers contend for it. It is here as the yardstick that
-//! every other policy is measured against, and for callers whose references have no scans.
+//! everything, and each hit writes to the queue, so concurrent readers contend for it. Every other policy is measured
+//! against it, and it serves callers whose references have no scans.
 //!
 //! Invariants: (1) the queue holds exactly the resident ids; (2) an id is newer than every id that was last referenced
 //! before it, save that a refused victim counts as referenced when it is refused.

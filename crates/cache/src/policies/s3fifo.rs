@@ -1,4 +1,4 @@
-//! S3-FIFO: three first-in-first-out queues; what is referenced once leaves soon, what is referenced again stays.
+//! S3-FIFO: three first-in-first-out queues; ids referenced once leave soon, ids referenced again stay.
 //!
 //! # Idea
 //! In web and block traces most ids that a cache takes in are not referenced again before they leave. LRU drags each of

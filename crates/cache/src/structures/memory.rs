@@ -1,11 +1,11 @@
 //! Requests to the machine's memory: to fetch a line before it is needed, and to use large pages for large tables.
 //!
 //! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are
-//! between their two steps. Promises: changes nothing that a program can see. Leaves to others: what is worth fetching,
-//! and how long before it is needed; which memory is touched here and there.
+//! between their two steps. Promises: changes nothing that a program can see. Leaves to others: which lines to fetch,
+//! and how long before their use; which memory is accessed at random.
 //!
-//! A line that may be anywhere costs not only itself but also where its page is, which a processor remembers of few
-//! pages; an instruction that asks for a line waits for that. Of pages of 2 MiB there are few.
+//! A line at a random address costs not only itself but also the address of its page, which a processor remembers for
+//! few pages; a prefetch instruction waits for that. Of pages of 2 MiB there are few.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -15,8 +15,8 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Less memory than this is left alone. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
 
-/// An empty vector for `capacity` values, of large pages if the system grants them and it is worth it. *Cost*: the
-/// part written then counts by whole large pages.
+/// An empty vector for `capacity` values, of large pages if the system grants them and it is worth it. *Cost*: the part
+/// written then counts by whole large pages.
 pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     let values = Vec::<T>::with_capacity(capacity);
     #[cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
 //! The parts of policies: tables, orders, a heap, a sketch.
 //!
-//! Owns: memory and how it is found. Leaves to others: which id is worth what ([`crate::policies`]); nothing here knows
-//! a policy.
+//! Owns: memory and how it is found. Leaves to others: the worth of an id ([`crate::policies`]); nothing here knows a
+//! policy.
 
 pub(crate) mod arena;
 pub(crate) mod hash;

@@ -95,7 +95,7 @@ impl Sketch {
     }
 }
 
-/// Where the counters of a hash are: the word in its block and the shift in that word, one for each row.
+/// The positions of the counters of a hash: the word in its block and the shift in that word, one for each row.
 fn places(hash: u64) -> [(usize, u32); ROWS] {
     let bits = hash.rotate_right(32) ^ hash.wrapping_mul(0x9fb2_1c65_1e98_df25) >> 40;
     std::array::from_fn(|row| {

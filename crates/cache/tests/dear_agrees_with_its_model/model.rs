@@ -207,7 +207,7 @@ impl Model {
         }
     }
 
-    /// The victim, and the block in whose place it stands.
+    /// The victim, and the block whose place it has.
     fn choose(&mut self, sequential_first: bool) -> Option<(u64, Option<u64>)> {
         if self.applications.len() == 1 {
             return self.offer(0).map(|victim| (victim, None));

@@ -1,4 +1,4 @@
-//! What is done to the policy and to its model: few streams and blocks, so that all bounds are met.
+//! The operations on the policy and its model: few streams and blocks, so that all bounds are reached.
 
 use nectary_cache::dear::Parameters;
 use nectary_cache::detect;

@@ -19,7 +19,7 @@ pub use plain::Kind;
 /// The caller that is offered a victim.
 pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// An id, its weight and what the model remembers of it; queues are newest first.
+/// An id, its weight and the model's record of it; queues are newest first.
 pub type Item = (u64, u64, u64);
 pub type Items = VecDeque<Item>;
 

@@ -13,7 +13,7 @@ use super::{TEMPLATE, exit};
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true)]
 pub struct BenchArguments {
-    /// Say what each experiment shows and how long it takes
+    /// Print what each experiment shows and how long it takes
     #[arg(long, required = true)]
     pub list: bool,
     /// The experiment

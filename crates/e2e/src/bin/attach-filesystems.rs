@@ -33,7 +33,7 @@ struct Arguments {
     /// For how long; the last round is finished.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
-    /// Chooses what is written and when the process is killed; a new one is drawn and printed without it.
+    /// The seed of the writes and of the moment of the kill; a new one is drawn and printed by default.
     #[arg(long)]
     seed: Option<u64>,
     /// Kills in each round.

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// Runs the suite for HTTP caches against Nectary and the proxies beside it.
 #[derive(Parser)]
 struct Arguments {
-    /// What npm installs: the suite's package, or a folder with a clone of its repository, which is newer
+    /// The package that npm installs: the suite's, or a folder with a clone of its repository, which is newer
     #[arg(long, default_value = suite::PACKAGE)]
     suite: String,
     /// Beside Nectary, run only these: some of nginx, varnish, squid, nothing

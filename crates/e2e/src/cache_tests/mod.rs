@@ -1,7 +1,7 @@
 //! The cache-tests suite against Nectary and the proxies beside it.
 //!
-//! Owns: a run of the suite and what its figures mean. `suite` installs it with npm and runs it, `contestants` has the
-//! configurations, `explanations` says why a test fails that fails, `page` writes it all down.
+//! Owns: a run of the suite and the meaning of its figures. `suite` installs it with npm and runs it, `contestants` has
+//! the configurations, `explanations` says why a test fails that fails, `page` writes it all down.
 //!
 //! Promises: the suite's own code decides what passes, dependencies between its tests included; its browser-only tests
 //! are not run. All contestants run at the same time in front of the same origin: the suite waits much and computes

@@ -38,7 +38,7 @@ impl Suite {
     pub fn install(source: &str) -> Result<Self> {
         let scratch = Scratch::new("cache-tests")?;
         std::fs::write(scratch.join("package.json"), "{\"name\": \"run\", \"version\": \"1.0.0\"}\n")?;
-        // npm would look for a folder from where it works.
+        // npm would look for a folder relative to its own directory.
         let source = match Path::new(source) {
             folder if folder.is_dir() => folder.canonicalize()?.display().to_string(),
             _ => source.to_owned(),

@@ -161,7 +161,7 @@ impl Client {
         self.rng = rng;
     }
 
-    /// Forgets all keys, as the store they were in is gone.
+    /// Forgets all keys, as their store is gone.
     pub fn forget(&mut self) {
         self.keys.clear();
     }

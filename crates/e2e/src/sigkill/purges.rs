@@ -90,7 +90,7 @@ impl Purges {
         group.doubt_until = Some(Instant::now());
     }
 
-    /// The process is dead: what had not returned never will.
+    /// The process is dead: calls that had not returned never will.
     pub fn killed(&self) {
         for group in self.groups().iter_mut().filter(|group| group.under_way > 0) {
             group.under_way = 0;

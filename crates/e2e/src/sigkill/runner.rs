@@ -209,7 +209,7 @@ impl<'a> Runner<'a> {
         Ok((nectary, None))
     }
 
-    /// Compares every key with its model; nothing may come into the store meanwhile.
+    /// Compares every key with its model; nothing may enter the store in this time.
     fn verify(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<Tally> {
         let requests_before = self.origin.requests();
         let mut clients = std::mem::take(&mut self.clients);

@@ -28,7 +28,7 @@ pub const WORDS: &[&[u8]] = &[
     "\u{e9}".as_bytes(),
 ];
 
-/// A recording: what is read is written, and read again as the same.
+/// A recording: it is read, written, and read again as the same.
 pub fn recording(input: &[u8]) {
     let (choices, rest) = choices(input);
     let mut bytes = rest.to_vec();

@@ -148,7 +148,7 @@ pub fn segment(input: &[u8]) {
     }
 }
 
-/// Both checkpoints; the index that comes of one is then used.
+/// Both checkpoints; the index loaded from one is then used.
 pub fn checkpoint(input: &[u8]) {
     let span = span();
     block_on(span.read_checkpoints(&area(input, span.checkpoints())));

@@ -38,7 +38,7 @@ pub enum FaultKind {
     Malformed,
     /// The part has no method of that name.
     UnknownMethod,
-    /// The parameters are not what the method takes.
+    /// The parameters do not fit the method.
     Invalid,
     /// What was requested does not exist.
     NotFound,

@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of a server.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How many clients are served at once; a further one is told to try again.
+    /// How many clients are served at once; a further one gets the answer to try again.
     pub connections_max: usize,
     /// The longest request line, its newline included, in bytes.
     pub request_bytes_max: usize,

@@ -26,7 +26,7 @@ pub struct ConnectOptions {
 
 /// What a connection has led to.
 pub(super) enum Reached {
-    /// An export; its stream is of use if the goal was to read and write.
+    /// An export; its stream is useful if the goal was to read and write.
     Export(Transport, Box<Agreed>),
     List(Vec<Listed>),
 }

@@ -47,7 +47,7 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
-    /// The words for what an export may be able to do.
+    /// The words for an export's abilities.
     pub const WORDS: [&'static str; 11] = [
         "write",
         "flush",
@@ -62,7 +62,7 @@ impl ExportInfo {
         "allocation",
     ];
 
-    /// Whether the export can do what a word of [`ExportInfo::WORDS`] names.
+    /// Whether the export has an ability by its word in [`ExportInfo::WORDS`].
     pub fn can(&self, word: &str) -> bool {
         self.can.contains(&word)
     }

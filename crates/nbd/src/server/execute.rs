@@ -1,8 +1,8 @@
 //! Doing what a request wants on the device.
 //!
-//! Owns: buffers, requests that are not whole blocks, and which device operations a command is made of. What is smaller
-//! than a block is read, changed and written under an exclusive lock of its blocks; whole blocks are written under a
-//! shared one. Promises: a command that ends well has done all of it, FUA included; memory is bounded by the length.
+//! Owns: buffers, requests that are not whole blocks, and which device operations a command is made of. A partial block
+//! is read, changed and written under an exclusive lock of its blocks; whole blocks are written under a shared one.
+//! Promises: a command that ends well has done all of it, FUA included; memory is bounded by the length.
 
 use std::sync::atomic::Ordering;
 

@@ -129,7 +129,7 @@ impl Exports {
         Ok(Exports { list })
     }
 
-    /// All of them, in the order in which they were given.
+    /// All of them, in the order of the command line.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
     }

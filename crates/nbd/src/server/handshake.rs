@@ -2,8 +2,8 @@
 //!
 //! Owns: which option is answered how, and what client and server have agreed on at its end. Promises: every option
 //! gets an answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the document wants the
-//! connection to end; STARTTLS forgets everything that was agreed before it. Where TLS is configured it is required
-//! before anything else (the document's FORCEDTLS), otherwise it is refused by policy (NOTLS).
+//! connection to end; STARTTLS forgets everything that was agreed before it. If TLS is configured it is required before
+//! anything else (the document's FORCEDTLS), otherwise it is refused by policy (NOTLS).
 //!
 //! | state | wants | then |
 //! |---|---|---|

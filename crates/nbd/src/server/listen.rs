@@ -1,4 +1,4 @@
-//! Where a server listens: TCP addresses and Unix sockets.
+//! The addresses of a server: TCP addresses and Unix sockets.
 //!
 //! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file (mode 0600, a stale one replaced, removed at the end), and
 //! what counts as beyond this machine. Promises: a live process's socket is never taken over.

@@ -21,7 +21,7 @@ pub(crate) fn of_device(error: &Error) -> u32 {
     }
 }
 
-/// The kind of a server's error value; what is unknown counts as EINVAL, as the document wants it.
+/// The kind of a server's error value; unknown ones count as EINVAL, as the document wants it.
 pub(crate) fn to_kind(value: u32) -> ErrorKind {
     match value {
         ENOSPC => ErrorKind::Full,

@@ -60,7 +60,7 @@ impl Served {
     }
 }
 
-/// A client that sends whatever a test wants.
+/// A client that sends any bytes that a test wants.
 pub struct Raw {
     pub stream: UnixStream,
     is_structured: bool,

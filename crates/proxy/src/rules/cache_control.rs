@@ -1,7 +1,7 @@
 //! `Cache-Control` in requests and responses, and `Pragma` if a request has nothing better.
 //!
-//! Owns: what each directive says once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2; RFC 5861.
-//! Its replacement in a reverse proxy is read in [`targeted`](super::targeted).
+//! Owns: the meaning of each directive once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2; RFC
+//! 5861. Its replacement in a reverse proxy is read in [`targeted`](super::targeted).
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
 //! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading; but
@@ -102,7 +102,7 @@ impl ResponseDirectives {
 
 impl RequestDirectives {
     /// Without what only demands a fresher response than the origin's lifetime gives: `no-cache`, `max-age`,
-    /// `min-fresh` and `Pragma`. That nothing is to be stored, or fetched, holds.
+    /// `min-fresh` and `Pragma`. A directive that nothing is to be stored, or fetched, holds.
     pub fn without_demands(self) -> RequestDirectives {
         RequestDirectives { no_cache: false, max_age: None, min_fresh: None, ..self }
     }

@@ -1,6 +1,6 @@
 //! `Set-Cookie` and the store.
 //!
-//! Owns: what becomes of a response that sets a cookie. RFC 9111, 7.3 leaves that to the origin's `Cache-Control`; many
+//! Owns: the fate of a response that sets a cookie. RFC 9111, 7.3 leaves that to the origin's `Cache-Control`; many
 //! origins send session cookies with responses that are fresh for a while, and a client that gets such a cookie from a
 //! store is another one. So it is stored only if the origin, or the operator, allows it:
 //!

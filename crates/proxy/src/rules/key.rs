@@ -53,7 +53,7 @@ impl Origin {
         if self.https { "https" } else { "http" }
     }
 
-    /// Host, and port if it is not the scheme's own.
+    /// Host, and port unless it is the scheme's default.
     pub fn authority(&self) -> String {
         let mut text = Vec::new();
         self.push_authority(&mut text);

@@ -1,4 +1,4 @@
-//! What the operator and the kind of proxy decide about every response.
+//! The decisions of the operator and of the kind of proxy about every response.
 //!
 //! Owns: which field a response's directives are read from, and the decision whether it is stored, from all rules
 //! together.

@@ -1,8 +1,8 @@
 //! Whether a stored response may answer a request as it is.
 //!
 //! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: fresh, allowed stale, allowed stale while it is validated, or to
-//! be validated first; and what is allowed if that fails. `only-if-cached` and what to do when there is nothing
-//! stored are the caller's.
+//! be validated first; and what is allowed if that fails. `only-if-cached`, and the case that nothing is stored, are
+//! the caller's.
 //!
 //! | what is stored is stale, and | it is served |
 //! |---|---|

@@ -42,8 +42,8 @@ impl Storability {
         self == Storability::Storable
     }
 
-    /// Whether what is stored for the URL must go because of it: the origin has something else now, and not for a
-    /// store. A refusal because of the request alone, or of an origin in trouble, says nothing about that.
+    /// Whether the stored response for the URL must go because of it: the origin has another one now, which must not be
+    /// stored. A refusal because of the request alone, or of an origin in trouble, says nothing about that.
     pub fn supersedes(self, status: StatusCode) -> bool {
         let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
         !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)

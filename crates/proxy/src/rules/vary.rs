@@ -55,7 +55,7 @@ impl Vary {
         }
     }
 
-    /// Joins the names that are known for a URL with those of a new response.
+    /// Joins the known names of a URL with those of a new response.
     pub fn union(self, known: &[HeaderName]) -> Vary {
         match self {
             Vary::Any => Vary::Any,

@@ -53,7 +53,7 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     }
 }
 
-/// Refuses what is no purge on an address for administration.
+/// Refuses all but purges on an address for administration.
 pub(super) fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
     let text = "This address is for administration: it serves PURGE alone. Send all else to an address of --listen.";
     let response = own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true);

@@ -24,7 +24,7 @@ use crate::rules::vary::{matches_variant, names_in, push_variant};
 use crate::stored::response::Found;
 use crate::upstream::FetchError;
 
-/// How often a request may look again before it goes alone.
+/// How often a request may look again before it goes without the store.
 const ROUNDS_MAX: usize = 5;
 
 /// The variant part of a request's key, as far as it is known.
@@ -108,7 +108,8 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
     pass::pass(request, None, why).await
 }
 
-/// Lets the origin validate what has just been served stale. If that cannot be now, the next request tries again.
+/// Lets the origin validate a response that has just been served stale. If that cannot be now, the next request tries
+/// again.
 fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderName], object: &Object) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {

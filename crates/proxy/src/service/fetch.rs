@@ -1,9 +1,9 @@
 //! The fetch that fills the store.
 //!
 //! Owns: one request to the origin on behalf of everybody who waits for a key, as its own task: the client that asked
-//! first may leave, the fetch goes on. It decides what the response is (confirmation, storable, not storable), tells
-//! the one who began it, and writes the body into the fill, which everybody reads. A body that is not complete fails
-//! the fill.
+//! first may leave, the fetch goes on. It decides the kind of response (confirmation, storable, not storable), reports
+//! it to the request that began the fetch, and writes the body into the fill, which everybody reads. A body that is not
+//! complete fails the fill.
 
 use std::rc::Rc;
 
@@ -142,7 +142,7 @@ impl Plan {
     }
 }
 
-/// Fetches. The fill ends with this task, whatever becomes of it.
+/// Fetches. The fill ends with this task, whatever happens to it.
 pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);
@@ -250,7 +250,8 @@ async fn refresh(
         Ok(object) => Told::Refreshed(object, cookies),
         Err(()) => {
             plan.worker.stats.failed_fills.add(1);
-            // The origin has just confirmed it, so what is there may be served although the store cannot note that.
+            // The origin has just confirmed it, so the stored response may be served although the store cannot note
+            // that.
             Told::Refreshed(object.clone(), cookies)
         }
     };
@@ -351,7 +352,7 @@ fn is_trouble(status: StatusCode) -> bool {
     status.as_u16() >= 500
 }
 
-/// Takes what the origin has superseded out of the store.
+/// Removes responses that the origin has superseded from the store.
 async fn purge(worker: &Worker, key: &[u8]) {
     worker.stats.invalidations.add(1);
     if let Err(error) = worker.store.purge_key(key).await {

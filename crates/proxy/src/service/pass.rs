@@ -22,7 +22,7 @@ use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
-/// Says that what an unsafe request changed is out of memory, but perhaps not off the device.
+/// Reports that an object changed by an unsafe request is out of memory, but perhaps still on the device.
 pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Passes a request on and its response back.

@@ -44,7 +44,7 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     }
 }
 
-/// Purges all that has one of these tags.
+/// Purges all objects that have one of these tags.
 async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<ReplyBody> {
     if !(1..=TAGS_MAX).contains(&tags.len()) || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");

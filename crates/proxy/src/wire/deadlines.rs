@@ -92,8 +92,8 @@ pub struct Watch {
     /// To an origin: since when a final response's head is awaited, and who waits for informational ones.
     answer_since: Cell<Option<u32>>,
     listener: RefCell<Option<Waker>>,
-    /// Of a client: informational responses that are to be written, and whether they can be: all that the parser had to
-    /// write is written, so that what it writes next begins a response.
+    /// Of a client: informational responses to be written, and whether they can be: the parser's earlier output is
+    /// written, so its next bytes begin a response.
     announced: RefCell<Vec<u8>>,
     has_announced: Cell<bool>,
     is_at_start: Cell<bool>,
@@ -173,8 +173,8 @@ impl Watch {
         self.wake();
     }
 
-    /// The answer under way is there and is about to be written. What was announced and cannot go out before it is
-    /// dropped: the client has not taken the answer before.
+    /// The answer under way is there and is about to be written. Informational responses that cannot go out before they
+    /// are dropped: the client has not taken the answer before.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();

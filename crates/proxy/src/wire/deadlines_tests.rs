@@ -9,7 +9,7 @@ fn watch(side: Side) -> (Rc<Watch>, Rc<Clock>) {
     (Watch::new(side, clock.clone(), DEADLINES, 1024), clock)
 }
 
-/// Reads bytes that are as they should be.
+/// Reads bytes that are correct.
 fn read(watch: &Watch, bytes: &[u8]) {
     watch.on_read(&mut bytes.to_vec()).expect("fine");
 }

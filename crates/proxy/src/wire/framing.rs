@@ -2,13 +2,13 @@
 //!
 //! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could
 //! see in two ways. It parses nothing else: hyper does, and refuses names with spaces, bare CR, control characters and
-//! bad numbers itself. What hyper would let pass and this does not:
+//! bad numbers itself. Bytes that hyper would let pass and this does not:
 //! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
 //! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of
 //!   one;
 //! - unrequested bytes after a response, and a `101` (nothing here asks for an upgrade);
-//! - versions other than 1.x; a later minor version is noted, for its message is to be read as one of 1.1.
+//! - versions other than 1.x; a later minor version is noted, as its message is read as one of 1.1.
 //!
 //! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never
 //! gets a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's
@@ -94,9 +94,9 @@ pub struct Framing {
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
     refused_in_head: bool,
-    /// Where in the bytes accepted last a `1` is to be read for a later minor version.
+    /// The positions in the bytes accepted last where a `1` is to be read for a later minor version.
     later_minors: Vec<usize>,
-    /// Where in these bytes the step under way began.
+    /// The position in these bytes where the step under way began.
     step_start: usize,
 }
 
@@ -299,7 +299,7 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            // The parser gets nothing of a line that is refused, as far as that has not come before.
+            // The parser gets no byte of a refused line, as far as those have not come before.
             Err(violation) => Err((0, violation)),
         }
     }

@@ -125,7 +125,7 @@ struct Front<S> {
     stream: WatchedStream<S>,
     /// Whether hyper waits for bytes: it may have requests in its buffer until then.
     is_awaited: bool,
-    /// What was read and not answered by the shortcut: hyper's next bytes.
+    /// Bytes that were read and not answered by the shortcut: hyper's next bytes.
     came: Vec<u8>,
     /// Informational responses on their way out, and how much of them has gone.
     announced: Vec<u8>,
@@ -183,8 +183,8 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
-    /// Reads requests and answers them by the shortcut as long as that can be done. Pending if nothing is left to be
-    /// done before more comes or goes out; ready where hyper has to be polled. `room` is where requests are read to.
+    /// Reads requests and answers them by the shortcut as long as that can be done. Pending if nothing is left to do
+    /// before more bytes come or go; ready if hyper has to be polled. `room` is where requests are read to.
     pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();
         loop {

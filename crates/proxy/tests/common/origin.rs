@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// What the origin does with one request: pieces to send, in order.
+/// The actions of the origin for one request: pieces to send, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     steps: Vec<Step>,

@@ -1,4 +1,4 @@
-//! `store-crash-states`: what a crash at any moment leaves of a store, opened and compared with what was promised.
+//! `store-crash-states`: a store after a crash at any moment, opened and compared with the promises.
 //!
 //! Exits with 0 when enough distinct images were checked, enough of them had live objects, no promise was broken, and
 //! each planted bug was caught, twice by the same crash state of the same seed. With `--bug NAME --replay SEED --state

@@ -1,7 +1,7 @@
 //! Many clients on one cached device at once, and whether what they saw can be explained.
 //!
-//! Owns: a run and the account of many. `world`: the device, its faults and its clients; `history`: what is allowed;
-//! `crash`: crash states of such runs. A run is repeated exactly by its seed.
+//! Owns: a run and the account of many. `world`: the device, its faults and its clients; `history`: the allowed
+//! answers; `crash`: crash states of such runs. A run is repeated exactly by its seed.
 
 pub mod crash;
 mod history;

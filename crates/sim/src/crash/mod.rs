@@ -79,7 +79,7 @@ impl Default for CrashOptions {
 /// An image that a crash could have left, and what had happened by then.
 #[derive(Debug, Clone)]
 pub struct CrashState {
-    /// The crash and what was lost, in words.
+    /// The crash and its losses, in words.
     pub description: String,
     /// What kind of crash it was.
     pub model: CrashModel,

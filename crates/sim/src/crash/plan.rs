@@ -4,7 +4,7 @@
 //! so the plan has, by kind of fault: everything and nothing at every point; at some points (the last of the epoch
 //! always) each prefix by order of begin and of end, each single loss, each single survivor and torn writes; then
 //! random small subsets until there are enough. If the list is longer than wanted, a seeded sample is taken. It keeps
-//! two states of the last point: all writes there, and none of those in doubt.
+//! two states of the last point: with all doubtful writes, and with none.
 
 use super::CrashModel;
 use super::history::{History, Operation};

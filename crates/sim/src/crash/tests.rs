@@ -1,4 +1,4 @@
-//! The states that there are, and a small log whose bugs they have to find.
+//! All possible states, and a small log whose bugs they have to find.
 
 mod states;
 mod toy;

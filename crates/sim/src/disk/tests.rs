@@ -1,4 +1,4 @@
-//! The disk keeps the contract, and its faults come as often as they are told to and no more.
+//! The disk keeps the contract, and its faults come exactly as often as configured.
 
 use std::sync::Mutex;
 

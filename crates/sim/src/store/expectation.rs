@@ -285,7 +285,7 @@ mod tests {
         expectation.tell(&Event::TagPurgeReturned { tag: 1 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false), "not even version 1, whose tag is another");
-        // A version that was lost may have been there all the same: what it replaced may hit, and need not.
+        // A lost version may have been there all the same: the version that it replaced may hit, but need not.
         let mut expectation = Expectation::default();
         put_tagged(&mut expectation, 1, 5, 0);
         put_tagged(&mut expectation, 2, 20, 0b10);

@@ -1,7 +1,7 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
-//! Owns: the model (the current version of each key), and the account of what may be missing: what the ring has
-//! overtaken, and one object for each damaged place. Damage in records that no later append states as flushed looks
+//! Owns: the model (the current version of each key), and the account of objects that may be missing: those that the
+//! ring has overwritten, and one for each damaged place. Damage in records that no later append states as flushed looks
 //! like a power cut. The store then reports how far it recovered. Of the versions of a key, the last one before that
 //! point or any later one may be found. Every answer is compared byte by byte.
 
@@ -30,7 +30,7 @@ const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::fro
 const PURGE_ALL_EVERY: u64 = 30_000;
 /// Tags in the run.
 const TAGS: u64 = 300;
-/// Keys of a page: the page itself and what it embeds.
+/// Keys of a page: the page itself and its embedded objects.
 const PAGE_KEYS: u32 = 8;
 
 /// What to run.
@@ -94,7 +94,7 @@ pub struct RunReport {
     pub unadmitted: u64,
     /// Puts that were admitted because they replaced something there, in lives that do not admit everything.
     pub admitted_replacing: u64,
-    /// Versions that a restart may have lost, with what they replaced.
+    /// Versions that a restart may have lost, with those that they replaced.
     pub uncertain: u64,
     /// Of these, how many were found to be lost: the versions that they replaced were there.
     pub rolled_back: u64,
@@ -325,7 +325,7 @@ impl Run {
                 self.report.misses += 1;
                 if demanded {
                     self.report.demanded_missing += 1;
-                    // It is known to be gone; it is not to be counted again.
+                    // It is known to be lost; it is not to be counted again.
                     self.expected[key as usize].live = false;
                 }
             }
@@ -397,7 +397,7 @@ impl Run {
             let put = self.store().put_tagged(key, &tag_refs, metadata.clone(), bytes.clone()).await;
             match put {
                 Ok(sequence) => break sequence.0,
-                // Refused because the writer is behind: here every put is to be taken.
+                // Refused because the writer is behind: here every put is to be accepted.
                 Err(_) if self.store().sync().await.is_ok() => {}
                 Err(error) => {
                     self.report.differences.push(format!("put of key {key:?} failed: {error}"));

@@ -410,7 +410,7 @@ impl Run {
         }
     }
 
-    /// Lets what is under way end, or some of it never come to a device.
+    /// Lets operations under way end, or some of them never reach a device.
     async fn settle(&mut self) {
         if let Some(under_way) = &mut self.under_way {
             std::mem::take(under_way).settle(Some(self.random.below(u64::MAX))).await;

@@ -1,6 +1,6 @@
 //! Checking a whole store: every record that the index leads to is read and verified.
 //!
-//! Owns: the walk and its report. It changes nothing. Leaves to others: what is done about damage (a get that meets it
+//! Owns: the walk and its report. It changes nothing. Leaves to others: the treatment of damage (a get that meets it
 //! makes it a miss).
 
 use nectary_block::{Buffer, read};
@@ -26,18 +26,18 @@ pub struct CheckReport {
     pub objects: u64,
     /// Fragments.
     pub fragments: u64,
-    /// Objects that a purge has killed and whose place is not reclaimed yet.
+    /// Objects that a purge has killed, in places not reclaimed yet.
     pub purged: u64,
     /// Entries that lead to nothing that can be believed; each costs its object.
     pub damaged: u64,
     /// Bytes of records verified.
     pub bytes: u64,
-    /// Where the first damaged records are, in bytes from the start of the device.
+    /// The offsets of the first damaged records, in bytes from the start of the device.
     pub damaged_offsets: Vec<u64>,
 }
 
 impl CheckReport {
-    /// Adds that of another span; offsets are of the first that has damage.
+    /// Adds that of another span; offsets are of the first span with damage.
     pub(crate) fn add(&mut self, other: CheckReport) {
         self.entries += other.entries;
         self.objects += other.objects;

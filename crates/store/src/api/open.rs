@@ -106,7 +106,7 @@ impl Store {
         if size < 2 * BLOCK_BYTES {
             return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
         }
-        // What others keep on a device begins in its first MiB or has a copy in its last.
+        // The data of other programs on a device begin in its first MiB or have a copy in its last.
         let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
         let begin = read(&**device, 0, length as usize).await?;
         let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;

@@ -45,11 +45,10 @@ impl Store {
     ///
     /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
     /// after a crash or a power cut. *Cost*: nothing is written if the store cannot hold the key; else one block
-    /// written twice and one flush, shared by purges at the same time. Where as many purges are remembered as may be
+    /// written twice and one flush, shared by purges at the same time. If as many purges are remembered as allowed
     /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
-    /// others are forgotten with them.
-    /// *Errors*: if it could not be made durable; in memory it holds all the same. `Busy` if fills that began
-    /// long ago keep all others from being forgotten; then nothing is purged.
+    /// others are forgotten with them. *Errors*: if it could not be made durable; in memory it holds all the same.
+    /// `Busy` if fills that began long ago keep all others from being forgotten; then nothing is purged.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await
     }

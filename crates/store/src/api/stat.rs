@@ -111,7 +111,7 @@ pub struct SpanStat {
 }
 
 impl Stat {
-    /// Adds the spans that are there to one of them, `first`.
+    /// Adds the present spans to one of them, `first`.
     pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
         let mut sum = first;
         let identity = sum.identity.clone();

@@ -47,7 +47,7 @@ pub(crate) enum WriterHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The writer ends when nobody can ask it for anything.
+        // The writer ends when nobody can send it requests any more.
         self.commands = None;
         let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(WriterHandle::Thread(thread)) = writer {

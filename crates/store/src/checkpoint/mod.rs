@@ -262,7 +262,7 @@ impl CheckpointHeader {
         self.homes[shard]
     }
 
-    /// How many entries it says that it has: no more than its slots can hold.
+    /// The number of entries that it states: no more than its slots can hold.
     pub fn entries(&self) -> u64 {
         self.entry_count.min(self.index_bytes() / 8)
     }

@@ -1,8 +1,8 @@
 //! How fast the ring turns: when the last segments were opened.
 //!
-//! Owns: the question whether what a segment holds stays long enough to be read. Where the ring turns slowly a share of
-//! the segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); where it turns in seconds,
-//! time counts: a segment stays where the last as many openings as are left to it took at least [`READING_MS`]. So the
+//! Owns: the question whether what a segment holds stays long enough to be read. If the ring turns slowly a share of
+//! the segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); if it turns in seconds,
+//! time counts: a segment stays if as many recent openings as are left to it took at least [`READING_MS`]. So the
 //! margin follows the load, and falls by itself when it ends. Re-inserted bytes count like put ones, as they open
 //! segments too.
 //!

@@ -1,9 +1,9 @@
 //! Reading segments back: append by append, and record by record if an append's header is damaged.
 //!
-//! Owns: the rule of what in a segment is believed. In log order every append's first sequence is higher than all
-//! sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record that
-//! is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one fits (`alone`),
-//! and the conclusions from a record.
+//! Owns: the rule of which parts of a segment are believed. In log order every append's first sequence is higher than
+//! all sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record
+//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one fits
+//! (`alone`), and the conclusions from a record.
 
 use nectary_block::{Buffer, Context, SharedDevice, read};
 
@@ -463,7 +463,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Reads what is there, `last_sequence` or more being the sequence before it.
+    /// Reads the appends that are there; `last_sequence` is the sequence before them, or higher.
     pub async fn read(
         device: &SharedDevice,
         layout: &Layout,

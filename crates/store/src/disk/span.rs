@@ -1,4 +1,4 @@
-//! The device of an open span: where the ring stands, and reading extents of it.
+//! The device of an open span: the position of the ring, and reading extents of it.
 //!
 //! Owns: the device and its layout, the epoch that is being written, how fast the ring turns, what is counted, and the
 //! notes for the operator. Promises: every read of records is counted, and a failed one is noted. Leaves to others: the
@@ -44,7 +44,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The device of a span whose ring stands at `head`.
+    /// The device of a span whose ring is at `head`.
     pub fn new(device: SharedDevice, layout: Layout, head: u64) -> Span {
         Span {
             device,

@@ -338,8 +338,8 @@ impl Layout {
         head.saturating_sub(behind)
     }
 
-    /// Whether an epoch is not among the next to be overwritten when `head` is being written: a 32nd of the segments,
-    /// and three of them at least where there are as many as twelve.
+    /// Whether an epoch is not among the next to be overwritten when `head` is being written: these are a 32nd of the
+    /// segments, and at least three if there are as many as twelve.
     pub fn stays(&self, epoch: u64, head: u64) -> bool {
         epoch + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
     }

@@ -1,7 +1,7 @@
 //! Finding an entry: in memory, else where the index leads.
 //!
 //! Owns: which of the found objects may be returned. The newest version of a key decides: if a purge by tag killed it,
-//! the replaced version is not looked for (`state`, rule 4). Leaves to others: reading a record and deciding what it is
+//! the replaced version is not looked for (`state`, rule 4). Leaves to others: reading a record and identifying it
 //! (`record`, `neighbours`).
 
 use std::sync::Arc;
@@ -111,8 +111,8 @@ impl Lookup {
 
     /// The result of another's read for a caller that came while it ran; `None` if the caller has to look again.
     ///
-    /// The read may have begun before something changed that the caller has to see: so it counts only if it is what
-    /// the index leads to now, and memory has nothing newer.
+    /// The read may have begun before a change that the caller has to see: so it counts only if the index leads to it
+    /// now, and memory has nothing newer.
     fn shared_answer(
         &self,
         hash: KeyHash,

@@ -59,7 +59,7 @@ impl Lookup {
         let Some((own, extent)) = window.filter(|_| self.clusters.read_cluster()) else {
             return (read_record(&self.state, hash, key, location).await, None);
         };
-        // What cannot be read beside the object must not cost the object.
+        // A failure to read neighbours must not cost the object.
         let Ok(buffer) = self.span.read_extent(extent).await else {
             return (read_record(&self.state, hash, key, location).await, None);
         };

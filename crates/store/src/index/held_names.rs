@@ -50,7 +50,7 @@ pub enum Standing {
     Absent,
     /// In segments up to this epoch.
     Through(u64),
-    /// Anywhere, also in memory and in what waits to be written.
+    /// Anywhere, also in memory and among waiting objects.
     Anywhere,
 }
 
@@ -114,7 +114,7 @@ impl Names {
         }
     }
 
-    /// Where versions of a name may be while the epoch `head` is written; under the lock of the queue.
+    /// Possible locations of versions of a name while the epoch `head` is written; under the lock of the queue.
     pub fn standing(&self, primary: PrimaryHash, head: u64) -> Standing {
         if !self.are_known(head) {
             return Standing::Anywhere;

@@ -92,7 +92,7 @@ impl Index {
         if !kept.has_all_below(granule_end) {
             let is_dead = |slot: &usize| shard.slots[*slot] != 0 && !kept.has(shard.slots[*slot] & GRANULE_MASK);
             let dead: Vec<usize> = (0..shard.slots.len()).filter(is_dead).collect();
-            // From the end, so that what moves up has been looked at already.
+            // From the end, so that slots that move up have been looked at already.
             for slot in dead.into_iter().rev() {
                 self.forget(shard.slots[slot]);
                 shard.take(slot);

@@ -50,7 +50,7 @@ impl Presence {
         self.wait_for(u64::MAX).await;
     }
 
-    /// Says that shards are there, one bit each.
+    /// Notes which shards are loaded, one bit each.
     pub fn arrive(&self, shards: u64) {
         self.present.fetch_or(shards, Ordering::AcqRel);
         self.arrived.notify_waiters();

@@ -1,6 +1,6 @@
 //! The intake of objects to be written: the queue, and admission to it.
 //!
-//! Owns: the steps by which an object is admitted, at its put or later, and what becomes of what waits when the store
+//! Owns: the steps by which an object is admitted, at its put or later, and the fate of waiting objects when the store
 //! stops. Leaves to others: the rules of admission (`admission`), the order of what waits (`queue`), and replacing
 //! older versions (`commit`).
 
@@ -20,7 +20,7 @@ use crate::planted::{Bug, planted};
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// The queue of a span, and who gets into it.
+/// The queue of a span, and admission to it.
 pub(crate) struct Intake {
     pub span: Arc<Span>,
     pub state: Arc<State>,

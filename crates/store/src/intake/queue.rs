@@ -36,7 +36,7 @@ impl Unwritten {
     }
 }
 
-/// Room in the queue; given back where it is dropped.
+/// Room in the queue; given back when it is dropped.
 pub struct Reserved {
     queue: Arc<Queue>,
     bytes: u64,
@@ -190,7 +190,7 @@ impl Queue {
         result
     }
 
-    /// Does something in the order of sequences, also if no more is taken; it is told how many bytes wait.
+    /// Does something in the order of sequences, even if no more is accepted; it receives the number of waiting bytes.
     pub fn ordered<T>(&self, act: impl FnOnce(u64) -> T) -> T {
         let waiting = self.lock();
         act(waiting.bytes)
@@ -203,7 +203,7 @@ impl Queue {
         waiting.items.iter().for_each(|item| self.names.note(item.entry.primary_hash));
     }
 
-    /// Adds an entry that can do without: only where less than half of the queue is used.
+    /// Adds an optional entry: only if less than half of the queue is used.
     pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
         let waiting = self.lock();
         if waiting.closed {

@@ -4,10 +4,10 @@
 //! (`pack`: always the next ones by sequence), so that what is promised of sequences does not depend on hints.
 //!
 //! # How
-//! A cluster is an aligned window of a segment: what one read brings. A *group* is an object (the seed) and what hints
-//! tie to it. Groups are laid down in the order in which their first objects came; one that does not fit
-//! into the rest of a cluster waits while a later one does, up to [`LOOKAHEAD`] groups. Nothing is padded: where none
-//! fits, the group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
+//! A cluster is an aligned window of a segment: the extent of one read. A *group* is an object (the seed) and what
+//! hints tie to it. Groups are laid down in the order in which their first objects came; one that does not fit into the
+//! rest of a cluster waits while a later one does, up to [`LOOKAHEAD`] groups. Nothing is padded: where none fits, the
+//! group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;

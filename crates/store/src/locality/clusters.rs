@@ -1,7 +1,7 @@
 //! Whether a read from disk takes the object alone, or the cluster around it.
 //!
-//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and what is packed
-//! (`arrange`).
+//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and the order of
+//! packing (`arrange`).
 //!
 //! # The choice
 //! A cluster read costs bytes beyond the object's own; what it brings is that neighbours are requested while they are
@@ -23,7 +23,7 @@ use crate::memory::entry::Neighbour;
 const READ_WORTH_BYTES: u64 = 128 << 10;
 /// One read in so many takes a group that almost pays.
 const PROBE_EVERY: u64 = 16;
-/// One read in so many takes what brings nothing: a cluster of 64 KiB is then half a kilobyte a read.
+/// One useless read in so many is taken: a cluster of 64 KiB is then half a kilobyte a read.
 const PROBE_EVERY_MAX: u64 = 128;
 /// Reads, and neighbours, until the account is believed, and after which it is halved; fewer where reads only probe,
 /// which are rare.

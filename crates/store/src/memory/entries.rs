@@ -101,7 +101,8 @@ impl Pinned<'_> {
         self.remove_if(entry.id(), |current| Arc::ptr_eq(current, entry))
     }
 
-    /// Takes the entry of an id out, unless it waits to be written. Always true: the policy has no say in what waits.
+    /// Takes the entry of an id out, unless it waits to be written. Always true: the policy does not decide about
+    /// waiting entries.
     pub fn evict(&self, id: u64) -> bool {
         self.remove_if(id, |entry| entry.location().is_some() || entry.is_in_memory_alone());
         true

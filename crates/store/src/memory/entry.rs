@@ -180,7 +180,8 @@ impl Entry {
         self.location.store(location.pack(), Ordering::Release);
     }
 
-    /// Notes that it was requested; whether that is news since it was written. *Cost*: one load if it is none.
+    /// Notes that it was requested; returns whether that is the first time since it was written. *Cost*: one load if it
+    /// is none.
     pub fn ask(&self) -> bool {
         !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
     }

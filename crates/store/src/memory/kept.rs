@@ -1,6 +1,6 @@
 //! Entries only in memory: into the tier, and on to the waiting ones.
 //!
-//! Owns: what the policy and the map learn of them. Leaves to others: when (`admission`).
+//! Owns: the messages to the policy and the map. Leaves to others: when (`admission`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ impl MemoryTier {
         self.map.pin().insert(entry);
     }
 
-    /// Makes an entry only in memory one that waits to be written; false if it has left memory.
+    /// Makes an entry that is only in memory wait to be written; false if it has left memory.
     ///
     /// Takes no lock. The caller [settles](Self::settle) it later.
     pub fn pin_kept(&self, entry: &Arc<Entry>) -> bool {
@@ -25,7 +25,7 @@ impl MemoryTier {
             return false;
         }
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        // An eviction that has just looked at it may still take it out: what was put after that look stays.
+        // An eviction that has just looked at it may still remove it: an entry put after that look stays.
         pinned.insert(entry);
         true
     }

@@ -9,8 +9,8 @@
 //! wanted, and push out nothing that was. Waiting objects and fills take their room from the policy too: it cedes only
 //! used room, and gets it back when they have left.
 //!
-//! What leaves is freed when the map is unpinned: so it is pinned before the lock is taken, and the freeing is nobody's
-//! wait.
+//! Removed entries are freed when the map is unpinned: so it is pinned before the lock is taken, and nobody waits for
+//! the freeing.
 //!
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
 //! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
@@ -152,7 +152,7 @@ impl MemoryTier {
         self.map.len()
     }
 
-    /// The entry of `hash` that lies at `location`; no reference.
+    /// The entry of `hash` at `location`; counts as no reference.
     pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
         let here = |entry: &&Arc<Entry>| {
             entry.hash == hash && entry.location().is_some_and(|at| at.granule == location.granule)
@@ -456,7 +456,7 @@ impl MemoryTier {
         }
     }
 
-    /// Tells the policy what has been referenced since the last time.
+    /// Reports the accesses since the last time to the policy.
     fn take_notes(&self, replacement: &mut Replacement) {
         let noted = self.noted.load(Ordering::Relaxed);
         let oldest = noted.saturating_sub(NOTES);

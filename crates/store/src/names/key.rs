@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-/// Hashes what is a hash already: a whole one, or its lowest 64 bits.
+/// Hashes a hash: a whole one, or its lowest 64 bits.
 #[derive(Default)]
 pub struct Hashed(u64);
 

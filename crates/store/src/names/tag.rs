@@ -19,7 +19,7 @@ pub const TAGS_MAX: usize = 1024;
 pub const TAG_BYTES_MAX: usize = 1024;
 /// What the tags of an object take in memory beside their hashes, in bytes.
 const HELD_BYTES: usize = 64;
-/// Sets the hashes of tags apart from those of keys.
+/// Distinguishes the hashes of tags from those of keys.
 const SEED: u64 = 0x7461_675f_6861_736b;
 
 /// The hash of a tag.

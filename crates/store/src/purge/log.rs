@@ -139,8 +139,8 @@ impl PurgeLog {
     ///
     /// *Errors*: those of the device; corrupt if the cycles are used up, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
-        // A record is retired only when what overwrote its segments was flushed (`Writer::open_next_segment`), so what
-        // is missing here is needed by nothing that a crash could bring back.
+        // A record is retired only when the data that overwrote its segments were flushed
+        // (`Writer::open_next_segment`), so nothing that a crash could bring back needs a record that is missing here.
         let records = table.records();
         self.end = LogEnd { cycle: checked(self.next_cycle())?, blocks: 0 };
         self.cycle_seen = self.end.cycle;
@@ -157,8 +157,8 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// The cycle after this one: in the other half, and above all whose blocks may still stand there, so that none of
-    /// them counts as its own.
+    /// The cycle after this one: in the other half, and above all blocks that may still be there, so that none of them
+    /// counts as its own.
     fn next_cycle(&self) -> u64 {
         let next = self.end.cycle.max(self.cycle_seen) + 1;
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }

@@ -1,6 +1,6 @@
 //! Recovering without a checkpoint: every segment is scanned.
 //!
-//! Owns: which segments hold what, and their order.
+//! Owns: the contents of segments, and their order.
 //!
 //! *Circle*: `roll_forward` begins here, and this is a step of it: both are one algorithm in two files.
 

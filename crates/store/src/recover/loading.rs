@@ -92,7 +92,7 @@ impl Loading {
         true
     }
 
-    /// Loads what is not loaded; tells `arrived` of each shard. Returns the missing ones, one bit each.
+    /// Loads the missing shards; `arrived` receives each. Returns the missing ones, one bit each.
     async fn load_all(
         &mut self,
         device: &SharedDevice,

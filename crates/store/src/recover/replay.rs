@@ -104,7 +104,7 @@ impl Replay {
         self.shards[shard].keep_settled();
     }
 
-    /// Makes the entries of what was added since the last time to a shard of the index; it is all that is added.
+    /// Adds all entries since the last time to a shard of the index; nothing else adds to it.
     pub fn settle(&mut self, shard: usize, index: &Index) {
         let Replay { shards, suspects } = self;
         let replay = &mut shards[shard];
@@ -152,7 +152,7 @@ impl Replay {
         }
     }
 
-    /// The places of what was replayed, newest first, at most `most`.
+    /// The places of replayed records, newest first, at most `most`.
     pub fn newest(&self, most: usize) -> Vec<Location> {
         let mut newest: Vec<(u64, u64)> = Vec::new();
         for ShardReplay { settled, applied, .. } in &self.shards {

@@ -78,8 +78,8 @@ impl RollForward<'_> {
         if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
             return false;
         }
-        // How far has the log gone on? Entries in segments opened since are of a former cycle. Where a cycle or more
-        // was written since, the log cannot be followed from here: everything is scanned.
+        // How far has the log gone on? Entries in segments opened since are of a former cycle. If a cycle or more was
+        // written since, the log cannot be followed from here: everything is scanned.
         let first = header.position.epoch;
         let mut end = first;
         loop {

@@ -2,7 +2,7 @@
 //!
 //! Owns: the one step by which that happens, and the state that its three users share. `regroup` writes objects wanted
 //! together side by side, `keep` rewrites objects in memory before their segment is reclaimed, `reinsert` does the same
-//! for objects that it has to read first. Leaves to others: writing it, and what the index gets (`publish`).
+//! for objects that it has to read first. Leaves to others: writing it, and the index entry (`publish`).
 //!
 //! # Invariants
 //! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and

@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | waits to be written | read from disk | the object is written beside it |
 //! | was put and is written | read from disk | both are, and the other objects put for it |
-//! | was read from disk | read from disk or put | both are, and what the page's group brought |
+//! | was read from disk | read from disk or put | both are, and the objects of the page's group |
 //! | was put and is written | put | nothing: few pages are viewed again, and a view finds it out |
 //! | is in memory for long, or unknown | read from disk | nothing: the page's next read is not near |
 //!

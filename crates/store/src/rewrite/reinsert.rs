@@ -223,7 +223,7 @@ impl Rewriting {
         self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }
 
-    /// Queues an entry that lies at `from` to be rewritten, unless it has been purged, replaced or overwritten.
+    /// Queues an entry at `from` to be rewritten, unless it has been purged, replaced or overwritten.
     fn reinsert(&self, entry: &Arc<Entry>, from: Location, epoch: u64) -> Result<(), Refusal> {
         self.rewrite(entry, from, epoch, None)?;
         Counters::add(&self.span.counters.reinserted, 1);

@@ -44,7 +44,7 @@ pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) ->
 }
 
 /// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was
-/// committed, and does not know of it. (It may also have been away then; it is not believed in either case.)
+/// committed, and does not know this one. (It may also have been away then; it is not believed in either case.)
 fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }

@@ -15,9 +15,9 @@
 //! missed. So
 //! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something,
 //!   and begins empty;
-//! - a store is not opened while spans are missing that may have gone on without the others (those are named by the
-//!   last change that is known), unless all is to be forgotten. A span that was lost while the store served is not
-//!   missed so: all others know;
+//! - a store is not opened while missing spans may have served without the others (those named by the last known
+//!   change), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others
+//!   know;
 //! - a span that is put back as it was earlier is noticed if another was there all the time: each open is a change
 //!   (two, so that a span which knows the one before the last is not of an earlier open), and purges are numbered in
 //!   one order for all spans (`open`);
@@ -360,8 +360,8 @@ impl Spans {
         }
     }
 
-    /// Makes the membership of those in `wanted` that have not failed durable on all of them, and then puts it
-    /// committed. If nobody has failed since the last change, there is a new one only if `is_open`.
+    /// Makes the membership durable on all spans in `wanted` that have not failed, and then makes it valid. Unless a
+    /// span has failed since the last change, there is a new one only if `is_open`.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;

@@ -232,7 +232,7 @@ impl Spans {
     }
 }
 
-/// Looks what is on a device. *Errors*: where it is something else than a store, which may be a mistake in the name.
+/// Looks what is on a device. *Errors*: if it is not a store, which may be a mistake in the name.
 async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
     let device = match device {
         Ok(device) => device,
@@ -321,7 +321,7 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
     )
 }
 
-/// Compares what spans that were there together know of the store's purges; returns how far they have come together.
+/// Compares the purges that spans present together know; returns how far they have come together.
 ///
 /// A span that lacks a purge which, as another one knows, all had, is an older copy: it is not believed. One that lacks
 /// others, as the store may have ended before they returned, gets them.

@@ -17,13 +17,14 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The placement of a store, by what all its spans have in common.
+    /// The placement of a store, from the common data of all its spans.
     pub(super) fn new(common: &Member) -> Placement {
         let weights = common.weights[..common.count as usize].iter().map(|weight| f64::from(*weight)).collect();
         Placement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
     }
 
-    /// The span of a key among those in `present`, and whether it stands in for one that is not; `None` if none is.
+    /// The span of a key among those in `present`, and whether it stands in for an absent one; `None` if none is
+    /// present.
     pub(super) fn place(&self, primary: &[u8], present: u64) -> Option<(usize, bool)> {
         let hash = xxh3_64_with_seed(primary, self.seed);
         let mut first = (0, f64::MIN);

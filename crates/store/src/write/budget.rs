@@ -23,7 +23,7 @@ use crate::rewrite::reinsert;
 const APPENDS_SHARE: u64 = 8;
 /// Windows through which the tables of segments are read, in bytes, both.
 const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
-/// Bounds on what may be unwritten, in bytes.
+/// Bounds on unwritten objects, in bytes.
 const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
 /// Bounds on what fills may hold, in bytes.
 const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);

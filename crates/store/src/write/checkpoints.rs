@@ -27,7 +27,7 @@ const CHECKPOINT_SHARE_MIN: u64 = 4;
 
 /// The hot list is rewritten this long after it was written last, …
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// … where this share of the memory tier was taken in since.
+/// … if this share of the memory tier was taken in since.
 const HOT_SHARE: u64 = 16;
 
 impl Writer {

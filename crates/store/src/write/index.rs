@@ -1,6 +1,6 @@
 //! Bringing the index after a restart, before anything is written.
 //!
-//! Owns: what becomes of a checkpoint that turns out to be damaged while it is served from. Leaves to others: loading
+//! Owns: the handling of a checkpoint that turns out to be damaged while it is served from. Leaves to others: loading
 //! (`loading`) and making an index again (`recovery`).
 
 use std::sync::Arc;

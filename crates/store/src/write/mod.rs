@@ -61,11 +61,11 @@ const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// What the writer can be requested.
 pub(crate) enum Command {
-    /// Write what waits now, flush, and say when.
+    /// Write the waiting objects now, flush, and reply.
     Sync(oneshot::Sender<Result<(), Error>>),
     /// Make a purge durable, and how far its store has come with it.
     Purge((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>),
-    /// Say when there is room for another purge.
+    /// Reply when there is room for another purge.
     PurgeRoom(oneshot::Sender<Result<(), Error>>),
     /// Write an index checkpoint.
     Checkpoint(oneshot::Sender<Result<(), Error>>),
@@ -168,7 +168,7 @@ pub(crate) struct Writer {
     /// Brings objects that were in memory before the store was opened back into memory.
     warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
-    /// At most one task, which learns what the ring holds.
+    /// At most one task, which learns the contents of the ring.
     names: JoinSet<()>,
     rest: Option<Rest>,
     checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,

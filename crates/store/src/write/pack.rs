@@ -65,7 +65,7 @@ pub struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// The order in which items lie, the first at `position` of its segment.
+    /// The order of items, the first at `position` of its segment.
     fn order(&self, items: &[Unwritten], position: u64) -> Vec<Placed> {
         let unplaced = |item: &Unwritten| {
             let entry = &item.entry;

@@ -1,7 +1,6 @@
 //! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
 //!
-//! Owns: the order of that, and the reading of that segment before. Leaves to others: what is written into the new
-//! segment.
+//! Owns: the order of that, and the reading of that segment before. Leaves to others: the contents of the new segment.
 
 use std::sync::Arc;
 
@@ -95,7 +94,7 @@ impl Writer {
         self.state.purges.retire(tail, self.puts.fills.generation_min());
     }
 
-    /// Goes on re-inserting what has proved itself in the segments that are overwritten next.
+    /// Continues re-inserting requested objects of the segments that are overwritten next.
     pub(super) fn begin_harvest(&mut self) {
         // A running one still looks for due work before it ends.
         if self.rewriting.reinsert_percent == 0 {

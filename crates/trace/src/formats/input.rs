@@ -2,7 +2,7 @@
 //!
 //! Owns: telling compression by its magic, lines and fixed-size records with their places for messages, and the bounds
 //! on both. Promises: memory does not grow with the input; what is cut short or fails to decompress is an error that
-//! says where. Leaves to others: what lines and records mean.
+//! says where. Leaves to others: the meaning of lines and records.
 //!
 //! Cost: a buffer of 64 KiB a side; zstd keeps a window of at most 128 MiB as its frames ask for.
 

@@ -129,7 +129,7 @@ pub const FORMATS: &[FormatEntry] = &[
 ];
 
 impl Format {
-    /// The format called `name`, whatever its letters' case.
+    /// The format called `name`, in any case of letters.
     pub fn by_name(name: &str) -> Option<Format> {
         let entry = FORMATS.iter().find(|entry| entry.names.iter().any(|known| known.eq_ignore_ascii_case(name)))?;
         Some(entry.format)

@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Cursor, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Frames that ask for more memory are refused; `zstd` itself asks for at most this much unless it is told to.
+/// Frames that want more memory are refused; `zstd` itself wants at most this much by default.
 pub const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// How much is decoded ahead of the reader.

@@ -126,7 +126,7 @@ pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
     (first, offset.saturating_add(bytes - 1) / block_bytes - first + 1)
 }
 
-/// Blocks that one entry of [`Distinct`] stands for.
+/// Blocks that one entry of [`Distinct`] counts for.
 const GROUP_BLOCKS: u64 = 512;
 /// Entries that are kept: so about 200 MB at most, for a terabyte of blocks of 8 KiB in one file, or a million files.
 const GROUPS_MAX: usize = 1 << 20;

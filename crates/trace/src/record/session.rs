@@ -155,7 +155,8 @@ impl<W: Write> Session<W> {
                     prepared.transfers[0] = self.transfer(thread, &from, source.as_fd(), &found, &input, bytes)?;
                     bytes = prepared.transfers[0].map_or(0, |transfer| transfer.bytes);
                 } else {
-                    // What comes is not known if nothing waits; at least a byte, or the call refers to nothing.
+                    // The number of bytes is not known if nothing waits; at least a byte, or the call refers to
+                    // nothing.
                     bytes = bytes.min(sys::waiting_bytes(source.as_fd()).max(1));
                 }
                 if !self.options.is_reads_only
@@ -271,7 +272,7 @@ impl<W: Write> Session<W> {
         self.add_map(&map).map_err(Obstacle::Write)
     }
 
-    /// Writes what a call refers to, now that it went on.
+    /// Writes the references of a call, now that it went on.
     ///
     /// *Errors*: the trace cannot be written.
     pub(super) fn commit(&mut self, prepared: Prepared) -> io::Result<()> {

@@ -164,7 +164,7 @@ impl Watch {
             Ok(session) => session.prepare(&notification),
             Err(_) => Ok(Prepared::default()),
         };
-        // The call goes on first: what is left to do can be done beside it.
+        // The call goes on first: the rest can be done in parallel.
         let went_on = sys::proceed(self.listener.as_fd(), notification.id).map_err(listening)?;
         let written = match (prepared, &mut self.session) {
             (Ok(prepared), Ok(session)) if went_on => session.commit(prepared),

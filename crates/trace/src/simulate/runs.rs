@@ -76,7 +76,7 @@ impl Row {
 
 /// Makes all `runs`, on `threads` threads or one for each core, and tells `progress` how many are done.
 ///
-/// *Errors*: a policy that there is not; nothing is run then.
+/// *Errors*: an unknown policy; nothing is run then.
 pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usize) + Sync)) -> Result<Vec<Row>> {
     let known = policies::names();
     if let Some(run) = runs.iter().find(|run| !known.contains(&run.policy)) {

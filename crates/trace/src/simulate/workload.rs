@@ -40,7 +40,7 @@ pub const NAMES_MAX: usize = 1024;
 /// How much of a trace is taken.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
-    /// Only its first so many references; where `None`, all, and more than [`REFERENCES_MAX`] are an error.
+    /// Only this many of its first references; all if `None`, and more than [`REFERENCES_MAX`] are an error.
     pub limit: Option<usize>,
 }
 
@@ -163,7 +163,7 @@ impl Workload {
         Some(&self.names[index].1)
     }
 
-    /// What the user should know of a trace that was read and is none the less no error.
+    /// The warnings about a trace that was read without an error.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }

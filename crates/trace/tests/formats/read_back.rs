@@ -1,4 +1,4 @@
-//! What was written is read back, plain and compressed, the format guessed or named.
+//! Written references are read back, plain and compressed, the format guessed or named.
 
 use nectary_cache::Stream;
 use nectary_trace::Reference;

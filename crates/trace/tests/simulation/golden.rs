@@ -1,4 +1,4 @@
-//! Misses as libcachesim 0.3.5 (PyPI) counts them, at sizes that tell the policies apart.
+//! Misses as libcachesim 0.3.5 (PyPI) counts them, at sizes at which the policies differ.
 //!
 //! The references were given to it as objects of size 1 in `oracleGeneral`, each trace as read here; `cs+cpp` is the
 //! mix. Nothing of that program is here but the numbers that it printed.

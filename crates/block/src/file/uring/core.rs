@@ -22,7 +22,7 @@ const RETRIES_MAX: u32 = 100;
 /// The result of an operation.
 pub(super) type Reply = Result<Vec<Buffer>, Error>;
 
-/// Operations that have ended, to be told once the ring's lock is free.
+/// Operations that have ended, to be reported once the ring's lock is free.
 pub(super) type Ended = Vec<(oneshot::Sender<Reply>, Reply)>;
 
 /// An operation, and the waiter for its end.
@@ -192,7 +192,7 @@ impl Core {
         assert!(pushed.is_ok(), "there are as many submission entries as slots");
     }
 
-    /// Hands over what is new: false if the kernel is too busy to take all of it now.
+    /// Hands over new operations: false if the kernel is too busy to take all of them now.
     fn submit(&mut self) -> io::Result<bool> {
         while !self.uring.submission().is_empty() {
             match self.uring.submit() {

@@ -4,11 +4,11 @@
 //! One arm serves one request at a time. *Seek*: nothing on the same track; else `track + (average - track) * sqrt(3
 //! d)` up to a third of the stroke, where the average is reached, and a straight line from there to the full stroke,
 //! `d` being the distance as a share of the disk [1]. *Rotation*: the platter turns all the time, so the wait is the
-//! angle between where it is when the arm has arrived and where the first sector is. *Transfer*: at the rate of the
-//! track, which falls in a straight line from the outer tracks (offset 0) to the inner ones. A read that continues the
-//! last read comes out of the disk's read-ahead, without seek and rotation, no faster than the platter has delivered
-//! it. The write cache is off: a write ends on the platter, and a flush has nothing to do. The size of the device below
-//! counts as the size of the disk: a small device has the same seeks as a large one.
+//! angle from its position when the arm has arrived to the first sector. *Transfer*: at the rate of the track, which
+//! falls in a straight line from the outer tracks (offset 0) to the inner ones. A read that continues the last read
+//! comes out of the disk's read-ahead, without seek and rotation, no faster than the platter has delivered it. The
+//! write cache is off: a write ends on the platter, and a flush has nothing to do. The size of the device below counts
+//! as the size of the disk: a small device has the same seeks as a large one.
 //!
 //! # Disks without
 //! Requests wait for the interface (a fixed time each), then for one of several flash units (a latency each), then for
@@ -211,7 +211,7 @@ impl Platters {
         seek as u64
     }
 
-    /// Moves the arm to where `work` leaves it.
+    /// Moves the arm to its place after `work`.
     pub fn serve(&mut self, work: &Work, end: u64) {
         if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
             return;

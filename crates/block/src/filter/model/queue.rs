@@ -6,8 +6,8 @@
 //!
 //! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends
 //! when no other one has come for [`QUIET`] of real time, or when the queue is as long as the disk chooses from. By
-//! then all callers wait for the disk, and it chooses from all of their requests. With a queue of one there is nothing
-//! to choose, and nothing is waited for.
+//! then all callers wait for the disk, and it chooses from all of their requests. With a queue of one there is no
+//! choice, and nothing is waited for.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -31,7 +31,7 @@ pub const RECORDING_BYTES_MAX: u64 = 4 << 30;
 /// The most bytes of data that a recording in a file holds, unless it is given another limit.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 30;
 
-/// What an event counts against the limit beside its data, in bytes.
+/// The bytes of an event that count against the limit beside its data.
 const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
 
 /// A recording in progress; clones are the same recording.

@@ -13,8 +13,8 @@
 //! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped
 //! where the search for a victim comes upon it, unless it has come back by then.
 //!
-//! Among equals the one filed last leaves: what came in last has proved least, and of a loop that LFU is asked to
-//! replace a part then stays. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
+//! Among equals the one filed last leaves: it has proved least, and so a part of a loop stays if LFU is asked to
+//! replace a loop. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
 
 use super::blocks::{Blocks, RANK, RECENCY, State, UNFILED};
 use crate::Stream;

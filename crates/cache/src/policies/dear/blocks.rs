@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `RECENCY` | one an application | resident blocks | last reference within the application |
 //! | `RANK` | one a frequency of an application | resident blocks and some ghosts | the application's LFU order |
-//! | `PLACE` | one | resident blocks | whom the system asks for the next victim |
+//! | `PLACE` | one | resident blocks | the application that the system asks for the next victim |
 //!
 //! Promises: a block is at the position that it knows, also when a timeline closes its gaps. Leaves to others: which
 //! timeline of an order a block is in.

@@ -3,7 +3,7 @@
 //! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: an id is at the positions
 //! that its record knows, also when a timeline closes its gaps; moving an id touches its record, bits of its old
 //! positions and the newest end of an order, and nothing else that may be anywhere. Leaves to others: when an id
-//! becomes what.
+//! changes its state.
 //!
 //! | kind | in the stack | second order |
 //! |---|---|---|

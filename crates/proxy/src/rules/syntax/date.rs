@@ -12,7 +12,7 @@ const DAYS: [&[u8]; 7] = [b"monday", b"tuesday", b"wednesday", b"thursday", b"fr
 
 /// Reads a date into Unix seconds; `None` if it is none, or lies before 1970.
 ///
-/// Of years with two digits, those from 70 on are of the last century.
+/// Years with two digits from 70 on are of the last century.
 pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
     let text = value.as_bytes().to_ascii_lowercase();
     let (day_name, rest) = text.split_at(text.iter().position(|byte| !byte.is_ascii_alphabetic())?);

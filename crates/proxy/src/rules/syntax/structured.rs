@@ -1,4 +1,4 @@
-//! Structured fields: what a dictionary or a list of them holds.
+//! Structured fields: the contents of a dictionary or a list of them.
 //!
 //! Owns: parsing as RFC 9651, 4.2 says (RFC 8941 with dates and display strings). One byte out of place, and the whole
 //! field does not parse: nothing is guessed. Parameters must parse, too, and are then left out: no field that is read

@@ -6,7 +6,7 @@ use super::client::{purge, put};
 use super::history::{End, Scope};
 use super::world::{KEYS, World};
 
-/// A block of the purge log, and what it begins with.
+/// A block of the purge log, and its first bytes.
 const BLOCK_BYTES: u64 = 4096;
 const PURGE_BLOCK: &[u8; 4] = b"NPRG";
 
@@ -47,8 +47,8 @@ impl World {
         under_way.settle(loses).await;
     }
 
-    /// A purge, and an append that says how far the log of purges goes; nothing else happens meanwhile. Whether there
-    /// is one.
+    /// A purge, and an append that states how far the log of purges goes; nothing else happens in between. Whether
+    /// there is one.
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;

@@ -111,7 +111,7 @@ pub struct Life {
     pub after: End,
     /// The sequence up to which the store says that it has recovered everything.
     pub recovered: u64,
-    /// Whether the store says that purge records were lost: then everything older is purged.
+    /// Whether the store reports lost purge records: then everything older is purged.
     pub purges_lost: bool,
     pub segment_count: u64,
     pub whole_bytes_max: u64,
@@ -191,7 +191,7 @@ impl History {
         }
     }
 
-    /// Compares every answer with what could have been.
+    /// Compares every answer with the possible ones.
     pub fn check(&self) -> Checked {
         self.check_from(0)
     }
@@ -293,7 +293,7 @@ impl<'a> Register<'a> {
         lives.iter().all(|life| is_admitted && sequence <= life.recovered)
     }
 
-    /// Whether what `newer` replaced stays away in a life.
+    /// Whether the version that `newer` replaced stays away in a life.
     fn hides(&self, newer: &Version, life: usize) -> bool {
         // A version that is only in memory replaces nothing on the disk.
         matches!(newer.outcome, Outcome::Accepted { is_admitted: false, .. }) || self.survives(newer, life)

@@ -1,4 +1,4 @@
-//! Many clients on one store at once, and whether what they saw can be explained.
+//! Many clients on one store at once, and whether their answers can be explained.
 //!
 //! Owns: a run (clients, lives, and how they end) and the account of many. `world`: the store and its device; `client`:
 //! operations; `ending`: how lives end; `history`: what is allowed; `crash`: crash states of such runs. A run is repeated

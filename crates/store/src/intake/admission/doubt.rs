@@ -1,4 +1,4 @@
-//! What may be on the disk though the index does not lead to it.
+//! Records that may be on the disk though the index does not lead to them.
 //!
 //! An object that is not admitted must not replace anything on the disk: a crash would bring that back. A hash that the
 //! index knows is certain; this file owns the rest, where only something old and intact is behind a key that the index
@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::names::key::KeyHash;
 
-/// Damaged keys that are remembered one by one; beyond, everything is admitted for a cycle.
+/// The number of damaged keys that are remembered one by one; beyond it, everything is admitted for a cycle.
 const DAMAGED_MAX: usize = 1024;
 
 /// What is remembered.

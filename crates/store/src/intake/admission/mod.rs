@@ -35,7 +35,7 @@ pub use rate::WriteBudgetStat;
 use rate::WriteRate;
 use sketch::Sketch;
 
-/// What remembers requests takes at most this share of the memory budget.
+/// The memory of requests takes at most this share of the memory budget.
 const SKETCH_SHARE: u64 = 64;
 
 /// The decision on an object.
@@ -49,7 +49,7 @@ pub(crate) enum Decision {
     FirstRequest,
     /// It is not: it is too short or too long.
     Size,
-    /// It is not: too much has been written of late.
+    /// It is not admitted: too much has been written lately.
     Budget,
 }
 

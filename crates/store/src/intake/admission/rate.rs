@@ -2,14 +2,14 @@
 //!
 //! # Idea
 //! Credit for writing comes in at the budget's rate, and is kept up to what comes in during one *window* (a 24th of the
-//! budget's period, at least a minute). Everything that is written to the device is debited, whatever for: objects with
-//! their headers and padding, re-insertions, checkpoints, purges; and what waits to be written is taken off before
-//! anybody is let in. An object is admitted
+//! budget's period, at least a minute). Every write to the device is debited: objects with their headers and padding,
+//! re-insertions, checkpoints, purges; and waiting objects are debited before anything is admitted. An object is
+//! admitted
 //! - with the chance `credit / (half of a window's credit)`, at most 1. So nobody notices the budget while half of the
 //!   window's credit is left; below, admission thins out, and where more is offered than may be written the credit
 //!   stays at the level at which the admitted share of the offer is what the budget allows. There are no gaps and no
 //!   bursts;
-//! - and only if the credit covers it. So the credit never falls below 0 for what could be refused.
+//! - and only if the credit covers it. So the credit never falls below 0 because of objects that could be refused.
 //!
 //! What cannot be refused (what replaces something on the disk, checkpoints) may overdraw by up to a window's credit,
 //! and is paid back before anything is admitted again.

@@ -176,8 +176,8 @@ impl Fill {
 
     /// Passes on the next chunk of the body.
     ///
-    /// Waits while the disk or, where the fill is not stored, the slowest follower is too far behind.
-    /// *Errors*: more bytes than were announced; or nobody reads and nothing is stored any more.
+    /// Waits while the disk or, where the fill is not stored, the slowest follower is too far behind. *Errors*: more
+    /// bytes than were announced; or nobody reads and nothing is stored any more.
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
         let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
         let chunk_bytes = chunk.len() as u64;
@@ -348,7 +348,7 @@ impl Fill {
         self.puts.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
     }
 
-    /// Stores what has come in as fragments; the last, short one only at the end.
+    /// Stores the bytes received so far as fragments; the last, short one only at the end.
     async fn store_fragments(&mut self, at_end: bool) {
         // It is no record that this was meant for.
         self.reserved = None;
@@ -416,7 +416,8 @@ impl Drop for Fill {
             self.end(Phase::Failed);
         }
         self.puts.fills.end(self.fill.generation);
-        // Followers hold the chunks they still need through the state; the budget counts what runs, not what drains.
+        // Followers hold the chunks they still need through the state; the budget counts running fills, not those that
+        // are read out.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.puts.fills_shrink(held);

@@ -19,8 +19,8 @@
 //! # The window
 //! Chunks are kept until they are in stored fragments and every follower behind them reads those. If the store cannot
 //! keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and `write` waits for
-//! it. The same goes for what is not admitted to the disk and too long for one record. Either way a fill holds at most
-//! [`WINDOW_BYTES_MAX`] and a fragment.
+//! it. The same goes for objects that are not admitted to the disk and too long for one record. Either way a fill holds
+//! at most [`WINDOW_BYTES_MAX`] and a fragment.
 
 use std::sync::Arc;
 

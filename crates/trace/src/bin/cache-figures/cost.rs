@@ -10,9 +10,10 @@
 //! knows before they come.
 //!
 //! # The limit
-//! What no policy can do without is to find a block: one access to a table of that size by its hash. Beside the policies
-//! stands what that costs on the same references, with nothing else done and nothing to wait for between two references; and
-//! what the lines cost that a table of numbers and a linked list touch: number, entry, and both neighbours.
+//! The unavoidable work of every policy is to find a block: one access to a table of that size by its hash. Beside the
+//! policies stands what that costs on the same references, with nothing else done and nothing to wait for between two
+//! references; and what the lines cost that a table of numbers and a linked list touch: number, entry, and both
+//! neighbours.
 
 use nectary_cache::{Access, Lru, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses};

@@ -1,8 +1,8 @@
 //! The part of a point's loss that the choice of a policy has caused, and the part of the change of contents after it.
 //!
 //! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonus for anybody. Promises: each
-//! starts with LIRS and learns from what is past only; of the windows the one is taken that turns out best for the
-//! point, which nobody knows beforehand. Leaves to others: partitions between streams, which are no choice here.
+//! starts with LIRS and learns only from the past; of the windows the one that turns out best for the point is taken,
+//! which nobody knows beforehand. Leaves to others: partitions between streams, which are no choice here.
 //!
 //! A chooser is counted twice. *Free* is what the leaders' ghosts missed: as if a change of leader brought its blocks
 //! along. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those that it

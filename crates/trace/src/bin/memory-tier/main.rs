@@ -29,7 +29,7 @@ const POLICIES: [&str; 12] =
 const MIN: &str = "min";
 /// Memory, as a share of the bytes of all distinct objects. *Units*: percent.
 const PERCENT: [f64; 4] = [0.5, 2.0, 6.0, 20.0];
-/// What the store keeps beside an object in memory. *Units*: bytes.
+/// The memory of the store for an object beside the object itself. *Units*: bytes.
 const OVERHEAD_BYTES: u64 = 416;
 
 /// Requests and bytes that memory answered, of all.

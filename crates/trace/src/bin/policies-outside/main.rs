@@ -42,7 +42,7 @@ const PERCENT: [u64; 8] = [1, 3, 6, 12, 25, 40, 60, 85];
 /// Smaller caches have shares of less than one block.
 const SIZE_MIN: u64 = 20;
 
-/// The exit code if the outside program cannot be had.
+/// The exit code if the outside program is not available.
 const NOT_RUN: u8 = 77;
 
 fn main() -> ExitCode {

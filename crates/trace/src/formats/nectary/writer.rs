@@ -190,7 +190,7 @@ impl<W: Write> Writer<W> {
         self.item_ends()
     }
 
-    /// Adds `calls` of a process that was added, whose references are not in the file.
+    /// Adds `calls` of an added process, whose references are not in the file.
     pub fn unseen(&mut self, process: u32, unseen: Unseen, calls: u64) -> io::Result<()> {
         self.payload.push(ITEM_UNSEEN);
         self.number(u64::from(process));
