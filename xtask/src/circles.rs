@@ -1,8 +1,8 @@
 //! Circles between the files of a crate: files that import each other, directly or by way of others.
 //!
-//! Owns: reading imports, and finding circles in `crates/*/src`. A circle is defended by a line `//! *Circle*: why` in one
-//! of its files. What does not count: a file that uses its own folder's front file (`mod.rs`, or the file of the folder's
-//! name) or the crate's, since these hold what all below them share; imports of tests.
+//! Owns: reading imports, and finding circles in `crates/*/src`. A circle is defended by a line `//! *Circle*: why` in
+//! one of its files. The exceptions: a file that uses its own folder's front file (`mod.rs`, or the file of the
+//! folder's name) or the crate's, since these hold the common parts of all below them; imports of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

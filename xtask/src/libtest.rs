@@ -21,13 +21,13 @@ pub fn is_told(line: &str) -> bool {
 pub struct Counts {
     /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed, by name, with the end of what each printed.
+    /// Tests that failed, by name, with the end of each one's output.
     pub failed: Vec<(String, String)>,
     /// How many failed by the runner's own count.
     pub failed_count: u64,
     /// Tests marked `#[ignore]`.
     pub ignored: u64,
-    /// Reasons given for what was not run, with the test that gave each; empty if none was named.
+    /// Reasons of tests that were not run, with the test that gave each; empty if none was named.
     pub not_run: Vec<(String, String)>,
     /// How many `test result:` lines there were.
     pub results: u64,

@@ -40,7 +40,7 @@ pub struct Ended {
     pub success: bool,
     /// Whether it was killed because it ran too long.
     pub killed: bool,
-    /// Whether it said, by its exit code, that it cannot run on this machine.
+    /// Whether its exit code says that it cannot run on this machine.
     pub not_run: bool,
     /// How it ended, in words.
     pub how: String,

@@ -2,9 +2,9 @@
 //!
 //! Owns: the campaigns, their rounds and the log. A round is one run of a program with its own seed, derived from the
 //! seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line; a
-//! round that passed on the same commit is not run again, so a soak that was stopped goes on where it was. Shards share
-//! a soak out to several machines: shard I/K runs every K-th round, from the I-th on, counted from 0. The campaign
-//! `fuzz` has a round for each target of `nectary-fuzz`, in a build that counts coverage.
+//! round that passed on the same commit is not run again, so a stopped soak continues. Shards share a soak out to
+//! several machines: shard I/K runs every K-th round, from the I-th on, counted from 0. The campaign `fuzz` has a round
+//! for each target of `nectary-fuzz`, in a build that counts coverage.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -30,7 +30,7 @@ const TAIL_LINES: usize = 40;
 enum Program {
     /// A program of the workspace.
     Binary(&'static str),
-    /// The test programs of a crate whose names begin so.
+    /// The test programs of a crate whose names begin with this.
     Tests { package: &'static str, prefix: &'static str },
     /// The targets of `nectary-fuzz`, one after another.
     Fuzz,

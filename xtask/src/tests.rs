@@ -88,7 +88,7 @@ fn doctests(workspace: &Workspace, report: &mut Report) {
     report.timed(DOCTESTS, started.elapsed(), budget_seconds);
 }
 
-/// Counts what a test program said; one that failed without a failed test (it crashed, hung, did not start) is a
+/// Counts a test program's results; one that failed without a failed test (it crashed, hung, did not start) is a
 /// failure.
 fn count(name: &str, ended: Result<Ended>, report: &mut Report) {
     match ended {

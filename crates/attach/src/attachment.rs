@@ -167,7 +167,8 @@ impl Attachment {
         device.set_option(name, value).await
     }
 
-    /// What the kernel refused this process, in words: without it the device may stand still when memory is short.
+    /// The kernel's refusals to this process, in words: without those settings the device may stop when memory is
+    /// short.
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
@@ -177,7 +178,7 @@ impl Attachment {
         self.ended.clone()
     }
 
-    /// Whether the block device is still there. Its number may be another one's by now: asked is for its name.
+    /// Whether the block device is still there. Its number may be another one's by now, so its name is compared.
     pub fn is_attached(&self) -> bool {
         self.loop_device.is_attached()
     }

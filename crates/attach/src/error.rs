@@ -36,7 +36,7 @@ pub enum Error {
     /// The device itself failed.
     #[error(transparent)]
     Device(#[from] nectary_block::Error),
-    /// Somebody has the block device open for himself: a mount, a volume manager.
+    /// Another user has the block device open exclusively: a mount, a volume manager.
     #[error("{path} is in use: {users}; unmount or close it first")]
     InUse {
         /// The block device.

@@ -140,7 +140,7 @@ impl LoopDevice {
     /// Writes back what the kernel holds and releases the device, if nobody has it open exclusively. One that is gone
     /// is released.
     ///
-    /// *Errors*: [`Error::InUse`] if somebody has; [`Error::Os`] if writing back fails: then it stays.
+    /// *Errors*: [`Error::InUse`] if somebody uses it; [`Error::Os`] if writing back fails: then it stays.
     pub fn release(&self) -> Result<(), Error> {
         if !self.is_attached() {
             return Ok(());
@@ -158,7 +158,7 @@ impl LoopDevice {
         clear(&device).map_err(|error| Error::os("releasing the loop device", error))
     }
 
-    /// Lets it go as soon as its last user has closed it; at once if there is none.
+    /// Releases it as soon as its last user has closed it; at once if there is none.
     pub fn release_when_unused(&self) -> Result<(), Error> {
         let failed = |error| Error::os("releasing the loop device", error);
         let device = File::open(&self.path).map_err(failed)?;

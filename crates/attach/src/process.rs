@@ -1,5 +1,4 @@
-//! What this process tells the kernel about itself, so that it can serve a disk while memory is full of that disk's
-//! pages.
+//! Settings of this process in the kernel, so that it can serve a disk while memory is full of that disk's pages.
 //!
 //! Owns: the calls. Why each:
 //! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for writeback that may end here, and its own writes

@@ -2,8 +2,8 @@
 //!
 //! Owns: the name that says which process serves a loop device, and their release once it is gone. There is no stale
 //! mount of our own: the file's mount has no place and dies with its process. A file system on such a device is dead,
-//! since nothing that it reads or writes can succeed any more; it is unmounted, so that what stands on the next
-//! attachment is not confused with it. Promises: a loop device of a living process, of another pid namespace, or of
+//! since none of its reads and writes can succeed any more; it is unmounted, so that the contents of the next
+//! attachment are not confused with it. Promises: a loop device of a living process, of another pid namespace, or of
 //! anybody else is never touched; everything done is told.
 
 use std::ffi::CString;

@@ -60,7 +60,7 @@ fn ways(memory_bytes: u64) -> Vec<Way> {
     ways
 }
 
-/// The disk's time for what the store has done so far, in milliseconds.
+/// The disk's time for the work of the store so far, in milliseconds.
 fn disk_ms(stat: &Stat) -> f64 {
     let counts = &stat.counts;
     let ios = counts.device_reads + counts.appends;

@@ -1,4 +1,4 @@
-//! Memory groups: what a contender may use, its pages of files included.
+//! Memory groups: the memory that a contender may use, its pages of files included.
 //!
 //! Owns: one control group of the kernel for each contender, by version 1 or 2 of the interface, whichever has the
 //! memory controller.

@@ -29,13 +29,13 @@ impl Guardian {
     pub fn start(mut command: Command) -> Result<Guardian, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         let mut child = child.map_err(|error| Error::failed("starting the guardian", error))?;
-        // Once it has said something, it has left the terminal.
+        // Once it has reported, it has left the terminal.
         writeln!(child.stdin.as_mut().expect("piped"), "run {}", std::process::id())
             .map_err(|error| Error::failed("the guardian", error))?;
         Ok(Guardian { child })
     }
 
-    /// Tells what is to be removed in the end, before it is made: a directory with all in it, or a memory group.
+    /// Names something to be removed in the end, before it is made: a directory with all in it, or a memory group.
     pub fn guard(&mut self, path: &Path) -> Result<(), Error> {
         let pipe = self.child.stdin.as_mut().expect("piped");
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
@@ -60,7 +60,7 @@ impl Guardian {
     }
 }
 
-/// What the guardian's process does: reads the list, waits for the end, cleans up.
+/// The work of the guardian's process: reads the list, waits for the end, cleans up.
 pub fn serve(input: impl BufRead) {
     sys::leave_terminal();
     let mut run = 0;

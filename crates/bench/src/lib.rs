@@ -7,7 +7,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `workload` | requests by stated laws, and what the bytes of an object are |
+//! | `workload` | requests by stated laws, and the bytes of an object |
 //! | `contender` | the one small trait, and its implementations |
 //! | `disk`, `group`, `guardian` | modelled disks in the kernel, memory groups, and the end of both |
 //! | `worker` | the process of one contender: its storage, its clock, its requests |

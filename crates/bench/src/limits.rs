@@ -3,12 +3,12 @@
 //! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two
 //! threads, against fio's random reads of the same size, 32 at once from one thread or from two, whichever is more.
 //! Filling: objects put one after another, until they are flushed, against fio's sequential writes of 1 MiB of as many
-//! bytes, until they are flushed; and against a loop that copies the same bodies into buffers, sums them, writes those
-//! two at a time and does nothing else, which is what filling costs any store. Both have a file of their own, of the
-//! same size, written once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A …).
-//! Every byte that the store gives back is compared with one that was made before. Beside the reads stands what the
-//! store gets with more gets at once, against the same reads of fio: what is missing at 32 and there at 128 is waiting,
-//! what is missing at 128 too is the processor. Leaves to others: what users wait for (`store`).
+//! bytes, until they are flushed; and against a loop that only copies the same bodies into buffers, sums them, and
+//! writes those two at a time, which filling costs any store. Both have a file of their own, of the same size, written
+//! once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the
+//! store gives back is compared with one that was made before. Beside the reads stands what the store gets with more
+//! gets at once, against the same reads of fio: what is missing at 32 and there at 128 is waiting, what is missing at
+//! 128 too is the processor. Leaves to others: what users wait for (`store`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

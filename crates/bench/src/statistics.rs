@@ -62,7 +62,7 @@ pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Estimate {
     estimate(&ratios)
 }
 
-/// The ratio of two sums of paired values with its interval: pairs are drawn, and the sums of what was drawn compared.
+/// The ratio of two sums of paired values with its interval: pairs are drawn, and the sums of the drawn ones compared.
 pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     let pairs: Vec<(f64, f64)> = numerators.iter().copied().zip(denominators.iter().copied()).collect();
     let ratio = |pairs: &[(f64, f64)]| {

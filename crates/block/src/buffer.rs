@@ -56,7 +56,7 @@ pub struct Buffer {
     capacity: usize,
 }
 
-// SAFETY: the memory is owned by this value alone; nothing in it is tied to a thread.
+// SAFETY: the memory is owned only by this value; nothing in it is tied to a thread.
 unsafe impl Send for Buffer {}
 // SAFETY: a shared reference gives read access only.
 unsafe impl Sync for Buffer {}

@@ -13,8 +13,8 @@
 //!    sees its effect, on every handle.
 //! 5. *Durability*: a completed write survives what [`Geometry::write_survives`] says. A flush that completes makes
 //!    every write that had completed before the flush was called, on any handle, survive what
-//!    [`Geometry::flush_survives`] says. A write with [`WriteFlags::fua`] completes only when it alone would survive
-//!    that.
+//!    [`Geometry::flush_survives`] says. A write with [`WriteFlags::fua`] completes only when it would survive that by
+//!    itself.
 //! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes fail with
 //!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads go on. A write that found no room
 //!    ([`ErrorKind::Full`](crate::ErrorKind::Full)) leaves its own range undefined and nothing else in doubt.
@@ -129,7 +129,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
-    /// Lists what is mapped in a range, in order and without gaps.
+    /// Lists the mapped parts of a range, in order and without gaps.
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>>;
 
     /// Grows the device to `size_bytes`; never shrinks it.

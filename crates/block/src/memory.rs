@@ -1,8 +1,8 @@
 //! `memory:SIZE`: a device in this process's memory.
 //!
-//! Owns: pages that are allocated when they are first written, spread over shards so that threads seldom meet; a device
-//! costs what was written to it, not its size. Every operation is done when the call returns its future.
-//! Promises: nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
+//! Owns: pages that are allocated at their first write, spread over shards so that threads seldom meet; a device costs
+//! the memory that was written, not its size. Every operation is done when the call returns its future. Promises:
+//! nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::snapshot::{PAGE_BYTES, Snapshot, pages};
 /// How many locks the pages are spread over.
 const SHARD_COUNT: usize = 64;
 
-/// The unit of offsets and lengths, in bytes: that of the strictest disk, so that what works here works there.
+/// The unit of offsets and lengths, in bytes: that of the strictest disk, so that code that works here works there.
 const BLOCK_BYTES: u32 = 4096;
 
 /// Pages by number; shared with snapshots until they are written again.

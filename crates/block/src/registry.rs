@@ -1,4 +1,4 @@
-//! What the names in a SPEC mean: constructors, registered by name, that open devices.
+//! The meaning of names in a SPEC: constructors, registered by name, that open devices.
 //!
 //! Owns: the table of names, the walk over nested SPECs, and the errors that point at the place. Higher floors register
 //! their own devices; floor 0 cannot name them.
@@ -143,7 +143,7 @@ pub async fn open(spec: &str, options: &OpenOptions) -> Result<SharedDevice, Err
     Registry::with_builtins().open(spec, options).await
 }
 
-/// What a constructor is given: its part of the SPEC, taken apart piece by piece, and the options.
+/// The arguments of a constructor: its part of the SPEC, piece by piece, and the options.
 pub struct Arguments {
     name: String,
     rest: Option<String>,

@@ -24,7 +24,7 @@ pub struct Request {
     pub offset: u64,
     /// How many bytes it is about: 0 for a flush, the new size for a growth.
     pub length: u64,
-    /// Whether its end says that it is durable ([`WriteFlags::fua`](crate::WriteFlags::fua)).
+    /// Whether its end makes it durable ([`WriteFlags::fua`](crate::WriteFlags::fua)).
     pub fua: bool,
     /// When the caller gives up.
     pub deadline: Option<Instant>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The unit of sharing, in bytes.
 pub(crate) const PAGE_BYTES: usize = 64 * 1024;
 
-/// An image of a device; what was never written is zeroes and takes no memory.
+/// An image of a device; unwritten ranges are zeroes and take no memory.
 #[derive(Clone, Default)]
 pub struct Snapshot {
     size_bytes: u64,

@@ -100,7 +100,7 @@ impl BufferCache {
 
     /// Writes back the dirty blocks of a file, flushes it and forgets all its blocks.
     ///
-    /// *Errors*: what the flush reports; the file then stays, and its dirty blocks with it.
+    /// *Errors*: those of the flush; the file then stays, and its dirty blocks with it.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {
         self.flush(file, Context::default()).await?;
         let mut state = self.shared.lock();
@@ -120,7 +120,7 @@ impl BufferCache {
     }
 
     /// Forgets the blocks beyond the new end of a file that was cut, dirty ones too: if the file grows again, they are
-    /// zeroes. To be called after the source was cut, while no write to what is cut is under way.
+    /// zeroes. To be called after the source was cut, while no write to the cut part is under way.
     pub fn cut(&self, file: FileId, size_bytes: u64) {
         let block = self.shared.block_bytes as u64;
         let (last, part) = (size_bytes / block, (size_bytes % block) as usize);
@@ -227,8 +227,8 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Makes every write to a file that had ended before durable, as the source understands it: what is dirty is
-    /// written back first.
+    /// Makes every earlier ended write to a file durable, as the source understands it: dirty blocks are written back
+    /// first.
     ///
     /// *Errors*: the first write-back that fails, or that failed since the last flush, also if a later one went
     /// well: the blocks of it stay dirty and readable until a write-back of them ends well.

@@ -1,6 +1,6 @@
-//! Range locks: whose I/O on a block comes first.
+//! Range locks: the order of I/O on a block.
 //!
-//! Owns: the queue. A ticket is granted when no earlier one that is still there shares a block with it; so tickets of a
+//! Owns: the queue. A ticket is granted when no earlier one that still exists shares a block with it; so tickets of a
 //! block are granted in the order in which they were drawn, and nobody starves. Promises: who holds one ticket at a
 //! time never waits in a circle.
 
@@ -37,7 +37,7 @@ impl RangeLocks {
         (number, granted)
     }
 
-    /// Gives a ticket back, granted or not, and grants what waited for it.
+    /// Gives a ticket back, granted or not, and grants the tickets that waited for it.
     pub fn release(&mut self, number: u64) {
         let Some(released) = self.tickets.remove(&number) else { return };
         let later = self.tickets.range(number..);

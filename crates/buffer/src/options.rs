@@ -116,7 +116,7 @@ impl Options {
             return invalid(format!("no policy is called \"{}\"; known are {known}", self.policy));
         }
         if self.small_frames().is_none() && self.all_frames() < MEMORY_BLOCKS_MIN {
-            // Of little memory, a quarter is left for what a policy takes at any size.
+            // If memory is small, a quarter is left for the part that a policy takes at any size.
             let quarters = if policy_fixed_bytes(&self.policy) > 0 { 4 } else { 3 };
             let least = MEMORY_BLOCKS_MIN * self.frame_bytes() * quarters / 3;
             let memory_bytes = (least + 1).next_multiple_of(1 << 20);

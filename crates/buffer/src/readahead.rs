@@ -2,8 +2,8 @@
 //!
 //! Owns: when a stream is sequential, how far it is read ahead, and the bound on what waits. Promises: the policy does
 //! not hear of a block before it is referenced, so its decisions are those of a simulation; a stream never waits for
-//! its own readahead to start; what waits is bounded by the buffer's own budget, also with thousands of streams. Leaves
-//! to others: reading (`read`).
+//! its own readahead to start; waiting blocks are bounded by the buffer's own budget, also with thousands of streams.
+//! Leaves to others: reading (`read`).
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const RUN_MIN: u32 = 4;
 const STALE_AFTER: u64 = 4;
 
 impl State {
-    /// Notes that a stream read some blocks of a file of `blocks` blocks, and says what is to be read ahead now.
+    /// Notes that a stream read some blocks of a file of `blocks` blocks, and returns the blocks to read ahead now.
     pub fn read_ahead(&mut self, file: u32, read: Range<u64>, stream: Stream, blocks: u64) -> Range<u64> {
         let window = self.budget.ahead;
         let run = self.streams.run(stream);

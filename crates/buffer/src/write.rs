@@ -65,7 +65,7 @@ impl State {
         self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
     }
 
-    /// Changes a part of a block in memory, or makes the block; a version that somebody holds stays as it is.
+    /// Changes a part of a block in memory, or makes the block; a version that somebody holds stays unchanged.
     pub(crate) fn change(
         &mut self,
         id: u64,

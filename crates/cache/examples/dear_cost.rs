@@ -1,4 +1,4 @@
-//! What detection costs: nanoseconds a reference of `dear` above LRU, in turns, medians of the rounds.
+//! The cost of detection: nanoseconds a reference of `dear` above LRU, in turns, medians of the rounds.
 //!
 //! `cargo run --release -p nectary-cache --example dear_cost [BLOCKS] [ROUNDS] [KIND]`; 1,048,576 blocks, 7 rounds and
 //! all kinds by default.

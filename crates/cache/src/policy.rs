@@ -1,7 +1,7 @@
 //! The replacement policy: the one interface between a cache and the rule that decides what leaves.
 //!
 //! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and
-//! single threaded: callers that share one put it behind a lock of their own and may batch their references.
+//! single threaded: callers that share one protect it with a lock and may batch their references.
 
 /// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
 ///

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn nectary_open(
         if store.is_null() {
             return Err(Failure::invalid("store: the pointer is null"));
         }
-        // SAFETY: it is not null, and the caller says that it has room.
+        // SAFETY: it is not null, and the caller promises that it has room.
         unsafe { store.write(std::ptr::null_mut()) };
         // SAFETY: as the caller promises.
         let spec = unsafe { text("spec", spec, NECTARY_SPEC_BYTES_MAX) }?;

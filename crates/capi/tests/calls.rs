@@ -43,7 +43,7 @@ impl Disk {
         assert_eq!(code, OK, "{}", last());
     }
 
-    /// Stores a file; where the disk is too slow for it, again and again for a while.
+    /// Stores a file; if the disk is too slow for it, tries again for a while.
     fn write(&self, name: &str, data: &[u8]) -> c_int {
         let began = Instant::now();
         loop {
@@ -131,8 +131,7 @@ fn null_pointers_stale_handles_and_lengths_out_of_bounds_are_refused() {
     let (name, long) = (text("a"), text(&"n".repeat(NECTARY_NAME_BYTES_MAX + 1)));
     let (mut data, mut length, mut store) = (null::<c_void>(), 0, null_mut());
     let made_up = std::ptr::without_provenance_mut::<nectary_store>(0x7fff_1234);
-    // SAFETY: what is not null is a value that outlives the calls; lengths out of bounds are refused before a byte is
-    // read.
+    // SAFETY: non-null values outlive the calls; lengths out of bounds are refused before a byte is read.
     let codes = unsafe {
         [
             nectary_open(null(), 0, 0, &raw mut store),

@@ -143,7 +143,7 @@ async fn finish(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Erro
     blocking(attachment, Attachment::finish).await
 }
 
-/// Runs what waits for the kernel beside the control socket.
+/// Runs the tasks that wait for the kernel beside the control socket.
 async fn blocking(
     attachment: &Arc<Attachment>,
     step: impl FnOnce(&Attachment) -> Result<(), nectary_attach::Error> + Send + 'static,

@@ -94,7 +94,7 @@ fn absent(spec: &str) -> Failure {
     )
 }
 
-/// Whether none of the devices that can be opened has anything on it.
+/// Whether all devices that can be opened are empty.
 async fn all_blank(devices: &[SpanDevice]) -> Result<bool, Failure> {
     for device in devices.iter().filter_map(|named| named.device.as_ref().ok()) {
         if Store::probe(device).await? {

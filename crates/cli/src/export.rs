@@ -73,7 +73,7 @@ fn start_control(server: &Server) -> Result<ControlServer, Failure> {
         status(&name, &urls, &server, &exports)
     });
     let directory = RuntimeDirectory::open()?;
-    // The path of a socket is short, that of another may not be.
+    // The path of a socket is short; that of another file may not be.
     let part = match directory.socket(&format!("export-{first}")) {
         Ok(_) => format!("export-{first}"),
         Err(_) => format!("export-{}", std::process::id()),

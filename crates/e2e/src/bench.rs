@@ -76,7 +76,7 @@ pub struct Plan {
     pub arguments: Vec<String>,
 }
 
-/// Where the peers stand among the contestants: nginx, nginx tuned, Varnish.
+/// The positions of the peers among the contestants: nginx, nginx tuned, Varnish.
 pub const PEERS: std::ops::Range<usize> = 2..5;
 
 /// A server that is measured.

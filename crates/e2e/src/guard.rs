@@ -188,8 +188,7 @@ fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // As many files as may be had: nginx keeps every cached one open. A process that needs fewer runs with
-            // fewer.
+            // As many files as allowed: nginx keeps every cached one open. A process that needs fewer runs with fewer.
             libc::setrlimit(libc::RLIMIT_NOFILE, &files);
             if let Some(cpu) = cpu {
                 // The pinned process is the measured one: it runs before everything else on that processor, if this is

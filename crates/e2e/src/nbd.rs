@@ -68,7 +68,7 @@ impl Server {
     }
 }
 
-/// Runs a program to its end; what it printed, or an error if it fails.
+/// Runs a program to its end; returns its output, or an error if it fails.
 pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Result<String> {
     let (status, text) = try_run(folder, program, arguments)?;
     if !status.success() {

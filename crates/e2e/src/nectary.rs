@@ -1,7 +1,7 @@
 //! The program under test: finds the `nectary` binary, runs the proxy, asks its control socket.
 //!
 //! Owns a running proxy as a user would have it: its own runtime directory, an access log, a store. Knows the command
-//! line and the control protocol (one line of JSON each way), nothing else of what is inside.
+//! line and the control protocol (one line of JSON each way), but nothing of the inside.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};

@@ -125,7 +125,7 @@ impl Outcome {
 
     /// Whether the hit rate is that of a simulation.
     fn fits(&self, simulated: f64) -> bool {
-        // Where the disk is too slow, admission gives way: each object that was not taken costs one more miss at most.
+        // If the disk is too slow, admission gives way: each refused object costs at most one more miss.
         let least = -HIT_RATE_DIFFERENCE_MAX - self.refused_rate();
         let most = if self.keeps { 1.0 } else { HIT_RATE_DIFFERENCE_MAX };
         (least..=most).contains(&(self.hit_rate - simulated))
@@ -249,7 +249,7 @@ fn shape(status: &Value) -> Result<Shape> {
 fn simulate(lines: &[Line], shape: Shape) -> f64 {
     let mut ring = Ring::new(shape);
     for line in lines {
-        // The size of the object and not of what was sent, which the end of the run may have cut.
+        // The size of the object, not of the sent part, which the end of the run may have cut.
         let object_bytes = line.object_bytes.unwrap_or(line.body_bytes);
         ring.reference(&line.url, object_bytes);
     }

@@ -1,4 +1,4 @@
-//! How runs report: medians of paired rounds, counts, and what was not run.
+//! The reports of runs: medians of paired rounds, counts, and tests that were not run.
 
 use anyhow::Result;
 use std::fmt;

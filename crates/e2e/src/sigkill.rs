@@ -3,7 +3,7 @@
 //! A round: clients load the proxy while the main thread polls the sequences; it reads the written sequence, kills the
 //! process, starts it again, measures the time from exec to the first hit, and asks for every key. Odd rounds run with
 //! little memory, so that hits come from the disk. There are two loads: [`ROOMY`], whose store has twice the room of
-//! everything put into it (a new one is made when that would no longer hold), and [`LAPPING`], whose ring laps between
+//! everything put into it (a new one is made when that would no longer hold), and [`LAPPING`], whose ring turns between
 //! kills while 48 clients purge by key, by tag, by prefix and everything.
 //!
 //! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed chooses the same workload
@@ -26,8 +26,7 @@ pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
 /// most.
 const PLANT_ATTEMPTS_MAX: u64 = 5;
 
-/// What clients do between two kills, and the least that must have come of it, a round in the mean: less proves
-/// nothing.
+/// The actions of clients between two kills, and their least results, a round in the mean: less proves nothing.
 #[derive(Debug)]
 pub struct Load {
     /// Bytes of the store.
@@ -81,7 +80,7 @@ pub enum Plant {
     WrongByte,
     /// A key that must hit is purged without the model's knowledge.
     LostObject,
-    /// A purged key is stored again behind the model's back.
+    /// A purged key is stored again without the model's knowledge.
     ForgottenPurge,
     /// The front of the store's file, after the superblock, is overwritten with zeros between kill and restart.
     ZeroedStore,

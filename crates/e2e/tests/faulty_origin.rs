@@ -1,5 +1,5 @@
-//! Whatever an origin does, a client never gets part of an object as a whole one, nothing of it is stored, and the
-//! proxy goes on serving: one row for each misbehaviour.
+//! Whatever an origin does, a client never gets part of an object as a whole one, no part is stored, and the proxy goes
+//! on serving: one row for each misbehaviour.
 //!
 //! The planted bug: the same checks, on the origin itself without a proxy, must complain.
 

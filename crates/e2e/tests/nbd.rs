@@ -263,7 +263,7 @@ fn an_export_shows_in_the_status_and_refuses_to_be_public() {
     assert_eq!((&info["size_bytes"], &info["read_only"]), (&(2 << 20).into(), &true.into()), "{info}");
     let code = |arguments: &[&str]| try_run(folder, "nectary", arguments).unwrap().0.code();
     assert_eq!(code(&["nbd", "info", &server.url("c")]), Some(4));
-    // A socket on which somebody listens is not taken over; an address of everybody's is not served.
+    // A socket on which somebody listens is not taken over; an address that others can reach is not served.
     let taken = format!("unix:{}", server.socket.display());
     assert_eq!(code(&["export", "memory:1M", "--nbd", &taken]), Some(5));
     assert_eq!(code(&["export", "memory:1M", "--nbd", "tcp:0.0.0.0:0"]), Some(2));
@@ -306,7 +306,7 @@ fn connections_are_encrypted_and_certificates_verified() {
     run(folder, "nbdcopy", &[&url(&good), &text(&copy)]).unwrap();
     assert!(is_same(&image, &copy));
     chained.terminate().unwrap();
-    // Without TLS, with another authority's certificate, or without one of a client's: nothing.
+    // Without TLS, with another authority's certificate, or without a client's certificate: nothing.
     let plain = format!("nbd://localhost:{}/disk", address.port());
     let (status, printed) = try_run(folder, "nectary", &["nbd", "info", &plain]).unwrap();
     assert!(status.code() == Some(1) && printed.contains("nbds://"), "{printed}");

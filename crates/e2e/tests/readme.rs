@@ -25,7 +25,7 @@ const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
 const TARGET: &str = "/debian/pool/main/h/hello/hello.deb?size=53080&nocc";
 /// All commands together; they take two or three seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Printed before the output of each command, with its exit code behind.
+/// Printed before the output of each command, followed by its exit code.
 const MARK: &str = "@@ended@@";
 /// Programs that the commands need beside the build.
 const PROGRAMS: &[&str] = &["bash", "make", "cc", "curl", "unshare", "pkill", "pgrep", "grep"];

@@ -1,4 +1,4 @@
-//! Scripts read `nectary status --json`: what it calls things stays.
+//! Scripts read `nectary status --json`: its names stay.
 
 use anyhow::{Context, Result};
 use nectary_e2e::nectary::ProxyCommand;

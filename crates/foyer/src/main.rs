@@ -1,7 +1,7 @@
 //! foyer as a contender of `nectary bench store`: the program of its process.
 //!
 //! Owns: the command line, which is `worker` or `guardian`, and the redirection of standard output: foyer 0.22 writes a
-//! line there when it opens a device, and the run listens there. Leaves to others: what is measured (`nectary_bench`),
+//! line there when it opens a device, and the run listens there. Leaves to others: the measurement (`nectary_bench`),
 //! and foyer's settings (`contender`).
 
 mod contender;

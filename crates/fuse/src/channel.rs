@@ -16,7 +16,7 @@ use crate::protocol::answers::OutHeader;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// `FUSE_DEV_IOC_CLONE`: what the descriptor serves is to be served by this one as well.
+/// `FUSE_DEV_IOC_CLONE`: this descriptor is to serve the same connection as the given one.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
 /// Answers of so many parts are written without an allocation.

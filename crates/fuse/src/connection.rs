@@ -7,7 +7,7 @@
 //!    requests wait in the kernel.
 //! 3. A worker waits only for memory and turns that come back when a request is answered. As no file system waits in
 //!    [`serve`](FileSystem::serve) for another request, each that was handed over ends, and so does each wait.
-//! 4. Reading a request takes no memory that answers of reads take, so an interrupt is read while all of those are out.
+//! 4. Reading a request takes no memory of answers to reads, so an interrupt is read while all of that is in use.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ const REQUEST_BYTES_MAX: usize = 256 << 20;
 /// A file system.
 ///
 /// Every method is called on the threads that read requests, several at the same time. `serve` may block for a disk; it
-/// must not block for another request, such as a lock that another one ends: that one keeps its [`Reply`] and is
+/// must not block for another request, such as a lock that another one ends: such a request keeps its [`Reply`] and is
 /// answered later.
 pub trait FileSystem: Send + Sync + 'static {
     /// The features that it wants from the kernel.
@@ -189,7 +189,7 @@ impl Worker {
 
     /// Reads a request and hands it over. On a descriptor that blocks it waits for one.
     ///
-    /// *Errors*: `WouldBlock` if there is none; else what the kernel's end of the protocol reports.
+    /// *Errors*: `WouldBlock` if there is none; else those of the kernel's end of the protocol.
     pub fn step(&mut self) -> io::Result<Step> {
         match self.receive()? {
             Received::Bytes(bytes) => {

@@ -26,7 +26,7 @@ impl Listing {
 
     /// Adds an entry if there is room for it, and says whether there was. `kind` is that of `d_type`; a listing goes on
     /// at `next_offset` after the entry. `entry` counts as a look-up unless its node is 0, which says that its
-    /// attributes are not known, and stands for `.` and `..` as well; it is needed only for a listing with attributes.
+    /// attributes are not known, as for `.` and `..`; it is needed only for a listing with attributes.
     pub fn add(&mut self, name: &[u8], number: u64, kind: u8, next_offset: u64, entry: &Entry) -> bool {
         let fixed = size_of::<EntryHead>() + if self.plus { size_of::<EntryOut>() } else { 0 };
         let bytes = (fixed + name.len()).next_multiple_of(ALIGNMENT);

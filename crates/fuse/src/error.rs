@@ -1,4 +1,4 @@
-//! What can go wrong between a file system and the kernel.
+//! The errors between a file system and the kernel.
 //!
 //! Owns: the error of making a mount, and the number by which the kernel knows a failed request.
 

@@ -1,8 +1,8 @@
 //! The requests being served, so that an interrupt finds its own.
 //!
-//! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, also where
-//! an interrupt and its own answer meet; an interrupt that another descriptor brings before its request was noted is
-//! not lost.
+//! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, also if an
+//! interrupt and its own answer meet; an interrupt that another descriptor brings before its request was noted is not
+//! lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -131,7 +131,7 @@ impl Data {
         }
     }
 
-    /// Takes the first `bytes` out of it, whole buffers; what is left has its full length, and may have no buffers.
+    /// Takes the first `bytes` out of it, whole buffers; the rest has its full length, and may have no buffers.
     pub(crate) fn split_to(&mut self, bytes: usize) -> Data {
         let units = self.pool.units_of(bytes).min(self.buffers.len());
         let rest = self.buffers.split_off(units);

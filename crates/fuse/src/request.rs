@@ -14,8 +14,8 @@ pub struct Caller {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The *thread*, as this process's pid namespace sees it; 0 if it has none there, and for what the kernel does
-    /// by itself.
+    /// The *thread*, as this process's pid namespace sees it; 0 if it has none there, and for the kernel's own
+    /// requests.
     pub thread: u32,
 }
 
@@ -140,7 +140,7 @@ pub struct Read {
 /// A write; its data are the request's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Write {
-    /// Of the open file; a guess where `from_page_cache` is true.
+    /// That of the open file; a guess if `from_page_cache` is true.
     pub handle: u64,
     /// *Units*: bytes. With `size` it stays below 2^63.
     pub offset: u64,

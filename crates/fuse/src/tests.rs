@@ -71,7 +71,7 @@ impl FileSystem for Script {
         state.serving_max = state.serving_max.max(state.serving);
         self.changed.notify_all();
         match (request.node, request.call) {
-            // The lock is free as soon as it was unlocked.
+            // The lock is free as soon as it is unlocked.
             (_, Call::SetLock { lock: Lock { kind: libc::F_UNLCK, .. }, .. }) => {
                 if let Some(waiting) = state.held.pop_front() {
                     waiting.ok();

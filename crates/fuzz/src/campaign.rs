@@ -57,7 +57,7 @@ pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding
     Ok(count)
 }
 
-/// Runs `count` mutants of the committed inputs; what the first guilty one did.
+/// Runs `count` mutants of the committed inputs; returns what the first guilty one did.
 pub fn mutants(target: &Target, guard: &Guard, seed: u64, count: u64) -> io::Result<Option<Guilty>> {
     let pool: Vec<Vec<u8>> = corpus::read(&corpus::folder(target))?.into_iter().map(|(_, input)| input).collect();
     let mut random = Random::new(seed);

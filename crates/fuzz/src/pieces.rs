@@ -4,7 +4,7 @@
 //! field. An input is a row of pieces; each is its place in units of 64 bytes (2 bytes), its length (2 bytes,
 //! little-endian as the place), and its bytes. The part that does not fit the image is cut off.
 
-/// The unit of places. *Units*: bytes.
+/// The unit of positions. *Units*: bytes.
 const UNIT_BYTES: usize = 64;
 /// Zeroes shorter than this do not end a piece.
 const GAP_BYTES: usize = 16;

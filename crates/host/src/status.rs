@@ -52,7 +52,7 @@ pub struct Problem {
 pub struct Status {
     /// The kind of part: `proxy`.
     pub component: String,
-    /// Which one of its kind: a listen address, a store's SPEC.
+    /// Its name among its kind: a listen address, a store's SPEC.
     pub name: String,
     /// Its state, the worst of its problems.
     pub state: State,

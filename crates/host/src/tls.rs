@@ -39,7 +39,7 @@ impl ServerTls {
     /// Reads the server's chain of certificates and its key, all PEM. With `client_ca`, clients must show a certificate
     /// that one of its certificates has signed.
     ///
-    /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
+    /// *Errors*: [`Error::Tls`] with the file and its fault.
     pub fn load(certificates: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerTls, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())

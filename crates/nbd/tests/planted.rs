@@ -1,4 +1,5 @@
-//! Each planted bug is caught, and nothing is without one. Alone in its process, because a bug is planted process-wide.
+//! Each planted bug is caught, and without one no error is found. Alone in its process, because a bug is planted
+//! process-wide.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Bodies on their way to a client.
 //!
-//! Owns: what hyper polls for a response's bytes, and what happens when the last was handed over or the client is gone:
+//! Owns: the source of a response's bytes for hyper, and the end, when the last was handed over or the client is gone:
 //! the exchange ends for the connection's watch, and the request is logged. A body that cannot be completed is an
 //! error, which makes hyper abort the connection: nothing partial ever looks whole.
 

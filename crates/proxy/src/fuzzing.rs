@@ -1,4 +1,4 @@
-//! For fuzz targets: what reads bytes of clients, origins and the store.
+//! For fuzz targets: the readers of bytes from clients, origins and the store.
 //!
 //! Owns: nothing. It is no part of the public interface, and changes without notice.
 

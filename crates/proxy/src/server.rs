@@ -40,7 +40,7 @@ impl Proxy {
         Proxy::bind(options)?.serve(store, shutdown)
     }
 
-    /// Takes the addresses, and checks what can be checked without a store. Nobody can connect yet.
+    /// Takes the addresses, and checks all that needs no store. Nobody can connect yet.
     ///
     /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what is not available, [`Error::AdminWithoutToken`]
     /// what is not allowed.

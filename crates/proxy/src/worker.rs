@@ -1,8 +1,8 @@
 //! One worker: a thread with its own runtime, listeners, connections and memories.
 //!
-//! Owns: what the requests of one thread share, accepting, and sweeping: on every tick of [`TICK`] it ends what is
-//! overdue, hands the access log over and looks after kept connections. Nothing here is shared with other workers but
-//! the store and the counters' readers.
+//! Owns: the common state of a thread's requests, accepting, and sweeping: on every tick of [`TICK`] it ends overdue
+//! work, hands the access log over and checks kept connections. Nothing here is shared with other workers but the store
+//! and the counters' readers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\
 /// The longest head of a request that can be answered at once.
 const ROOM_BYTES: usize = 8 * 1024;
 
-/// How long what was cut off may take to end.
+/// How long cut-off work may take to end.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Says that connections cannot be accepted, most likely for want of descriptors.

@@ -1,4 +1,5 @@
-//! What is put while a large index still comes, into a store that does not admit everything, crashed and opened again.
+//! Objects put while a large index is still loading, into a store that does not admit everything, crashed and opened
+//! again.
 //!
 //! A separate program, as it plants a bug.
 

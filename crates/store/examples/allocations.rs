@@ -2,11 +2,11 @@
 //!
 //! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
 //!
-//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made if there is none,
-//! and what is on the device is lost. What the store's own threads allocate counts too: each kind ends with a sync.
+//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made if there is none, and
+//! the contents of the device are lost. What the store's own threads allocate counts too: each kind ends with a sync.
 //! Nothing is drawn but the store's identity, so two runs differ by less than 1 %, and two builds can be compared; to
-//! compare with an older one, copy this file there. Exits with 1 if gets were not answered from the expected
-//! place, or something was not stored.
+//! compare with an older one, copy this file there. Exits with 1 if gets were not answered from the expected place, or
+//! something was not stored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;

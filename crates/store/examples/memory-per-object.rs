@@ -122,7 +122,7 @@ async fn taken(path: &str, span_bytes: u64, objects: u64) -> Result<(usize, u64)
     drop(store);
     let before = LIVE.load(Ordering::Relaxed);
     let store = Store::open(device, options).await?;
-    // The index comes in the background; before anything is written all of it is there.
+    // The index loads in the background; before anything is written all of it is there.
     store.put(KeyRef::new(b"one more", b""), "metadata".into(), body).await?;
     store.sync().await?;
     let live = LIVE.load(Ordering::Relaxed).saturating_sub(before);

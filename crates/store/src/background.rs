@@ -1,7 +1,7 @@
 //! The runtime of work that no call waits for.
 //!
-//! Owns: the choice, and threads that read ahead while a store is opened, as decoding what is read takes longer than
-//! reading it. Such a thread ends when its work is done, or at the next thing that it has for a receiver that is gone.
+//! Owns: the choice, and threads that read ahead while a store is opened, as decoding takes longer than reading. Such a
+//! thread ends when its work is done, or at the next result whose receiver is gone.
 
 use std::future::Future;
 

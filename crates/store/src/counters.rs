@@ -62,7 +62,7 @@ counters! {
     admitted,
     /// Bytes of their bodies.
     admitted_bytes,
-    /// Of the admitted: whatever the rules say, because something older is or may be on the disk.
+    /// The part admitted despite the rules, because an older version is or may be on the disk.
     admitted_replacing,
     /// Bytes of their bodies.
     admitted_replacing_bytes,

@@ -52,7 +52,7 @@ pub enum Bug {
     StandInTrusted = 29,
     /// A span that missed the change by which another came back answers with old objects of that one.
     ReturnMissed = 30,
-    /// A span that was put back as it was earlier is believed, though others know of purges since.
+    /// A span put back to an earlier state is believed, though others know of purges since.
     OlderCopyTrusted = 31,
     /// The lengths in a record's header are not compared with the header's own.
     RecordBoundUnchecked = 32,
@@ -118,7 +118,7 @@ impl Bug {
     pub const SPANS: [Bug; 4] =
         [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
 
-    /// Bounds that decoders leave out: what fuzz targets must find.
+    /// Bounds that decoders leave out: fuzz targets must find them.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
 
     /// The name that is printed.

@@ -1,4 +1,4 @@
-//! What a user of the store sees first: put, get, replace, purge, close, open.
+//! The basic operations of the store: put, get, replace, purge, close, open.
 
 mod common;
 

@@ -57,7 +57,7 @@ async fn one_flipped_bit_anywhere_costs_at_most_one_object() {
         let mut state = 12345u64;
         for round in 0..300 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Half of the flips in the first areas, where the metadata is.
+            // Half of the flips in the first areas, which have the metadata.
             let range = if round % 2 == 0 { 1 << 18 } else { image.len() as u64 };
             let at = (state >> 20) % range;
             let mut flipped = image.clone();

@@ -79,8 +79,8 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     let written_at = store.stat().head_epoch;
     assert!(written_at >= purged_at + 8, "it was written in segment {written_at}, purged in {purged_at}");
 
-    // All that was being written at the purge is overwritten, and the log of purges begun again; the victim lies there
-    // still.
+    // All objects that were being written at the purge are overwritten, and the log of purges begun again; the victim
+    // is there still.
     let end = purged_at + store.stat().segment_count + 4;
     let mut number = 0;
     while store.stat().head_epoch < end {

@@ -450,8 +450,8 @@ async fn a_span_that_missed_a_purge_comes_back_empty() {
         tokio::task::yield_now().await;
     }
     fails.store(true, Ordering::Release);
-    // The first purge that meets the failure is told; after it only the other span is left, which never held the purged
-    // object.
+    // The first purge that meets the failure gets the error; after it only the other span is left, which never held the
+    // purged object.
     spans.purge_key(on_second[0].as_bytes()).await.expect("the others know");
     spans.purge_key(on_second[1].as_bytes()).await.expect("it is purged");
     let first = spans.stat().spans[0].stat.clone().expect("it is there");

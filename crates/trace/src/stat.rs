@@ -1,4 +1,4 @@
-//! What is in a trace: counts of references, blocks, streams, reads and writes, and how far apart reuses are.
+//! The contents of a trace: counts of references, blocks, streams, reads and writes, and the distances of reuses.
 //!
 //! Owns: the figures and their definitions. Promises: one pass; memory for each distinct block (32 bytes) and nothing
 //! for references, so a trace may be longer than a simulation takes; the number of distinct blocks is bounded.

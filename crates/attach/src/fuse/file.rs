@@ -1,6 +1,6 @@
 //! A device as a file system with one file.
 //!
-//! Owns: what each request means to the device, and the tasks that wait for it. Promises:
+//! Owns: the meaning of each request for the device, and the tasks that wait for it. Promises:
 //! 1. Data of a write go to the device from the buffers that the kernel wrote; data of a read go back from those that
 //!    the device filled.
 //! 2. A request is answered once, after the device has ended it, except a read or a flush whose waiter is interrupted,

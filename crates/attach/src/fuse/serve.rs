@@ -30,7 +30,7 @@ pub(super) const UNITS: usize = 128;
 /// The largest request, if the kernel allows it. *Units*: bytes.
 pub(super) const REQUEST_BYTES: usize = 1 << 20;
 
-/// The most requests under way: far more than the kernel sends to one disk, as those that wait for memory count.
+/// The most requests under way: far more than the kernel sends to one disk, as those waiting for memory count.
 const REQUESTS_MAX: usize = 4096;
 
 /// What is waited for: a request, or the end of the connection, which the kernel shows as an error.

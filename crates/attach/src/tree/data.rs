@@ -1,8 +1,8 @@
 //! Bytes of files: through the cache.
 //!
-//! Owns: the ways of a read and of a write. A hit is answered on the thread that read the request, from the cache's own memory, without a
-//! copy; what has to wait waits in a task of the tree's runtime, so no thread of the crew ever waits for a disk. Promises: a
-//! read whose waiter is interrupted is answered at once; a write that was answered is in the source.
+//! Owns: the ways of a read and of a write. A hit is answered on the thread that read the request, from the cache's own
+//! memory, without a copy; what has to wait waits in a task of the tree's runtime, so no thread of the crew ever waits
+//! for a disk. Promises: a read whose waiter is interrupted is answered at once; an answered write is in the source.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::source::{Shared, errno};
 /// A read that meets a file which has become shorter looks again, so often.
 const TRIES_MAX: u32 = 3;
 
-/// The cache, and what reading and writing need beside it.
+/// The cache, and the other things needed for reading and writing.
 pub struct Bytes {
     /// The cache.
     pub cache: BufferCache,

@@ -188,7 +188,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
     opened.map(OwnedFd::from).map_err(|source| Error::Os { what: path.display().to_string(), source })
 }
 
-/// Takes a tree off a directory; also what a killed process left there.
+/// Takes a tree off a directory, even if its process was killed.
 ///
 /// *Errors*: [`Error::InUse`]; [`Error::Os`] if nothing of the kind is there.
 pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {

@@ -164,15 +164,15 @@ pub fn set_times(node: &OwnedFd, accessed: SetTime, modified: SetTime) -> Result
 pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
     let path = path(node.as_raw_fd());
     let flags = flags as libc::c_int;
-    // SAFETY: both are strings that end with a zero byte; the value has the length that the call is told.
+    // SAFETY: both are strings that end with a zero byte; the value has the length given to the call.
     done(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
 }
 
-/// The value of an extended attribute, of at most so many bytes; as many zeroes as it has for a length of 0.
+/// The value of an extended attribute, of at most so many bytes; for a length of 0 as many zeroes as it has bytes.
 pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut value = vec![0u8; bytes_max];
-    // SAFETY: both are strings that end with a zero byte; the buffer has the length that the call is told.
+    // SAFETY: both are strings that end with a zero byte; the buffer has the length given to the call.
     let count = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), bytes_max) };
     value_of(value, count)
 }

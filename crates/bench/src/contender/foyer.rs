@@ -59,7 +59,7 @@ impl Default for FoyerSettings {
 }
 
 impl FoyerSettings {
-    /// What the chosen settings were chosen from, by name: each changes one thing, or that and the engine.
+    /// The alternatives to the chosen settings, by name: each changes one thing, or that and the engine.
     pub fn alternatives() -> Vec<(&'static str, FoyerSettings)> {
         let usual = FoyerSettings::default;
         let uring = || FoyerSettings { engine: FoyerEngine::Uring, ..usual() };

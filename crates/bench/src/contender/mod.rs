@@ -33,8 +33,8 @@ pub struct Found {
 
 /// Keeps objects in memory and on disk.
 ///
-/// Each call has the whole request: whose it is ([`Request::client`]), and the page that the object belongs to by its
-/// hint ([`Request::page_key`]), which a contender may use or leave alone.
+/// Each call has the whole request: its client ([`Request::client`]), and the page that the object belongs to by its
+/// hint ([`Request::page_key`]), which a contender may use or ignore.
 pub trait Storage: Send + Sync {
     /// Finds an object; `None` if it is not there.
     fn get(&self, request: &Request) -> Result<Option<Found>, Error>;

@@ -21,14 +21,14 @@ use crate::Error;
 use crate::workload::Request;
 
 /// The unit of the stripe over several devices, as its SPEC has it: three clusters. Appends begin at powers of two with
-/// what is small and wanted again, so a unit that divides them would give one disk more of it than the other.
+/// small, popular objects, so a unit that divides them would give one disk more of those than the other.
 const STRIPE_UNIT: &str = "192K";
 /// How often a put that is refused because the disk is behind waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
 /// How long what is put may wait to be written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: u64 = 5_000;
 
-/// How the store is used: what ablations change, one thing at a time.
+/// The use of the store: ablations change one thing at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Whether it gets the hints of requests.
@@ -41,7 +41,7 @@ pub struct Settings {
     pub reinsert_percent: u32,
     /// How much may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
-    /// How long what is put may wait to be written, in milliseconds.
+    /// How long a put object may wait to be written, in milliseconds.
     pub write_delay_ms: u64,
 }
 

@@ -101,7 +101,7 @@ impl Drop for SharedClock {
     }
 }
 
-/// What something cost on a virtual clock, or the sum of all costs until a moment.
+/// The cost of something on a virtual clock, or the sum of all costs until a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Processor time of the process, all its threads.

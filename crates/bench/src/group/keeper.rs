@@ -83,7 +83,7 @@ impl Keeper {
         self.requests.fetch_add(1, Ordering::Relaxed) % EVERY == EVERY - 1
     }
 
-    /// Looks, and asks the kernel to take back what is beyond the allowance.
+    /// Reads the usage, and asks the kernel to take back memory beyond the allowance.
     pub fn keep(&self) -> Result<(), Error> {
         // Another thread looks already.
         let Ok(mut state) = self.state.try_lock() else { return Ok(()) };
@@ -139,7 +139,7 @@ impl Keeper {
         value.trim().parse().unwrap_or(0)
     }
 
-    /// Asks the kernel for memory; that it cannot give all of it is no failure.
+    /// Asks the kernel for memory; it is no failure if the kernel cannot give all of it.
     fn reclaim(&self, bytes: u64) {
         let Allowance { path, is_first, allowed_bytes, hard_bytes } = &self.allowance;
         match is_first {

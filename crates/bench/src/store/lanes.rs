@@ -1,7 +1,6 @@
 //! The contenders of each preset, as data.
 //!
-//! Owns: which contenders run on which disk size, with how much memory, under what name. Leaves to others: scaling
-//! (`plan`).
+//! Owns: the contenders on each disk size, their memory, and their names. Leaves to others: scaling (`plan`).
 
 use super::{Options, Preset};
 use crate::contender::{DIRTY_PERCENT, FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
@@ -20,7 +19,7 @@ const EFS_GB_MAX: u64 = 8;
 pub struct Lane {
     /// Its name in figures; unique in its group.
     pub name: String,
-    /// The contender of the seeds' table that it stands for.
+    /// The contender of the papers' table that it replaces.
     pub seed_name: &'static str,
     /// What it is.
     pub kind: Kind,

@@ -69,7 +69,7 @@ impl Preset {
     }
 }
 
-/// The experiments, each with what it shows and about how long it takes.
+/// The experiments, each with its subject and about how long it takes.
 pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
     ("bench store --seed table4 --quick", "a look: one seed, the beginning of the trace, no verdicts", "1 minute"),
     (

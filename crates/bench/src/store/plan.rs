@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind};
 /// The memory of the store beyond its budget for each further thread in real time, in bytes: rings, stacks, and what
 /// its allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
-/// What every memory group allows beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
+/// The allowance of every memory group beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
 /// number of bytes. The seeds count neither. The part that a peer does not need is buffer cache.
 const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;

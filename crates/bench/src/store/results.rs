@@ -18,7 +18,7 @@ use crate::workload::{Demand, Locality, Totals};
 pub struct LaneResult {
     /// Its name.
     pub name: String,
-    /// The contender of the seeds' table that it stands for.
+    /// The contender of the papers' table that it replaces.
     pub seed_name: String,
     /// The seeds' memory and its split, in MB.
     pub memory: String,

@@ -49,7 +49,7 @@ pub struct Programs {
 pub struct Progress {
     /// Steps that are done, and how many there are.
     pub done: u64,
-    /// How many steps there are; all take about as long.
+    /// The number of steps; all take about as long.
     pub of: u64,
     /// What runs now.
     pub what: String,

@@ -27,7 +27,7 @@ const REQUESTS_AT_ONCE: u64 = 1 << 16;
 /// By how many points of the hit rate others than files on one thread may differ.
 const POINTS: f64 = 1.0;
 
-/// By how many times that foyer may have more: its memory holds what its disk does not.
+/// By how many times foyer may have more: its memory holds objects that its disk does not.
 const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.

@@ -275,7 +275,7 @@ mod tests {
         Player::new(clock, threads, None).replay(&Memory::new(wrong), &requests)
     }
 
-    /// A virtual clock with one disk, and the page that says what the disk took.
+    /// A virtual clock with one disk, and the page with the disk's time.
     fn clock(name: &str) -> (std::path::PathBuf, Arc<SharedClock>, DiskClock) {
         let path = std::env::temp_dir().join(format!("nectary-bench-{name}-{}", std::process::id()));
         let page = Arc::new(SharedClock::create(&path).unwrap());

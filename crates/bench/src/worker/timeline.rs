@@ -1,6 +1,6 @@
 //! Several threads on a virtual clock: how long each waits for which disk is computed.
 //!
-//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. How it goes: requests are executed
+//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. Procedure: requests are executed
 //! one at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. The cost
 //! of each request was measured ([`Cost`]). Its end follows: after its processor time it requests its disks, and each
 //! disk serves requests in order. Disks of one request work at the same time, as those of a stripe do. One thread waits
@@ -45,7 +45,7 @@ impl Timeline {
         self.threads[thread]
     }
 
-    /// The thread that begins next, among those that have something left to do.
+    /// The thread that begins next, among those with work left.
     pub fn next(&self, has_more: impl Fn(usize) -> bool) -> Option<usize> {
         (0..self.threads.len()).filter(|thread| has_more(*thread)).min_by_key(|thread| self.threads[*thread])
     }

@@ -8,7 +8,7 @@ use crate::random::Random;
 
 /// The most objects that one page embeds.
 const EMBEDDED_MAX: u64 = 40;
-/// The smallest and largest size of what is not large, in bytes.
+/// The smallest and largest size of objects that are not large, in bytes.
 const SIZE: (f64, f64) = (100.0, 200_000.0);
 
 struct Page {

@@ -11,7 +11,7 @@
 //! by a Pareto law, hardly ever requested again: they make the mean of distinct objects larger than the mean of
 //! requests, as in real traces.
 //!
-//! Hints are made from the requests alone, as wg-Hummingbird made them: a request that is not HTML belongs to the last
+//! Hints are made only from the requests, as wg-Hummingbird made them: a request that is not HTML belongs to the last
 //! HTML of its client.
 //!
 //! [1] H. A. Simon: On a Class of Skew Distribution Functions. Biometrika 42, 1955.

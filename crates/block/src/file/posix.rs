@@ -29,7 +29,7 @@ pub(super) struct Pool {
     waiting_max: usize,
 }
 
-/// A place among those that wait, given back when dropped.
+/// A place among the waiting ones, given back when dropped.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {

@@ -187,8 +187,8 @@ impl Detector {
         (self.report.number > 0).then_some(&self.report)
     }
 
-    /// Counts a reference to the block of `history`, which is a default one where the block was never seen, and updates
-    /// it. *Returns* the report if the reference ended a period. *Cost*: O(1), and O(period) where a period ends.
+    /// Counts a reference to the block of `history`, which is a default one for a block never seen, and updates it.
+    /// *Returns* the report if the reference ended a period. *Cost*: O(1), and O(period) where a period ends.
     #[inline]
     pub fn observe(&mut self, history: &mut History) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {

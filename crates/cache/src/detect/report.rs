@@ -138,7 +138,7 @@ impl fmt::Display for PeriodEvent<'_> {
     }
 }
 
-/// Who wants to hear of every period: called with each event as it happens, from within the reference.
+/// The receiver of every period: called with each event as it happens, from within the reference.
 pub type PeriodSink = Box<dyn FnMut(PeriodEvent<'_>) + Send>;
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ fn zipf(random: &mut Random, bound: u32) -> usize {
     (f64::from(bound).powf(random.fraction()) - 1.0) as usize
 }
 
-/// The share falls with the number of blocks, as fewer of a period's blocks are then referenced often enough to tell.
+/// The share falls with the number of blocks, as fewer of a period's blocks are then referenced often enough to count.
 #[test]
 fn references_by_zipfs_law_are_probabilistic() {
     for (bound, share_min) in [(100, 0.85), (500, 0.75), (2000, 0.6)] {

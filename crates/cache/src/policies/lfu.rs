@@ -6,11 +6,12 @@
 //! a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. An id's count begins again
 //! when it has left.
 //!
-//! Plain LFU (`lfu`) never forgets: what was popular once stays for ever, and data that drift ruin it. With *ageing*
-//! (`lfu-aged`) all frequencies are halved once every id has had 4 references on average: a few periods after a change of
-//! fashion the old one is level with newcomers. A higher number makes it steadier and slower: of 2, 4, 10 and 20 this one
-//! was within a seventh of the best at every point of four traces, while 10 missed up to 65 % more than the best on the
-//! drifting one (sprite). Ageing by the evicted frequency (LFU-DA) needs no number but a heap, and was no better there.
+//! Plain LFU (`lfu`) never forgets: formerly popular ids stay for ever, and drifting data ruin it. With *ageing*
+//! (`lfu-aged`) all frequencies are halved once every id has had 4 references on average: a few periods after a change
+//! of fashion the old one is level with newcomers. A higher number makes it steadier and slower: of 2, 4, 10 and 20
+//! this one was within a seventh of the best at every point of four traces, while 10 missed up to 65 % more than the
+//! best on the drifting one (sprite). Ageing by the evicted frequency (LFU-DA) needs no number but a heap, and was no
+//! better there.
 //!
 //! # What happens
 //! | event | |

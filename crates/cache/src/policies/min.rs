@@ -37,7 +37,7 @@ use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 use crate::structures::heap::Heap;
 
-/// The next reference of what never comes again; so a trace has at most this many references.
+/// The next reference of an id that never comes again; so a trace has at most this many references.
 const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
@@ -106,7 +106,7 @@ impl Min {
         }
     }
 
-    /// An empty policy of `capacity` units of weight that lets pass what would be the next victim.
+    /// An empty policy of `capacity` units of weight that bypasses an id which would be the next victim.
     pub fn bypassing(capacity: u64, future: &Future) -> Min {
         Min { is_bypassing: true, ..Min::new(capacity, future) }
     }

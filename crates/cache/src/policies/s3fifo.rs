@@ -20,7 +20,7 @@
 //!
 //! The small queue gives victims while it holds at least its tenth, the main queue otherwise. A refused victim is in
 //! use, which is the best evidence that it is wanted; after every refusal the other queue has its turn, so that neither
-//! hides the other's victims behind pinned ids.
+//! blocks the other by pinned ids.
 //!
 //! # Weights
 //! Shares are shares of weight. Ghosts carry the weight that they had and together at most main's share (90 %), so

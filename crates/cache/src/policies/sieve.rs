@@ -1,11 +1,11 @@
 //! SIEVE: a hand that sorts out what was not referenced, over a queue that never moves.
 //!
 //! # Idea
-//! As CLOCK, but survivors stay where they are and newcomers join at the head, far from the hand. So what the hand has
-//! spared is old and proven and lies together at the tail, and newcomers that are not referenced leave on the hand's next
-//! lap without having pushed anything proven out (*quick demotion*, in a single queue). Hits write one bit. It is as
-//! simple as FIFO, good on skewed web traces, and weak against scans after the hand has come round, as every newcomer
-//! has a whole lap, and against loops, like LRU.
+//! As CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So what the hand has
+//! spared is old and proven and lies together at the tail, and newcomers that are not referenced leave on the hand's
+//! next lap without having pushed anything proven out (*quick demotion*, in a single queue). Hits write one bit. It is
+//! as simple as FIFO, good on skewed web traces, and weak against scans after the hand has come round, as every
+//! newcomer has a whole lap, and against loops, like LRU.
 //!
 //! # What happens
 //! | event | |

@@ -1,13 +1,13 @@
-//! W-TinyLFU: a small window for newcomers, and a main part that only lets in who was referenced more often lately than
-//! the one who would have to leave.
+//! W-TinyLFU: a small window for newcomers, and a main part that admits an id only if it was referenced more often
+//! lately than the one that it would replace.
 //!
 //! # Idea
-//! LFU is right about what stays popular, but needs counts of ids that are not in the cache and must forget. *TinyLFU*
-//! keeps such counts for all ids in a [`Sketch`] of 8 bytes a resident id. When the cache is full the *candidate*, the
-//! oldest of the *window*, is compared with the *victim*, the oldest of the *main* part; the more frequent stays, the
-//! victim if they are equal. The window, an LRU of 1 % at first, lets a burst of references to something new hit
-//! before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for ids that were hit
-//! there.
+//! LFU is right about ids that stay popular, but needs counts of ids that are not in the cache and must forget.
+//! *TinyLFU* keeps such counts for all ids in a [`Sketch`] of 8 bytes a resident id. When the cache is full the
+//! *candidate*, the oldest of the *window*, is compared with the *victim*, the oldest of the *main* part; the more
+//! frequent stays, the victim if they are equal. The window, an LRU of 1 % at first, lets a burst of references to
+//! something new hit before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for ids
+//! that were hit there.
 //!
 //! How large the window should be depends on the trace: 1 % is best for loops and popularity, half and more for
 //! recency. A hill climber finds out: each sample of 10 references for each resident id it moves the border by a step

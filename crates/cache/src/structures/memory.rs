@@ -41,7 +41,7 @@ pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Vec<T> {
     values
 }
 
-/// The values of `old`, with `value` behind them up to `count`, in memory as of [`with_capacity`].
+/// The values of `old`, followed by `value` up to `count`, in memory as of [`with_capacity`].
 pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
     let mut values = with_capacity(count);
     values.extend_from_slice(old);

@@ -6,7 +6,7 @@
 //! the four that are lowest (*conservative update*), and the lowest of the four is the estimate. Counters have 4 bits:
 //! nobody needs to know by how much an id exceeds 15. To forget, all counters are halved from time to time.
 //!
-//! The four counters of an id lie in one line of the processor's cache: a hash chooses a block of 128 counters, and 32
+//! The four counters of an id are in one line of the processor's cache: a hash chooses a block of 128 counters, and 32
 //! of them make one row there. When there are more ids than it was made for the table doubles; both halves begin as
 //! copies, so that no count is lost.
 //!

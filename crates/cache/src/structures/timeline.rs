@@ -127,7 +127,7 @@ impl Timeline {
         weight
     }
 
-    /// The id that was put so many positions before `position`, as far as the ring still has it; of no meaning beyond
+    /// The id that was put so many positions before `position`, as far as the ring still has it; meaningless beyond
     /// that.
     #[inline]
     pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
@@ -237,7 +237,7 @@ impl Timeline {
         true
     }
 
-    /// Moves what counts towards the oldest end; `steps` are the distances from it.
+    /// Moves the counting ids towards the oldest end; `steps` are the distances from it.
     fn close_gaps(&mut self, steps: Steps, owner: &mut impl Owner) {
         let mut ahead = steps.clone().skip(AHEAD);
         for (next, step) in steps.enumerate() {

@@ -1,6 +1,6 @@
 //! DEAR as naively as can be: lists that are searched, counts that are made again each time.
 //!
-//! Owns: the model. Leaves to others: what is done to it (`operations.rs`), and the comparison (`main.rs`).
+//! Owns: the model. Leaves to others: the operations (`operations.rs`), and the comparison (`main.rs`).
 
 use std::collections::HashMap;
 

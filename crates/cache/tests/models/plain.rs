@@ -15,7 +15,7 @@ pub struct Plain {
     capacity: u64,
     kind: Kind,
     queue: Items,
-    /// How far the hand is from the newest end; the oldest end where it is past it.
+    /// The distance of the hand from the newest end; the oldest end if it is past it.
     hand: usize,
 }
 
@@ -82,7 +82,7 @@ impl Model for Plain {
     fn remove(&mut self, id: u64) -> bool {
         let position = self.queue.iter().position(|item| item.0 == id);
         if let Some(position) = position {
-            // What is older than the hand does not move it; the hand on the id itself goes on to the next newer.
+            // Removing an older id does not move the hand; removing the hand's own id moves it to the next newer.
             let hand = self.hand.min(self.queue.len() - 1);
             if self.hand != usize::MAX && position <= hand {
                 self.hand = hand.checked_sub(1).unwrap_or(usize::MAX);

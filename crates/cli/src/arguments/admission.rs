@@ -1,6 +1,6 @@
 //! The rules of admission to a store's disk, as options.
 //!
-//! Owns: their words. Leaves to others: what they mean, and their bounds (`nectary_store::AdmissionOptions`).
+//! Owns: their words. Leaves to others: their meaning, and their bounds (`nectary_store::AdmissionOptions`).
 
 use std::str::FromStr;
 

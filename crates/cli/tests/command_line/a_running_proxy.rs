@@ -17,7 +17,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts a proxy on a port of the system's choice and waits until it says where it listens.
+    /// Starts a proxy on a port of the system's choice and waits until it prints its address.
     fn start(scratch: &Scratch, options: &str) -> Running {
         Running::start_at(scratch, "127.0.0.1:0", options)
     }

@@ -2,8 +2,8 @@
 //! 7`.
 //!
 //! Each round takes the next file system and the next device, with its own seed, and kills the attaching process
-//! several times under memory pressure. Prints a line a round. Exit code 0 only where at least one round ran, every
-//! planted loss was found, and nothing was wrong.
+//! several times under memory pressure. Prints a line a round. Exit code 0 only if at least one round ran, every
+//! planted loss was found, and there was no error.
 
 use anyhow::{Context, Result};
 use clap::Parser;

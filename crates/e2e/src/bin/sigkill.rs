@@ -31,7 +31,7 @@ struct Arguments {
     /// A store of 24 MiB that laps between kills, 48 clients, and purges by key, by tag, by prefix and of everything.
     #[arg(long)]
     lapping: bool,
-    /// Before the rounds, plant each bug in a separate round; one that is not reported as what it is fails the run.
+    /// Before the rounds, plant each bug in a separate round; the run fails for one that is not reported correctly.
     #[arg(long)]
     planted: bool,
     /// Which first hits have to come within a second: `every` one, or, where other work runs beside, the `median`.

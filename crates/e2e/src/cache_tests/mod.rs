@@ -19,7 +19,7 @@ use std::thread;
 use contestants::Contestant;
 use suite::Suite;
 
-/// Which of its two layouts a suite has; the repository has been mended since the package was made.
+/// Which of its two layouts a suite has; the repository has been corrected since the package was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {

@@ -173,7 +173,7 @@ impl Connection {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Sends `bytes` bytes of the body, in chunks where asked.
+    /// Sends `bytes` bytes of the body, in chunks if requested.
     async fn body(&mut self, seed: u64, bytes: u64, chunked: bool, piece: u64, pause: Duration) -> io::Result<()> {
         let mut offset = 0;
         while offset < bytes {

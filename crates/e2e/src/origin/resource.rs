@@ -1,4 +1,4 @@
-//! What a target requests from the origin: its query describes the answer in full.
+//! The request of a target to the origin: its query describes the answer in full.
 
 use crate::content;
 
@@ -77,7 +77,7 @@ impl Resource {
         Some(format!("{}, {:02} Jan 2020 00:00:00 GMT", NAMES[(days % 7) as usize], days + 1))
     }
 
-    /// What the content is a function of, beside the version: the target and the value of the header that `Vary` names.
+    /// The parameters of the content beside the version: the target and the value of the header that `Vary` names.
     pub fn identity(&self, target: &str, vary_value: &str) -> String {
         match &self.vary {
             Some(name) => format!("{target} {name}={vary_value}"),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Most complaints that are kept in words; all are counted.
 const COMPLAINTS_MAX: usize = 20;
-/// How long a client waits that may ask for nothing new and whose choice fell on nothing stored.
+/// How long a client waits that may not request new objects and whose choice was not stored.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Requests that are never sent to the origin.
 const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];

@@ -215,7 +215,7 @@ impl KeyModel {
     }
 }
 
-/// Compares an answer, the version that hit or a miss, with what it must be.
+/// Compares an answer, the version that hit or a miss, with the required one.
 pub fn judge(expected: Expectation, hit: Option<u64>) -> Verdict {
     match hit {
         None if expected.must_hit => Verdict::Missing,

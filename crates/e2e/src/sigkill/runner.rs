@@ -107,7 +107,7 @@ impl<'a> Runner<'a> {
         command.wrapper = words.map(str::to_owned).to_vec();
         let mut nectary = command.spawn()?;
         match nectary.wait_ready(READY_MAX) {
-            // It may be killed before it is ready: that is a crash state as good as any.
+            // It may be killed before it is ready: that is a valid crash state too.
             Err(_) if nectary.process.try_status().is_some() => self.command.start(),
             Err(error) => Err(error),
             Ok(()) => Ok(nectary),
@@ -121,7 +121,7 @@ impl<'a> Runner<'a> {
         load_for: Duration,
         purge_all_after: Option<f64>,
     ) -> Result<Loaded> {
-        // Where the process may end by itself it may have done so already.
+        // If the process may end by itself it may have done so already.
         let ring_before = nectary.control().and_then(|mut control| control.progress()).unwrap_or_default().1;
         let mut clients = std::mem::take(&mut self.clients);
         let pace = (Instant::now(), load_for);

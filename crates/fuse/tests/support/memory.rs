@@ -171,7 +171,7 @@ impl State {
         Ok(listing)
     }
 
-    /// Takes a lock, or says that it stands in the way of another.
+    /// Takes a lock, or reports that it conflicts with another.
     fn lock(&mut self, number: u64, lock: &Lock) -> Result<()> {
         let node = self.node(number)?;
         let is_alone = lock.kind == libc::F_WRLCK;

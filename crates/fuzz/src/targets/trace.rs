@@ -80,7 +80,7 @@ pub fn arc(input: &[u8]) {
     check(input, &of(Format::Arc));
 }
 
-/// CSV: the first line says what the columns mean, if it can be read so.
+/// CSV: the first line gives the meaning of the columns, if it can be read so.
 pub fn csv(input: &[u8]) {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| Columns::parse(line).ok());

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::message::{RESPONSE_BYTES_MAX, Request, Response};
 use crate::{Error, RuntimeDirectory, Status};
 
-/// Asks the part whose socket is at `path` and waits for its answer for `timeout` at most.
+/// Sends a request to the part whose socket is at `path` and waits for its answer for at most `timeout`.
 ///
 /// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses, [`Error::Protocol`]
 /// where its answer is not one, [`Error::Io`] if it takes too long.
@@ -60,7 +60,8 @@ pub struct Part {
     pub status: Result<Status, Error>,
 }
 
-/// Asks every part of `directory` how it is, `timeout` at most each; sockets that nobody serves any more are removed.
+/// Asks every part of `directory` for its state, at most `timeout` each; sockets that nobody serves any more are
+/// removed.
 ///
 /// *Errors*: [`Error::Io`] if the directory cannot be read.
 pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {

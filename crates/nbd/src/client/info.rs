@@ -20,7 +20,7 @@ pub struct Listed {
 /// A server's description of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportInfo {
-    /// The name as the server has it, or as it was given.
+    /// The name as the server has it, or as given.
     pub name: String,
     /// What the server says of it.
     pub description: Option<String>,

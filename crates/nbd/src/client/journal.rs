@@ -82,7 +82,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The server has answered: it has done it, or has refused it.
+    /// The server has answered: it has executed it, or has refused it.
     pub fn answered(mut self, is_success: bool) {
         self.is_done = true;
         let mut state = self.journal.lock();

@@ -1,5 +1,4 @@
-//! Operations that take more than one command: flushes and what follows them, ranges, long reads and writes,
-//! allocation.
+//! Operations that take more than one command: flushes with their follow-up, ranges, long reads and writes, allocation.
 //!
 //! Promises: pieces of an operation that are in flight together are bounded; an operation ends well only when all of
 //! its pieces have.

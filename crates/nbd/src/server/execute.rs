@@ -14,7 +14,7 @@ use crate::planted::{Bug, planted};
 use crate::wire::errno;
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
-/// Data are read and written in buffers of this size: those are kept for the next request. *Units*: bytes.
+/// Data are read and written in buffers of this size: such buffers are kept for the next request. *Units*: bytes.
 const PIECE_BYTES: usize = 64 << 10;
 /// Zeroes that must not be holes, and hints to cache, are done in pieces of this size. *Units*: bytes.
 const STEP_BYTES: usize = 1 << 20;

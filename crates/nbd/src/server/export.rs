@@ -1,4 +1,4 @@
-//! What a server offers: devices under names, and how each is described to clients.
+//! The exports of a server: devices under names, and their descriptions for clients.
 //!
 //! Owns: the table of exports, their transmission flags and size constraints, and their counters. An export has one set
 //! of range locks for all of its connections.

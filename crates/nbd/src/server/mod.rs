@@ -1,8 +1,8 @@
 //! The server: devices as exports for any NBD client.
 //!
-//! Owns: listeners, connections and their limits, and the order of the end. Promises: what one connection has completed
-//! is covered by a flush on any other; a client that is wrong, slow or gone costs bounded memory and ends its own
-//! connection alone; when [`Server::stop`] returns all requests have ended and the devices are flushed.
+//! Owns: listeners, connections and their limits, and the order of the end. Promises: operations completed on one
+//! connection are covered by a flush on any other; a client that is wrong, slow or gone costs bounded memory and ends
+//! only its own connection; when [`Server::stop`] returns all requests have ended and the devices are flushed.
 //!
 //! | file | what is in it |
 //! |---|---|

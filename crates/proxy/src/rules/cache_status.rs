@@ -54,7 +54,7 @@ pub enum CacheStatus {
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,
-        /// Whether the response is being stored, and to stay: not where it was not admitted to the disk.
+        /// Whether the response is being stored for good: not if it was not admitted to the disk.
         stored: bool,
         /// Whether the request waited for another's fetch.
         collapsed: bool,
@@ -66,7 +66,7 @@ pub enum CacheStatus {
         /// What the origin said.
         status: u16,
     },
-    /// Answered from the store with what is stale, for the origin failed.
+    /// Answered from the store with a stale response, as the origin failed.
     Stale {
         /// Why it went there.
         why: Forward,

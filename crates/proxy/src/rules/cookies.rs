@@ -19,7 +19,7 @@ use super::cache_control::ResponseDirectives;
 /// What becomes of a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookies {
-    /// There are none, or they are stored with all else.
+    /// There are none, or they are stored with the other headers.
     Kept,
     /// They are for the client that asked, and not stored; other headers may be.
     Apart,

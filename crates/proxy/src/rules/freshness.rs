@@ -34,7 +34,7 @@ pub struct Freshness {
     pub source: Source,
 }
 
-/// Whether a status may be stored and given a lifetime without being told (RFC 9110, 15.1; 206 is not stored here).
+/// Whether a status may be stored and given a lifetime by default (RFC 9110, 15.1; 206 is not stored here).
 pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }

@@ -1,8 +1,8 @@
 //! Byte ranges of a whole response.
 //!
-//! Owns: what a `Range` header asks for once the size is known. Other units, damaged headers, more than [`RANGES_MAX`]
-//! ranges and ranges that are together longer than the whole get the whole, which RFC 9110, 14.2 allows and 17.15
-//! recommends.
+//! Owns: the ranges that a `Range` header requests once the size is known. Other units, damaged headers, more than
+//! [`RANGES_MAX`] ranges and ranges that are together longer than the whole get the whole, which RFC 9110, 14.2 allows
+//! and 17.15 recommends.
 
 use std::ops::Range;
 

@@ -8,10 +8,10 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
 
 const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE];
 
-/// Puts the headers of a `304` (hop-by-hop ones already gone) over those of the stored response.
+/// Puts the headers of a `304` (without hop-by-hop ones) over those of the stored response.
 ///
 /// Every header that the `304` has replaces all lines of that name; the others stay. The old `Age` and `Date` go even
-/// where the `304` has none: they would make the response look as old as it was.
+/// if the `304` has none: they would make the response look as old as it was.
 pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
     let mut result = stored.clone();
     result.remove(http::header::AGE);

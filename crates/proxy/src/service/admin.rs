@@ -1,6 +1,6 @@
 //! Who may purge over HTTP, request by request.
 //!
-//! Owns: the refusals. Each says what the operator can do about it; none says whether a token was nearly right.
+//! Owns: the refusals. Each says what the operator can do about it; none reveals whether a token was nearly right.
 
 use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};

@@ -10,7 +10,7 @@ use http::header::{ACCEPT, REFERER};
 
 use super::request::{ClientRequest, push_request_key};
 
-/// Says to the store what the object of a request belongs to, if the request says it.
+/// Gives the store the page to which the object of a request belongs, if the request names it.
 pub(super) fn hint(request: &ClientRequest) {
     let accepts = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     if accepts.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html")) {

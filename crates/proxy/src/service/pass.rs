@@ -36,7 +36,7 @@ pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Fo
     }
 }
 
-/// Passes a request on, and purges what that made invalid.
+/// Passes a request on, and purges the responses that it made invalid.
 pub(super) async fn ask(
     request: &ClientRequest,
     body: Option<Incoming>,

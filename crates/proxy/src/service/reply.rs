@@ -279,7 +279,7 @@ pub(crate) fn own_with(
     finish(&request.client, status, headers, content, None)
 }
 
-/// What a client gets if there is no response: the origin failed, or the client did.
+/// The answer to a client if there is no response: the origin failed, or the client did.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
         FetchError::Client(fault) => return at_fault(request, *fault),

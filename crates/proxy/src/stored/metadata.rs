@@ -344,7 +344,7 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.to_vec();
                 damaged[at] ^= 1 << bit;
-                // Whether it is noticed is the store's business; here it must only be survived.
+                // Whether it is noticed is the store's task; here it must only be survived.
                 if let Some(Metadata::Response(_, entries)) = decode(&damaged.into()) {
                     assert!(entries.iter().count() <= 4);
                 }

@@ -19,9 +19,9 @@ use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
 
-/// Headers by which origins take another request for the one that was sent although no key and no `Vary` has them: a
-/// client that may set them decides what others get from the store. They are not sent with requests that could be
-/// stored. The headers about earlier hops are for [`Forwarding`].
+/// Headers that make origins answer another request than the one sent, although no key and no `Vary` has them: a client
+/// that may set them decides what others get from the store. They are not sent with requests that could be stored. The
+/// headers about earlier hops are for [`Forwarding`].
 const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
 /// A request's head as an origin gets it.

@@ -24,7 +24,7 @@ impl Socket {
         Socket(Rc::new(stream))
     }
 
-    /// Whether the other end has sent nothing that waits to be read, not even its end. *Cost*: one system call.
+    /// Whether no bytes of the other end wait to be read, not even its end. *Cost*: one system call.
     pub fn is_quiet(&self) -> bool {
         let peeked = SockRef::from(&*self.0).peek(&mut [MaybeUninit::uninit()]);
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

@@ -44,7 +44,7 @@ pub struct Deadlines {
     pub idle: u32,
     /// From the first byte of a head to its last; for an origin also from the request to the first byte.
     pub head: u32,
-    /// Without a byte of a body that is waited for.
+    /// Without a byte of an expected body.
     pub body: u32,
     /// Without taking a byte that is to be written.
     pub write: u32,

@@ -1,4 +1,4 @@
-//! Tables of streams: what is refused, why, and that it does not depend on how the bytes arrive.
+//! Tables of streams: which are refused, why, and that it does not depend on how the bytes arrive.
 
 use super::*;
 

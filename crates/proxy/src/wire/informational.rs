@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// The most informational responses before a final one. All of them together are no longer than a head may be.
+/// The most informational responses before a final one. All of them together are no longer than the bound of a head.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// One informational response as received.

@@ -175,7 +175,7 @@ impl<S: AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S> SharedStream<S> {
-    /// Whether a request's head was refused and nothing before it is left to be done: hyper waits for the rest of it.
+    /// Whether a request's head was refused and nothing before it is left to do: hyper waits for the rest of it.
     pub fn is_refused(&self) -> bool {
         let front = self.0.borrow();
         front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.watch.is_refused()

@@ -28,7 +28,7 @@ enum Step {
 }
 
 impl Script {
-    /// A response with headers (lines without their ends) and a body of which the length is told.
+    /// A response with headers (lines without their ends) and a body of announced length.
     pub fn response(status: &str, headers: &[&str], body: &[u8]) -> Script {
         let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
         headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));

@@ -15,7 +15,7 @@ use nectary_store::planted::Bug;
 const ARGUMENTS: [&str; 8] = ["seed", "workloads", "states", "planted", "bug", "replay", "state", "log"];
 /// At least this share of the distinct images must have live objects, in percent.
 const LIVE_PERCENT_MIN: u64 = 95;
-/// The same of a sample: one workload that deletes all it put is much of a few.
+/// The same for a sample: one workload that deletes all its objects is a large share of a few.
 const LIVE_PERCENT_MIN_OF_A_SAMPLE: u64 = 80;
 /// Fewer workloads are a sample: of what is rare they need not have any.
 const WORKLOADS_WHOLE: u64 = 200;

@@ -5,8 +5,8 @@
 //! has a number that no other has. Two questions are answered:
 //!
 //! - *Could it be?* There must be an order of the operations of a cell that keeps the order of those that did not
-//!   overlap, and in which every read gives what the last change before it left. A discard leaves zeroes or what was
-//!   there; a change that failed, or whose caller went away, may have happened at any moment since, or not at all.
+//!   overlap, and in which every read gives what the last change before it left. A discard leaves zeroes or the old
+//!   bytes; a change that failed, or whose caller left, may have happened at any moment since, or not at all.
 //! - *May a crash leave it?* A number may be found unless a change that began after that one had ended is durable: it
 //!   was forced and had ended, or a flush that ended well had begun after it ended.
 
@@ -180,7 +180,7 @@ impl Taken {
     }
 }
 
-/// The search for an order (Wing and Gong, with Lowe's memory of what was tried).
+/// The search for an order (Wing and Gong, with Lowe's memory of tried states).
 struct Search<'a> {
     steps: &'a [Step],
     seen: HashSet<(Taken, u64)>,

@@ -21,7 +21,7 @@ pub const OPERATIONS: u64 = 160;
 pub const CLIENTS: (u64, u64) = (4, 8);
 /// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
-/// So often a flush may say what had failed before, after nothing fails any more.
+/// The number of flushes that may report an earlier failure after nothing fails any more.
 const FLUSHES_MAX: u32 = 4;
 
 /// The account of many runs.

@@ -1,4 +1,4 @@
-//! A recording, read as what could have been on the disk when.
+//! A recording, read as the possible contents of the disk at each moment.
 //!
 //! Owns: for every operation when it began, from when on a crash of the process spares it, and from when on a loss of
 //! power does. Events are counted: "before `point`" means that the events `..point` had happened.

@@ -289,7 +289,7 @@ impl Iterator for CrashStates {
     }
 }
 
-/// Orders operations by begin, and adds what the base already has on top of any of them.
+/// Orders operations by begin, and adds the contents of the base on top of any of them.
 fn with_later_overlaps<'h>(
     history: &'h History,
     applied: &[bool],

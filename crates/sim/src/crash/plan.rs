@@ -1,4 +1,4 @@
-//! Which states of an epoch are tried, and in which order.
+//! The states of an epoch that are tried, and their order.
 //!
 //! Owns: the choice. At each crash point the writes in doubt may have happened or not; all combinations are too many,
 //! so the plan has, by kind of fault: everything and nothing at every point; at some points (the last of the epoch

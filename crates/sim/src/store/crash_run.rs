@@ -3,7 +3,7 @@
 //! Workloads are run on threads of the store, as users have them, and so differ a little each time. Those with a
 //! planted bug run in virtual time on one thread, so that a seed and the number of a crash state repeat the finding.
 //!
-//! Owns: the account: how many distinct images, how many with live objects, what was broken. Leaves to others: the
+//! Owns: the account: how many distinct images, how many with live objects, how many violations. Leaves to others: the
 //! operations of a workload, the possible states, and the promises.
 
 use std::collections::HashSet;

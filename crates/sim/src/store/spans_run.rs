@@ -69,7 +69,7 @@ pub struct SpansReport {
     pub torn_opens: u64,
     /// Opens that were refused because missing spans may have served alone.
     pub refused: u64,
-    /// Gets that had to hit, as their span was not the one that was lost.
+    /// Gets that had to hit, as their span was not the lost one.
     pub demanded: u64,
     /// Of these, how many missed.
     pub demanded_missing: u64,

@@ -102,7 +102,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
-    // What is not in memory again after a restart is read from disk, and may be moved next to its page.
+    // An object that is not in memory again after a restart is read from disk, and may be moved next to its page.
     let warm_up = random.chance(50);
     let admission = admission(seed);
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart, IndexLoading::BySize][(seed % 3) as usize];

@@ -31,7 +31,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// The turn of a purge among those of a store of several spans. All spans get them in the same order: the next one
-/// waits until the writer of each has this one, or nobody wants it any more.
+/// waits until the writer of each has this one, or its caller has left.
 #[derive(Default)]
 pub(crate) struct Turn {
     /// Its number, and how far all spans are known to have come.
@@ -131,7 +131,7 @@ impl Store {
         self.purge(Target::Tag(hash), turn, |_| ()).await
     }
 
-    /// Purges, and does `then` with its generation when it holds in memory.
+    /// Purges; once the purge holds in memory, calls `then` with its generation.
     async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
         let puts = self.puts();
         // With several spans each notes every purge, so that a span that is behind gets it.

@@ -28,7 +28,7 @@ pub struct Stat {
     pub whole_bytes_max: u64,
     /// Entries in the index (objects, and fragments of large ones); while it is loading, what its checkpoint says.
     pub entries: u64,
-    /// Whether the index is still being read. Then other figures of the index count the parts that are there.
+    /// Whether the index is still being read. Then other figures of the index count the loaded parts.
     #[serde(default)]
     pub index_loading: bool,
     /// What the index's entries may take on disk, in bytes.
@@ -59,7 +59,7 @@ pub struct Stat {
     pub memory_unwritten_bytes: u64,
     /// Entries in memory.
     pub memory_entries: u64,
-    /// Bytes that tags take in memory, as a part of what entries and fills take.
+    /// The memory of tags, a part of that of entries and fills.
     pub memory_tags_bytes: u64,
     /// Bytes that fills under way hold.
     pub fill_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Stat {
     /// Purges that wait so now.
     #[serde(default)]
     pub purges_waiting: u64,
-    /// Bytes of the names that tell whether a purge needs a record.
+    /// The memory of the names that tell whether a purge needs a record.
     #[serde(default)]
     pub names_bytes: u64,
     /// Whether all names are known; before, each purge gets a record.

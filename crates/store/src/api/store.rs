@@ -1,7 +1,6 @@
 //! An open store: get, put, fill, sync, close.
 //!
-//! Owns: the public face. What each call promises is said here and, with the test of each promise, in
-//! `docs/semantics.md`.
+//! Owns: the public face. The promises of each call are here and, with their tests, in `docs/semantics.md`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -277,7 +277,7 @@ impl CheckpointHeader {
         slots_bytes(self.homes[shard])
     }
 
-    /// Where the hot list begins, in bytes from the start of the area.
+    /// The start of the hot list, in bytes from the start of the area.
     fn hot_offset(&self) -> u64 {
         // The last chunk of the index may be a short one.
         let index_bytes = self.index_bytes();
@@ -287,7 +287,7 @@ impl CheckpointHeader {
         BLOCK_BYTES + whole * CHUNK_BYTES as u64 + rest_bytes
     }
 
-    /// Where the slots of a shard begin in the joined payloads, in bytes.
+    /// The start of a shard's slots in the joined payloads, in bytes.
     fn shard_start(&self, shard: usize) -> u64 {
         self.homes[..shard].iter().map(|&homes| slots_bytes(homes) as u64).sum()
     }

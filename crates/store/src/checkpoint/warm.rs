@@ -12,10 +12,10 @@
 //!    Both are looked at under the lock under which entries enter memory, with the state of the segment.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
 //! 4. It evicts nothing: if memory is full, warming ends.
-//! 5. A checkpoint that comes before it has ended names in its hot list what is still to be taken too: crashes in a row
+//! 5. A checkpoint made before it has ended also names the objects still to be taken in its hot list: crashes in a row
 //!    leave memory no colder than one does.
 //!
-//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for what lies close together, [`READS_AT_ONCE`] at a time, on the
+//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for objects close together, [`READS_AT_ONCE`] at a time, on the
 //! writer's thread; a list of 8 bytes for each object.
 
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ const RUN_BYTES_MAX: u64 = 512 << 10;
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Reads at the same time.
 const READS_AT_ONCE: usize = 2;
-/// What an entry takes in memory beside its record, at least, in bytes: so many are not looked for in vain.
+/// The least memory of an entry beside its record, in bytes: no more entries than fit are read.
 const ENTRY_BYTES_MIN: u64 = 200;
 /// Objects that are decoded before others on the thread get their turn.
 const TURN: usize = 128;

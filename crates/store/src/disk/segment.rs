@@ -21,7 +21,7 @@ use crate::planted::{Bug, planted};
 const WINDOW_BYTES: u64 = 1 << 20;
 /// How much is read at once while a store is opened, in bytes: requests wait for it.
 const WINDOW_BYTES_AHEAD: u64 = 4 << 20;
-/// How much is read at once where appends are large and only their headers are wanted, in bytes.
+/// The size of a read where appends are large and only their headers are wanted, in bytes.
 const HEADER_WINDOW_BYTES: u64 = 16 << 10;
 /// Appends from this size on count as large, in bytes.
 const LARGE_APPEND_BYTES: u64 = 128 << 10;

@@ -30,7 +30,7 @@ const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
 const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
 /// One in so many segments is about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
-/// The largest span, in bytes: what 36 bits of granules address.
+/// The largest span, in bytes: the range of 36 bits of granules.
 pub const SPAN_BYTES_MAX: u64 = GRANULE_BYTES << 36;
 /// The smallest span, in bytes.
 pub const SPAN_BYTES_MIN: u64 = 512 << 10;

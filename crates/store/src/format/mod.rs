@@ -283,7 +283,7 @@ impl RecordKind {
         }
     }
 
-    /// The kind of a number on disk, where this version knows it.
+    /// The kind of a number on disk, if this version knows it.
     pub fn from_code(code: u8) -> Option<RecordKind> {
         match code {
             1 => Some(RecordKind::Whole),
@@ -477,7 +477,7 @@ impl Record {
         self.body_start - self.fields.metadata_bytes.get() as usize..self.body_start
     }
 
-    /// Whether the body in `bytes` is the one that was written.
+    /// Whether the body in `bytes` is the written one.
     pub fn body_is_whole(&self, bytes: &[u8]) -> bool {
         match bytes.get(self.body_start..self.bytes()) {
             Some(body) => planted(Bug::ChecksumSkipped) || body_checksum(body) == self.fields.body_checksum.get(),
@@ -498,7 +498,7 @@ pub struct Append {
 impl Append {
     /// Decodes an append's header and table. `room` is how many bytes of the segment are left from its start on.
     ///
-    /// Where `bytes` is too short for the table, the answer is `Err(Mismatch::Length)`; see [`Append::header_bytes`].
+    /// If `bytes` is too short for the table, the answer is `Err(Mismatch::Length)`; see [`Append::header_bytes`].
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
         Append::decode_into(bytes, place, room, Vec::new())
     }

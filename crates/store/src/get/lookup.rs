@@ -85,7 +85,7 @@ impl Lookup {
 
     /// Finds an object or fragment on disk and takes it into memory. `key` is compared if it is given.
     ///
-    /// A caller that comes while it is read waits for that read. *Errors*: the device failed the read.
+    /// A caller that comes during the read waits for that read. *Errors*: the device failed the read.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
         self.state.presence.wait(hash).await;
         let candidates = self.state.index.candidates(hash);

@@ -11,8 +11,8 @@
 //! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And
 //!    memory has no entry under its id: so none waits to be written.
 //! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
-//! 4. The second and the state of the segment are looked at again under the lock under which entries enter memory, so
-//!    what is replaced or reclaimed meanwhile does not come back.
+//! 4. The second and the state of the segment are checked again under the lock under which entries enter memory, so
+//!    objects replaced or reclaimed meanwhile do not come back.
 //!
 //! Anything else in the window (older versions, a former cycle, what is being written) is passed over.
 //!
@@ -36,7 +36,7 @@ use crate::state::record::{Found, decode, read_record, unasked};
 /// Neighbours of one read take at most this share of the memory tier.
 const MEMORY_SHARE: u64 = 32;
 
-/// A cluster that was read, and the record for which it was.
+/// A cluster that was read, and the record for which it was read.
 pub(crate) struct Window {
     buffer: Buffer,
     extent: Extent,
@@ -111,7 +111,7 @@ impl Lookup {
         (fits && end - start > own.end - own.start).then_some(Extent { start, end, ..own })
     }
 
-    /// Takes the neighbours of `entry` in a window into memory; tells those that are tied to it.
+    /// Takes the neighbours of `entry` in a window into memory; returns those that are tied to it.
     pub fn take_neighbours(&self, window: &Window, entry: &Entry) -> Vec<KeyHash> {
         let mut tied = Vec::new();
         let bytes: &[u8] = &window.buffer;

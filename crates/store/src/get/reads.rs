@@ -3,7 +3,7 @@
 //! Owns: which caller reads and which ones wait, by key hash. Promises: waiting ends with the read, for any reason; the
 //! waiters get what the reader found. Leaves to others: whether that is still right for a later caller (`lookup`).
 //!
-//! *Cost*: a lock and no allocation for a read that nobody shares.
+//! *Cost*: a lock, and no allocation for a read that nobody shares.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -67,8 +67,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Makes the table of a span whose epoch `head` is written, within its share of the memory budget. Nothing is known
-    /// yet.
+    /// Makes the table of a span whose epoch `head` is being written, within its share of the memory budget. Nothing is
+    /// known yet.
     pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
         // More names than the index has entries are not found by anybody.
         let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
@@ -97,7 +97,7 @@ impl Names {
         self.note_in(primary, self.era.load(Ordering::Acquire));
     }
 
-    /// Notes a name of what stands, or will stand, in the segment of an epoch.
+    /// Notes a name of a record that is, or will be, in the segment of an epoch.
     pub fn note_at(&self, primary: PrimaryHash, epoch: u64) {
         let era = epoch / self.era_segments;
         if era + ERAS > self.era.load(Ordering::Acquire) {

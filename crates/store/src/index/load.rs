@@ -3,7 +3,7 @@
 //! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its
 //! shard, and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
 //!
-//! *Cost* of loading: one pass over the slots without a branch that depends on them; they are taken as they were read.
+//! *Cost* of loading: one pass over the slots without a branch that depends on them; they are kept as they were read.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! The index: from a key's hash to where its record may lie on disk, in eight bytes an object.
+//! The index: from a key's hash to the possible places of its record on disk, in eight bytes an object.
 //!
 //! # How it works
 //! 64 shards, each an open-addressed table with robin-hood linear probing: an entry stands at its home slot or within
@@ -255,7 +255,7 @@ impl Index {
         found
     }
 
-    /// The shard of a hash, and the bits of it that an entry's place and tag tell.
+    /// The shard of a hash, and the bits of it that an entry's place and tag give.
     fn locate(&self, hash: KeyHash) -> (usize, u64) {
         let bits = hash.0 as u64;
         (shard_of(hash), bits << 6 >> (64 - self.width))

@@ -1,9 +1,9 @@
 //! The referenced bits: what was requested since it was written, one bit for each stretch of the segments.
 //!
-//! Owns: the bits. A hit sets the bit of the place where its record begins; when a segment is about to be
-//! overwritten, what stands at places with their bit set has proved itself (`reinsert`). Records that begin in the same
-//! stretch share a bit, so small neighbours of a popular object may count as popular too. Bits are in memory
-//! alone: after a restart everything has to prove itself again.
+//! Owns: the bits. A hit sets the bit of the place where its record begins; when a segment is about to be overwritten,
+//! records at places with their bit set are rewritten (`reinsert`). Records that begin in the same stretch share a bit,
+//! so small neighbours of a popular object may count as popular too. Bits are in memory alone: after a restart
+//! everything has to prove itself again.
 //!
 //! *Cost*: a bit for at least [`STRETCH_BYTES_MIN`] of a store, and at most 1/64 of the memory budget; setting one that
 //! is set already writes nothing.

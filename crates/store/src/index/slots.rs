@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::SLOT_BYTES;
 
-/// Tables from this size on lie side by side, in bytes: smaller ones are gone before they are a burden.
+/// Tables from this size on are side by side, in bytes: smaller ones are gone before they are a burden.
 const TOGETHER_BYTES_MIN: usize = 4 << 20;
 
 /// Slots of a table; whole, and aligned as such.
@@ -65,7 +65,7 @@ impl Slots {
     }
 }
 
-/// Room for bytes at an address where slots may stand.
+/// Room for bytes at an address suitable for slots.
 fn aligned(bytes: usize) -> BytesMut {
     let mut room = BytesMut::with_capacity(bytes + align_of::<u64>() - 1);
     let before = room.as_ptr().align_offset(align_of::<u64>());

@@ -30,9 +30,9 @@ pub(crate) struct Intake {
 
 /// Why an entry was not committed.
 pub(crate) enum NotCommitted {
-    /// A purge or a newer version came since it began.
+    /// A purge or a newer version came after its begin.
     Stale,
-    /// There is no room for it, or nothing is taken any more.
+    /// There is no room for it, or the queue takes no more.
     Refused(Refused),
 }
 

@@ -253,7 +253,7 @@ impl Queue {
         self.lock().items.front().is_some_and(|item| item.sequence <= sequence)
     }
 
-    /// Refuses more from now on; what waits goes on waiting.
+    /// Refuses more from now on; waiting entries go on waiting.
     pub fn refuse_more(&self) {
         self.lock().closed = true;
     }

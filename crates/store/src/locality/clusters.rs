@@ -1,16 +1,16 @@
-//! Whether a read from disk takes the object alone, or the cluster around it.
+//! Whether a read from disk takes only the object, or the cluster around it.
 //!
 //! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and the order of
 //! packing (`arrange`).
 //!
 //! # The choice
-//! A cluster read costs bytes beyond the object's own; what it brings is that neighbours are requested while they are
-//! still in memory, each of which saves a read. Both are counted. A read from disk costs as much as
-//! [`READ_WORTH_BYTES`] read in sequence: so clusters are read while the reads saved, times that, are at least the
-//! bytes beyond. While they are not, one eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a
-//! change is noticed; if they brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved
-//! now and then, so what happened lately counts most. Neighbours that no hint ties to the object are judged apart: they
-//! cost no bytes once a cluster is read, but room in memory, so more of them have to be wanted.
+//! A cluster read costs bytes beyond the object's own; its gain is that neighbours are requested while they are still
+//! in memory, each of which saves a read. Both are counted. A read from disk costs as much as [`READ_WORTH_BYTES`] read
+//! in sequence: so clusters are read while the reads saved, times that, are at least the bytes beyond. While they are
+//! not, one eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a change is noticed; if they
+//! brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved now and then, so what happened
+//! lately counts most. Neighbours that no hint ties to the object are judged apart: they cost no bytes once a cluster
+//! is read, but room in memory, so more of them have to be wanted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,8 +25,8 @@ const READ_WORTH_BYTES: u64 = 128 << 10;
 const PROBE_EVERY: u64 = 16;
 /// One useless read in so many is taken: a cluster of 64 KiB is then half a kilobyte a read.
 const PROBE_EVERY_MAX: u64 = 128;
-/// Reads, and neighbours, until the account is believed, and after which it is halved; fewer where reads only probe,
-/// which are rare.
+/// The number of reads, and of neighbours, until the account is believed, and after which it is halved; fewer if reads
+/// only probe, which are rare.
 const ACCOUNT_MIN: u64 = 64;
 const ACCOUNT_MAX: u64 = 1024;
 const PROBES_MAX: u64 = 128;

@@ -5,7 +5,7 @@
 //! one that is lost or wrong costs locality and nothing else.
 //!
 //! The table has a fixed number of slots, one word each, found by the hash of the object that belongs to the other; a
-//! newer hint overwrites what stands there. So it takes no lock, allocates nothing, and is as large as it was made.
+//! newer hint overwrites what stands there. So it takes no lock, allocates nothing, and never grows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What belongs together: hints, groups that are packed side by side, and whether a read takes them along.
+//! Placing related objects: hints, groups that are packed side by side, and whether a read takes them along.
 
 pub mod arrange;
 pub mod clusters;

@@ -1,7 +1,7 @@
 //! The map of entries in memory, which is read without a lock.
 //!
-//! Owns: when what left is freed. That needs every thread to have seen that it left, and to tell them so costs an
-//! interrupt on every processor: so each thread frees what it took out in batches, as large as the budget can spare.
+//! Owns: when what left is freed. For that every thread must have seen that it left, and telling them costs an
+//! interrupt on every processor: so each thread frees removed entries in batches, as large as the budget can spare.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Pinned<'_> {
         replaced
     }
 
-    /// Puts an entry if there is none of its id; else the one there is.
+    /// Puts an entry if there is none of its id; otherwise returns the present one.
     pub fn insert_new(&self, entry: &Arc<Entry>) -> Result<(), &Arc<Entry>> {
         let inserted = self.entries.map.try_insert(entry.id(), Arc::clone(entry), &self.guard);
         inserted.map(|_| ()).map_err(|occupied| occupied.current)

@@ -4,8 +4,8 @@
 //! does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged (`purges`), and
 //! its location (`index`).
 //!
-//! Neighbours (what came with another's read) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the tier, for
-//! their first hit, which hands them to the policy like anything that was requested. So they stay long enough to be
+//! Neighbours (objects read together with another) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the
+//! tier, for their first hit, which hands them to the policy like any requested object. So they stay long enough to be
 //! wanted, and push out nothing that was. Waiting objects and fills take their room from the policy too: it cedes only
 //! used room, and gets it back when they have left.
 //!
@@ -293,7 +293,7 @@ impl MemoryTier {
         found.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// Puts an entry that came with another's read, if there is none of its id and `still_valid` says so under the
+    /// Puts an entry that came with another's read, if there is none of its id and `still_valid` allows it under the
     /// lock that orders replacement. Returns whether it did.
     pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
         let pinned = self.map.pin();
@@ -332,7 +332,7 @@ impl MemoryTier {
     /// Lets the neighbour go that has waited longest; false if there is none.
     fn drop_neighbour(&self, replacement: &mut Replacement) -> bool {
         let Some((entry, _)) = replacement.neighbours.queue.pop_front() else { return false };
-        // One that was promoted is the policy's, and its bytes with it.
+        // A promoted entry is the policy's, and its bytes with it.
         if entry.take_neighbour().is_some() {
             let bytes = &mut replacement.neighbours.bytes;
             *bytes = bytes.saturating_sub(entry.weight());

@@ -1,7 +1,7 @@
 //! The objects still to be taken into memory after a restart.
 //!
-//! Owns: the list, and how far it was read. Leaves to others: reading (`warm`), and writing what is left of it with the
-//! hot list of a checkpoint (`checkpoint`).
+//! Owns: the list, and how far it was read. Leaves to others: reading (`warm`), and writing the rest of it with the hot
+//! list of a checkpoint (`checkpoint`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

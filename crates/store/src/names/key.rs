@@ -1,8 +1,8 @@
 //! Keys of objects and their hashes.
 //!
-//! Owns: the bounds of a key and how it is hashed. A key has a primary part (what is requested) and a variant part
-//! (which of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is
-//! always decided on the whole key.
+//! Owns: the bounds of a key and how it is hashed. A key has a primary part (the requested URL) and a variant part (one
+//! of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is always
+//! decided on the whole key.
 
 use std::hash::Hasher;
 

@@ -17,7 +17,7 @@ use crate::error::Error;
 pub const TAGS_MAX: usize = 1024;
 /// The longest tag, in bytes.
 pub const TAG_BYTES_MAX: usize = 1024;
-/// What the tags of an object take in memory beside their hashes, in bytes.
+/// The memory of an object's tags beside their hashes, in bytes.
 const HELD_BYTES: usize = 64;
 /// Distinguishes the hashes of tags from those of keys.
 const SEED: u64 = 0x7461_675f_6861_736b;

@@ -23,8 +23,8 @@ use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG}
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
-/// No log gets as far: that is more than a cycle a microsecond for ten thousand years. A block that says more is not
-/// ours, and a cycle after it could not be told from damage.
+/// No log gets as far: that is more than a cycle a microsecond for ten thousand years. A block with a higher cycle is
+/// not ours, and a cycle after it could not be distinguished from damage.
 const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 
 /// How far a span has come with the purges of its store, which are numbered and go to every span in the same order. All

@@ -28,7 +28,7 @@ pub const RULE_KEY: u8 = 1;
 pub const RULE_TAG: u8 = 2;
 /// The rule "purge what begins with" on disk.
 pub const RULE_PREFIX: u8 = 3;
-/// Different lengths of prefixes that may be live at once; each costs a hash at hits of what is older.
+/// Different lengths of prefixes that may be live at once; each costs a hash at hits of older objects.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
@@ -58,7 +58,7 @@ pub enum Verdict {
     Live,
     /// One by its key kills it and all older versions: by key, by prefix, or of everything.
     Key,
-    /// One of a tag that it has kills it, and none by its key does.
+    /// A purge by one of its tags kills it, and none by its key does.
     Tag,
 }
 
@@ -256,8 +256,8 @@ impl PurgeTable {
         retired
     }
 
-    /// How many rules are needed by fills that began before them, whatever is overwritten; `fill_generation_min` is the
-    /// generation of the oldest fill under way.
+    /// How many rules are needed by fills that began before them, even if the ring is overwritten;
+    /// `fill_generation_min` is the generation of the oldest fill under way.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();
         let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
@@ -317,7 +317,7 @@ pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
     record(RULE_TAG, tag.0.into(), generation, position)
 }
 
-/// The record of a purge of everything up to `generation`: requested, or what is right when records were lost.
+/// The record of a purge of everything up to `generation`: requested, or the safe choice when records were lost.
 pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
     record(RULE_ALL, 0, generation, position)
 }

@@ -1,8 +1,8 @@
 //! Opening a span: from what is on the device to an index, a purge table and a place to write on.
 //!
-//! Owns: the order of recovery as `docs/formats/store.md` gives it. It reads what was written since the newest whole
-//! checkpoint, or every segment if there is none. It never fails because of damage after the superblock: damage
-//! costs the objects that it touches.
+//! Owns: the order of recovery as `docs/formats/store.md` gives it. It reads the records written since the newest whole
+//! checkpoint, or every segment if there is none. It never fails because of damage after the superblock: damage costs
+//! the objects that it touches.
 
 mod full_scan;
 pub mod loading;

@@ -1,4 +1,4 @@
-//! What the log says happened to the index since a checkpoint, sorted by the shards that it happened to.
+//! The changes to the index since a checkpoint, as the log has them, sorted by shard.
 //!
 //! Owns: the order of things within a shard: records in the order of the log, then what damage took. Leaves to others:
 //! which records the log has (`recovery`), and when a shard is there to be changed (`loading`).

@@ -69,8 +69,8 @@ impl Log {
 }
 
 impl RollForward<'_> {
-    /// Finds what is to be replayed after a checkpoint; false if that cannot be, or the checkpoint is seen to be
-    /// damaged.
+    /// Finds the part of the log to replay after a checkpoint; false if that is impossible, or the checkpoint turns out
+    /// to be damaged.
     pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
         if !header.fits(&self.index) {
             return false;

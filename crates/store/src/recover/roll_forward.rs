@@ -142,7 +142,7 @@ impl<'a> RollForward<'a> {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));
         }
-        // A segment whose appends are all of an earlier open adds nothing, and the log does not go on there.
+        // A segment whose appends are all of an earlier open adds nothing, and the log does not continue there.
         if scanned.appends + scanned.salvaged > 0 || *epoch == self.position.epoch {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
             self.position = LogPosition { epoch: *epoch, offset: scanned.end };

@@ -19,7 +19,7 @@ use crate::rewrite::Rewriting;
 pub const REWRITE_PERCENT_MAX: u32 = 100;
 /// The usual share: with headers it writes at most 1.25 bytes for each that is put.
 pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
-/// Entries in memory that are looked at for those to be kept, at most, each time a segment is opened.
+/// The most entries in memory that are considered for keeping each time a segment is opened.
 const KEEP_ENTRIES_MAX: usize = 1 << 16;
 
 impl Rewriting {

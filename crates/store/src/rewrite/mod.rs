@@ -10,7 +10,7 @@
 //! 2. Nothing replaced comes back: under the same lock, the old place must be the only one that the index has for the
 //!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
 //! 3. The old place is not overwritten yet when its record is queued, so a place never refers to newer bytes.
-//! 4. Puts go first: while more waits to be written than half of what the queue takes, nothing is rewritten.
+//! 4. Puts go first: while more than half of the queue's capacity waits to be written, nothing is rewritten.
 
 pub mod keep;
 pub mod regroup;

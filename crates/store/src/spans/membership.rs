@@ -1,7 +1,7 @@
 //! What spans remember of which spans were present, and whether a span that was away may be believed.
 //!
 //! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not
-//! believed, in whatever order spans go and come back. Leaves to others: reading and writing of them (`recovery`,
+//! believed, for any order in which spans go and come back. Leaves to others: reading and writing of them (`recovery`,
 //! `writer`).
 //!
 //! A change is committed once all spans that it names have it; each names the last committed one before it. A change

@@ -2,8 +2,8 @@
 //!
 //! Owns: serving from several spans, and the loss of one (`open`: whether a returning span is believed; `placement`:
 //! the span of a key; `membership`: which spans were present). Promises: those of [`Store`], for the spans together;
-//! the loss of a span makes its objects misses and nothing else; a purge that returned holds on every span, also on one
-//! that was away then. Leaves to others: each span (`store`).
+//! the loss of a span only makes its objects misses; a purge that returned holds on every span, even on one that was
+//! away then. Leaves to others: each span (`store`).
 //!
 //! # Idea
 //! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not
@@ -11,8 +11,8 @@
 //!
 //! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, which spans
 //! are present since (`present`), and its own clock when a span last came back (`since`). A change is committed when
-//! all present spans have flushed it. Before that nothing is put for a span that is away, and no purge returns that it
-//! missed. So
+//! all present spans have flushed it. Before that no object is put in place of an absent span, and no purge returns
+//! that it missed. So
 //! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something,
 //!   and begins empty;
 //! - a store is not opened while missing spans may have served without the others (those named by the last known
@@ -252,7 +252,7 @@ impl Spans {
         self.purge(|store, turn| async move { store.purge_tag_in(tag, turn).await }).await
     }
 
-    /// Purges on every span that is there; one that fails has to be known to be away by all others before this returns.
+    /// Purges on every present span; if one fails, all others have to know that it is away before this returns.
     async fn purge<'a, F, R>(&'a self, purge: F) -> Result<(), Error>
     where
         F: Fn(&'a Store, Turn) -> R,

@@ -1,7 +1,7 @@
 //! Opening and making a store of several spans.
 //!
 //! Owns: the span on each device, its number, and whether it is believed. Promises: a span that may be behind serves
-//! nothing; a device that is no span of this store is not overwritten. Leaves to others: what memberships mean
+//! nothing; a device that is no span of this store is not overwritten. Leaves to others: the meaning of memberships
 //! (`membership`), and serving (`mod`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64};

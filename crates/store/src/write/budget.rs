@@ -8,7 +8,7 @@
 //! | index, groups, referenced bits, hints, names, purges | what they take; names at most a 64th, purges an eighth |
 //! | tables of the segment that is overwritten next | a 64th of the budget, if the index is too large to be looked through |
 //! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
-//! | reading to re-insert | where it is on: three extents and two windows of tables, at most a quarter of the budget |
+//! | reading to re-insert | if it is on: three extents and two windows of tables, at most a quarter of the budget |
 //! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
 //!
 //! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under

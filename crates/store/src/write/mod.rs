@@ -172,7 +172,7 @@ pub(crate) struct Writer {
     names: JoinSet<()>,
     rest: Option<Rest>,
     checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,
-    /// The newest checkpoint, and what writes its hot list again.
+    /// The newest checkpoint, and the writer of its hot list.
     newest_checkpoint: Option<CheckpointHeader>,
     hot: Option<AbortOnDropHandle<()>>,
     hot_at: Instant,

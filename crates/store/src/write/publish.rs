@@ -62,8 +62,8 @@ impl Writer {
                 self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
             }
         }
-        // A reader that finds the entry's place may take it from memory: from here on the index leads to it, and what a
-        // purge by tag must not uncover is out of it or behind it.
+        // A reader that finds the entry's place may take it from memory: from here on the index leads to it, and
+        // versions that a purge by tag must not uncover are out of the index or older than it.
         entry.set_location(location);
         if entry.was_asked_for() {
             state.referenced.set(location);

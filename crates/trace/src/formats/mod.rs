@@ -48,7 +48,7 @@ pub trait Reader: Send {
     /// *Errors*: which file, where in it, what was expected and what was found; nothing was appended then.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
 
-    /// What a stream read so far is, in words; `None` if the format does not say.
+    /// A description of a stream read so far; `None` if the format has none.
     fn stream_name(&self, _stream: Stream) -> Option<String> {
         None
     }
@@ -226,7 +226,7 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
 }
 
 /// The whole lines of a file's head that are neither blank nor marked, trimmed; the last one may be cut and is left out
-/// where it is not the only one.
+/// unless it is the only one.
 pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_cut = head.len() >= input::HEAD_BYTES;
     let whole = match head.iter().rposition(|&byte| byte == b'\n') {

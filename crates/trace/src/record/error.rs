@@ -1,4 +1,4 @@
-//! What can keep a recording from beginning, or from being whole.
+//! The errors that keep a recording from beginning, or from being whole.
 //!
 //! Owns: the error type of the recorder. Kinds differ because their remedies differ; [`Error::remedy`] gives them.
 

@@ -1,4 +1,4 @@
-//! From calls to references: what each call that waits is about to do, and the trace of it.
+//! From calls to references: the intention of each waiting call, and its trace.
 //!
 //! Owns: the tables of a recording and its writer. Promises: whatever a process does or is, a call of it can be
 //! described or counted as unseen; a trace that cannot be written any more stops being written and nothing else. Leaves
@@ -69,7 +69,7 @@ struct Transfer {
 
 /// Why a call could not be described.
 enum Obstacle {
-    /// It will fail, or its process is gone: it refers to nothing.
+    /// It will fail, or its process is gone: it accesses nothing.
     Nothing,
     /// It may refer to something.
     Unseen(Unseen),

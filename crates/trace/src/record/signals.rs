@@ -1,7 +1,7 @@
-//! Signals while a command is recorded, and the processes it leaves behind.
+//! Signals while a command is recorded, and the processes that it leaves over.
 //!
 //! Owns: taking signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches
-//! the command once, from the terminal; what was sent to the recorder alone is passed on.
+//! the command once, from the terminal; a signal sent only to the recorder is passed on.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -224,7 +224,7 @@ pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
 pub(super) fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the kernel writes to `bytes` alone, which is borrowed exclusively; the other address is not of this
+    // SAFETY: the kernel writes only to `bytes`, which is borrowed exclusively; the other address is not of this
     // process.
     let count = unsafe { libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0) };
     Ok(check(count as i64)? as usize)

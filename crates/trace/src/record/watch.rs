@@ -24,7 +24,7 @@ use super::signals::{self, Signals};
 use super::{Error, Options, Progress, Result, Summary, calls, filter, sys};
 use crate::formats::nectary::{Header, Outcome, Writer};
 
-/// How often the caller hears of progress, and what waits is written.
+/// How often the caller receives progress, and waiting records are written.
 const TICK: Duration = Duration::from_millis(200);
 const TICK_MS: i32 = 200;
 

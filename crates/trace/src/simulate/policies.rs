@@ -45,8 +45,7 @@ pub fn explains(name: &str) -> bool {
     matches!(name, "dear" | "adaptive")
 }
 
-/// Makes a policy that gives everything that it says to `sink`; `None` if there is none of that name that explains
-/// itself.
+/// Makes a policy that gives all its reports to `sink`; `None` if no policy of that name has any.
 pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {

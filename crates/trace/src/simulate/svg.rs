@@ -15,7 +15,7 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
 const LABEL_HEIGHT: f64 = 15.0;
-/// Ends of curves that are as close as this meet.
+/// Ends of curves as close as this meet.
 const MEETING: f64 = 4.0;
 
 /// First the colours of Okabe and Ito, which people with any colour sight can tell apart; yellow is left out on white.
@@ -153,7 +153,7 @@ impl Panel {
         }
     }
 
-    /// Grid lines with their values, and what the axes are.
+    /// Grid lines with their values, and the meaning of the axes.
     fn draw_axes(&self, text: &mut String) {
         let (right, bottom) = (WIDTH - RIGHT, PANEL - BOTTOM);
         let step_y = step(self.most);

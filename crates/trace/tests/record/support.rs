@@ -1,4 +1,4 @@
-//! What the tests of the recorder share: folders, recordings, and traces read back.
+//! The shared parts of the recorder's tests: folders, recordings, and traces read back.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

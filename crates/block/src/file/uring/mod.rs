@@ -5,7 +5,7 @@
 //!
 //! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same
 //!    runtime.
-//! 2. The driver is polled after the tasks that are ready; it submits everything that has come together in one call.
+//! 2. The driver is polled after the ready tasks; it submits everything that has come together in one call.
 //! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable the driver collects what has
 //!    ended and wakes its waiter.
 //!

@@ -220,7 +220,7 @@ impl Platters {
         self.last_read = (work.operation == Operation::Read).then_some((self.position, end));
     }
 
-    /// The request among several that is served next: the one whose data come under the head first.
+    /// The next request to serve among several: the one whose data come under the head first.
     pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a Work>, start: u64) -> Option<usize> {
         let positioned = waiting.map(|work| self.times(work, start).positioning());
         positioned.enumerate().min_by_key(|&(_, time)| time).map(|(index, _)| index)

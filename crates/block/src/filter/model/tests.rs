@@ -1,4 +1,4 @@
-//! What a modelled disk does to time, on a paused clock or its own.
+//! The time that a modelled disk takes, on a paused clock or its own.
 
 use std::sync::Arc;
 

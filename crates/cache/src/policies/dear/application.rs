@@ -11,7 +11,7 @@
 //! O(1) amortised and costs a hit nothing, which matters while another replacement is active.
 //!
 //! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped
-//! where the search for a victim comes upon it, unless it has come back by then.
+//! when the search for a victim finds it, unless it has come back by then.
 //!
 //! Among equals the one filed last leaves: it has proved least, and so a part of a loop stays if LFU is asked to
 //! replace a loop. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.

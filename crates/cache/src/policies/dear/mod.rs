@@ -418,8 +418,8 @@ impl Policy for Dear {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.count_hits();
         self.capacity = capacity;
-        // The first refusal of a sequential application's block puts that block behind all others, so with one more
-        // than the count every id is offered.
+        // The first refusal of a sequential application's block puts that block after all others, so with one more than
+        // the count every id is offered.
         let refusals_max = self.resident + 1;
         self.make_room(0, refusals_max, evict);
     }

@@ -87,7 +87,7 @@ impl Lirs {
         self.capacity - (self.capacity / HIR_DIVISOR).max(HIR_MIN).min(self.capacity)
     }
 
-    /// Drops what is older than the oldest LIR id from the stack.
+    /// Drops ids older than the oldest LIR id from the stack.
     fn prune(&mut self) {
         while let Some(oldest) = self.ids.oldest_of_stack() {
             match self.ids.kind(oldest) {

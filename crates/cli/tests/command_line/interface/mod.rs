@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::Scratch;
 
-/// Compares with the list of this name, or writes it where `NECTARY_FREEZE` is set.
+/// Compares with the list of this name, or writes it if `NECTARY_FREEZE` is set.
 #[track_caller]
 fn is_frozen(name: &str, found: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/command_line/interface").join(name);

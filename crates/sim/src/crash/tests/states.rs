@@ -1,4 +1,4 @@
-//! Which images come out of small recordings that can be checked by hand.
+//! The images that come out of small recordings which can be checked by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 

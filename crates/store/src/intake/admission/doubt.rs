@@ -13,8 +13,8 @@
 //! | parts of the index were made again, as their checkpoint is damaged | likewise |
 //! | its part of the index has not come yet after a restart | `Presence` knows: objects of that part are admitted |
 //!
-//! What a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are not all
-//! there any more stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has
+//! An object that a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are
+//! not all there any more stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has
 //! overwritten whatever was meant.
 //!
 //! A restart forgets all this, and needs none of it: recovery begins where this open's checkpoint or replay ended, so
@@ -32,7 +32,8 @@ const DAMAGED_MAX: usize = 1024;
 /// What is remembered.
 #[derive(Default)]
 pub struct Doubt {
-    /// Purges that hold in memory and are not durable yet. One that was given up before it was written counts for ever.
+    /// Purges that hold in memory and are not durable yet. An object that was given up before it was written counts for
+    /// ever.
     purges: AtomicU64,
     /// Objects that wait to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,

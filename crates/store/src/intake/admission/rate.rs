@@ -11,8 +11,8 @@
 //!   bursts;
 //! - and only if the credit covers it. So the credit never falls below 0 because of objects that could be refused.
 //!
-//! What cannot be refused (what replaces something on the disk, checkpoints) may overdraw by up to a window's credit,
-//! and is paid back before anything is admitted again.
+//! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw by up to a window's
+//! credit, which is paid back before anything is admitted again.
 //!
 //! # Promise
 //! In any time `t` at most `rate * t` and one window's credit are written, and what could not be refused beyond that.

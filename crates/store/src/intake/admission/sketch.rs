@@ -11,7 +11,7 @@
 
 use crate::names::key::KeyHash;
 
-/// Bits of a filter for each request that it is made for.
+/// Bits of a filter for each request of its capacity.
 const BITS_PER_REQUEST: u64 = 12;
 /// Bits that a key sets.
 const PROBES: u32 = 6;

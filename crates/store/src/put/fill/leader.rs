@@ -1,4 +1,4 @@
-//! The leader's side of a fill: who fetches a key.
+//! The leader's side of a fill: the caller that fetches a key.
 //!
 //! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: an
 //! unfinished fill is not stored.
@@ -96,10 +96,10 @@ impl Fill {
     }
 
     /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
-    /// [`is_promised`](Self::is_promised) says after [`start`](Self::start) what will become of it. If the length is
-    /// not known yet, room for the longest body of one record is taken, provided that much is free and nothing waits.
-    /// Before `start`; a caller that leaves it out may learn at the end only that the disk is too slow for what is put.
-    /// *Cancel safety*: can be called again.
+    /// [`is_promised`](Self::is_promised) is right after [`start`](Self::start). If the length is not known yet, room
+    /// for the longest body of one record is taken, provided that much is free and nothing waits. Before `start`; a
+    /// caller that leaves it out may learn at the end only that the disk is too slow for what is put. *Cancel safety*:
+    /// can be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
         let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
         let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();

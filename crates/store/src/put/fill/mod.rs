@@ -90,7 +90,7 @@ pub(crate) fn begin(puts: &Arc<Puts>, key: KeyRef<'_>, stale: Option<&Object>) -
     FillRole::Leader(fill)
 }
 
-/// Begins a fill that nobody joins: a put of a long body.
+/// Begins a fill without followers: a put of a long body.
 pub(crate) fn begin_alone(puts: &Arc<Puts>, key: KeyRef<'_>) -> Fill {
     let (primary_hash, hash) = puts.span.hash(key);
     Fill::new(puts, key, primary_hash, hash)

@@ -1,4 +1,4 @@
-//! The followers' side of a fill: who reads a body along while it comes in.
+//! The followers' side of a fill: readers of a body while it arrives.
 //!
 //! Owns: a position in the body, which the window waits for if the fill is not stored. Promises: the bytes in their
 //! order, or an error; never a gap.

@@ -8,7 +8,8 @@ use nectary_trace::simulate::{Run, Workload, run_all};
 
 use crate::{Options, known};
 
-/// What `dear` may miss, and by how much it must be below LRU on average over the rows at 768. *Units*: blocks, misses.
+/// The most misses of `dear`, and by how much it must be below LRU on average over the rows at 768. *Units*: blocks,
+/// misses.
 const DEAR: [(&str, u64, u64); 6] = [
     ("cs", 512, 4730),
     ("cs", 768, 3717),

@@ -1,4 +1,4 @@
-//! How near to the best of several policies a policy can be for certain, whatever comes next.
+//! The guaranteed distance of a policy from the best of several, whatever comes next.
 //!
 //! Owns: the *forks* of a trace, and their bound. Leaves to others: which traces and sizes are judged.
 //!
@@ -14,9 +14,9 @@
 //! (2 F + U - C) / (M + N) - 1
 //! ```
 //!
-//! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds
-//! on the average. It does not say that a trace does go on like that; it shows that nobody who knows the trace only up
-//! to here can promise anything.
+//! That holds for each policy that does not know the way, even if it knew all before; for a randomised one it holds on
+//! the average. It does not say that a trace does go on like that; it shows that nobody who knows the trace only up to
+//! here can promise anything.
 //!
 //! # What is checked
 //! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.

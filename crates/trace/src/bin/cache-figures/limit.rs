@@ -4,9 +4,9 @@
 //! starts with LIRS and learns only from the past; of the windows the one that turns out best for the point is taken,
 //! which nobody knows beforehand. Leaves to others: partitions between streams, which are no choice here.
 //!
-//! A chooser is counted twice. *Free* is what the leaders' ghosts missed: as if a change of leader brought its blocks
-//! along. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those that it
-//! lacks.
+//! A chooser is counted twice. *Free* are the misses of the leaders' ghosts: as if a change of leader brought its
+//! blocks along. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those
+//! that it lacks.
 
 use std::collections::BTreeSet;
 

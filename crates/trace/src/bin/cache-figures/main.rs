@@ -56,7 +56,7 @@ const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
 /// What the project recorded, in `tests/data`.
 const RECORDED: [&str; 6] = ["cscope", "sort", "ld", "cpp", "sqlite", "postgres"];
-/// What the project recorded and tuned nothing on, in `tests/data/held_out`.
+/// Traces that the project recorded and tuned nothing on, in `tests/data/held_out`.
 const HELD_OUT: [&str; 11] =
     ["archive", "awk", "build", "checksums", "compare", "dbm", "grep", "index", "merge", "perl", "xz"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];

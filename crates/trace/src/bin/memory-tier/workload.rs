@@ -4,8 +4,8 @@
 //! *exponent*; published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal, with a median of 12 KiB
 //! and a mean of about 35 KiB and at most 1 MiB (the store keeps larger objects in fragments of that size), independent
 //! of popularity. Into that come
-//! - *one-hit wonders*: requests for objects that never come again, so many that 50 to 70 % of all objects that are
-//!   requested at all are requested once, as content networks report;
+//! - *one-hit wonders*: requests for objects that never come again, so many that 50 to 70 % of all requested objects
+//!   are requested once, as content networks report;
 //! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
 //! - *drift*: after every so many requests one rank is given to a new object, so that in the course of the run more
 //!   objects become popular and unpopular than the catalogue has at one time.
