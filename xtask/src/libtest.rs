@@ -1,4 +1,4 @@
-//! Reading what Rust's test runner prints.
+//! Reading the output of Rust's test runner.
 //!
 //! Owns: the counts of the `test result:` lines, the names of failed tests with what they printed, `NOT RUN: reason`
 //! lines with the tests that printed them, and which lines are worth showing. The runner must be started with

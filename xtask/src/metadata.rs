@@ -31,7 +31,7 @@ pub struct Package {
     pub licence: String,
     /// What it depends on.
     pub dependencies: Vec<Dependency>,
-    /// Whether it is one of ours.
+    /// Whether it is a member of the workspace.
     pub is_member: bool,
     /// cargo's id for it.
     pub id: String,

@@ -72,7 +72,7 @@ pub struct Attachment {
 type Ready = Result<(Mount, SharedDevice), Error>;
 
 impl Attachment {
-    /// Opens the device that `spec` names and attaches it. It blocks the calling thread meanwhile.
+    /// Opens the device that `spec` names and attaches it. It blocks the calling thread until its end.
     ///
     /// The calling thread is prepared for serving a disk, and with it all threads that it starts later. The memory of
     /// the whole process is locked, and its heap does not shrink any more.

@@ -94,7 +94,7 @@ impl LoopDevice {
 
     /// Puts a loop device with direct I/O on `file`.
     ///
-    /// *Errors*: [`Error::NoLoop`], [`Error::NotPermitted`], or what the kernel says.
+    /// *Errors*: [`Error::NoLoop`], [`Error::NotPermitted`], or the kernel's.
     pub fn new(file: &File, block_bytes: u32, read_only: bool, name: &str) -> Result<LoopDevice, Error> {
         let control = control()?;
         let mut config = Config { file: file.as_raw_fd() as u32, block_bytes, info: Info::empty(), reserved: [0; 8] };
@@ -137,8 +137,8 @@ impl LoopDevice {
         name(device.as_raw_fd()).is_some_and(|name| name == self.name)
     }
 
-    /// Writes back what the kernel holds and releases the device, if nobody has it open exclusively. One that is gone
-    /// is released.
+    /// Writes back what the kernel holds and releases the device, if nobody has it open exclusively. A device that is
+    /// gone is released.
     ///
     /// *Errors*: [`Error::InUse`] if somebody uses it; [`Error::Os`] if writing back fails: then it stays.
     pub fn release(&self) -> Result<(), Error> {

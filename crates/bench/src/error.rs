@@ -1,4 +1,4 @@
-//! What can go wrong in an experiment.
+//! The errors of an experiment.
 //!
 //! Owns: the crate's one error type. Kinds differ because their remedies differ.
 
@@ -7,7 +7,7 @@ use std::fmt::Display;
 /// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The experiment cannot do what was requested.
+    /// The experiment cannot do the requested thing.
     Usage,
     /// Something that it needs is not there: a program, a right, a part of the kernel.
     Missing,

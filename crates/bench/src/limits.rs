@@ -8,7 +8,7 @@
 //! once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the
 //! store gives back is compared with one that was made before. Beside the reads stands what the store gets with more
 //! gets at once, against the same reads of fio: what is missing at 32 and there at 128 is waiting, what is missing at
-//! 128 too is the processor. Leaves to others: what users wait for (`store`).
+//! 128 too is the processor. Leaves to others: the waiting times of users (`store`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

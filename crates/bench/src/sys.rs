@@ -77,7 +77,7 @@ pub(crate) fn mount(device: &Path, root: &Path, kind: &str, is_dirsync: bool) ->
     checked(result, format!("mounting {} as {kind}", device.display()))
 }
 
-/// Unmounts what is mounted at a place.
+/// Unmounts the file system at a place.
 pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
     let target = string(root)?;
     // SAFETY: the string ends with a zero byte and outlives the call.

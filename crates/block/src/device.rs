@@ -11,10 +11,9 @@
 //!    old and new at that granularity.
 //! 4. *Order*: none between operations in flight at the same time. An operation that begins after another has completed
 //!    sees its effect, on every handle.
-//! 5. *Durability*: a completed write survives what [`Geometry::write_survives`] says. A flush that completes makes
-//!    every write that had completed before the flush was called, on any handle, survive what
-//!    [`Geometry::flush_survives`] says. A write with [`WriteFlags::fua`] completes only when it would survive that by
-//!    itself.
+//! 5. *Durability*: that of a completed write is in [`Geometry::write_survives`]. A flush that completes makes every
+//!    write that had completed before the flush was called, on any handle, survive what [`Geometry::flush_survives`]
+//!    says. A write with [`WriteFlags::fua`] completes only when it would survive that by itself.
 //! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes fail with
 //!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads go on. A write that found no room
 //!    ([`ErrorKind::Full`](crate::ErrorKind::Full)) leaves its own range undefined and nothing else in doubt.

@@ -56,7 +56,7 @@ pub enum Operation {
     Discard,
     /// A write of zeroes.
     WriteZeroes,
-    /// A question about what is allocated.
+    /// A question about allocated ranges.
     Allocation,
     /// A growth of the device.
     Grow,

@@ -51,7 +51,8 @@ impl MemoryDevice {
         MemoryDevice { size_bytes: AtomicU64::new(size_bytes), shards }
     }
 
-    /// Makes a device that holds `image`, filled up with zeroes to whole blocks. *Cost*: copies what is not zero.
+    /// Makes a device that holds `image`, filled up with zeroes to whole blocks. *Cost*: copies the bytes that are not
+    /// zero.
     pub fn from_image(image: Vec<u8>) -> MemoryDevice {
         MemoryDevice::from_snapshot(&Snapshot::from_image(&image))
     }

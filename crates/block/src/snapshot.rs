@@ -22,7 +22,7 @@ impl Snapshot {
         Snapshot { size_bytes, pages: HashMap::new() }
     }
 
-    /// An image with these contents. *Cost*: copies what is not zero.
+    /// An image with these contents. *Cost*: copies the bytes that are not zero.
     pub fn from_image(image: &[u8]) -> Snapshot {
         let mut snapshot = Snapshot::zeroed(image.len() as u64);
         for (page, piece) in image.chunks(PAGE_BYTES).enumerate() {

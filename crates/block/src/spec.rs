@@ -44,7 +44,7 @@ impl fmt::Display for SpecError {
 /// A SPEC, or a value inside one, as a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Where it begins, in characters from 0.
+    /// Its start, in characters from 0.
     pub position: usize,
     /// What it says.
     pub form: Form,
@@ -78,7 +78,7 @@ pub struct Argument {
 impl Spec {
     /// Reads a SPEC.
     ///
-    /// *Errors*: the position and what was expected there.
+    /// *Errors*: the position and the expected text.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         if text.len() > SPEC_BYTES_MAX {
             return Err(SpecError::new(0, format!("the SPEC has {} bytes, at most {SPEC_BYTES_MAX}", text.len())));

@@ -1,7 +1,7 @@
 //! Changes of a cache while it runs: its memory and its mode.
 //!
-//! Promises: operations go on meanwhile. Less memory is waited for: blocks leave, what is dirty is written back first.
-//! When write-back ends, dirty blocks are written back and flushed.
+//! Promises: operations go on during a change. Less memory is waited for: blocks leave, what is dirty is written back
+//! first. When write-back ends, dirty blocks are written back and flushed.
 
 use nectary_block::{Context, Error};
 use nectary_cache::Policy;

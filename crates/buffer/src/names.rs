@@ -34,6 +34,6 @@ pub struct Reference {
     pub id: u64,
     /// Whose reference it was.
     pub stream: Stream,
-    /// Whether it came with a write.
+    /// Whether a write named it.
     pub is_write: bool,
 }

@@ -102,7 +102,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what no cache has.
+    /// Refuses options that no cache has.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] with the mistake and the right form.
     pub fn check(&self) -> Result<(), Error> {

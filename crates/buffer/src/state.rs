@@ -67,7 +67,7 @@ pub(crate) enum Content {
     Ready(Arc<Frame>),
 }
 
-/// What the source does not have yet.
+/// The bytes that the source does not have yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dirty {
     /// Its place in the order of age.
@@ -114,7 +114,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// One of them was referenced, or is gone.
+    /// One of the blocks was referenced, or is gone.
     pub fn referenced(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
     }

@@ -1,10 +1,10 @@
-//! What the cache did, in numbers.
+//! The cache's counters.
 //!
 //! Owns: the counts, their names, and their reading. Leaves to others: counters by stream (`streams`).
 
 use std::time::Duration;
 
-/// What is counted under the mutex.
+/// The counters under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub hits: u64,
@@ -55,7 +55,7 @@ pub struct Stats {
     pub joined: u64,
     /// Blocks read ahead.
     pub ahead_blocks: u64,
-    /// Of these, how many were then referenced.
+    /// The number of these that were then referenced.
     pub ahead_used: u64,
     /// Blocks of writes that went to the source at once.
     pub written_through: u64,
@@ -71,7 +71,7 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The part of it that is in use. *Units*: bytes, without tables.
     pub used_bytes: u64,
-    /// What the source does not have yet. *Units*: bytes.
+    /// The bytes that the source does not have yet. *Units*: bytes.
     pub dirty_bytes: u64,
     /// The part of these that a failed write-back did not write. *Units*: bytes.
     pub unwritten_bytes: u64,

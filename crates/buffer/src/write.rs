@@ -7,7 +7,7 @@
 //! A block of which only a part is written into memory is read first; a write through that misses such a block goes
 //! around memory.
 //!
-//! | a write through meets | it |
+//! | a write-through finds | it |
 //! |---|---|
 //! | a read, write-back, zeroing of a block under way | waits for it, by the range lock |
 //! | a write into memory, during its own I/O | comes after it: both were under way, and the source has it last |
@@ -36,7 +36,7 @@ const PARTS_MAX: usize = 2;
 struct Gathered<'a>(&'a [Buffer]);
 
 impl Gathered<'_> {
-    /// Copies what begins at `position`.
+    /// Copies the bytes from `position` on.
     fn copy(self, position: u64, mut into: &mut [u8]) {
         let mut skipped = position as usize;
         for buffer in self.0 {

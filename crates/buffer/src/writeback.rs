@@ -32,7 +32,7 @@ struct Segment {
     blocks: Vec<(u64, Arc<Frame>)>,
 }
 
-/// What the background is to do.
+/// The work of the background.
 struct Due {
     ids: Vec<u64>,
     wake: Option<Instant>,

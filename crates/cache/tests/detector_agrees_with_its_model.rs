@@ -28,7 +28,7 @@ enum Stretch {
     Random {
         references: Vec<u64>,
     },
-    /// Squares favour the low blocks.
+    /// Squared random numbers make low blocks more frequent.
     Skewed {
         references: Vec<u64>,
     },

@@ -1,8 +1,8 @@
 //! libnectary: the store for C programs, with Hummingbird's six calls.
 //!
-//! Owns: what passes between C and Rust. Every pointer is checked for null and every length for its bounds before it is
-//! used, nothing unwinds into C, and every call can be made from any thread. `include/nectary.h` is what C programs
-//! see; a test compares it with this file. Leaves to others: the store (`nectary-store`).
+//! Owns: the values passed between C and Rust. Every pointer is checked for null and every length for its bounds before
+//! it is used, nothing unwinds into C, and every call can be made from any thread. `include/nectary.h` is what C
+//! programs see; a test compares it with this file. Leaves to others: the store (`nectary-store`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn nectary_read_file(
     })
 }
 
-/// Gives back what `nectary_read_file` gave.
+/// Takes back a pointer of `nectary_read_file`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nectary_done_read_file(store: *mut nectary_store, data: *const c_void) -> c_int {
     call(|| handle::find(store.addr())?.give_back(data.addr()))

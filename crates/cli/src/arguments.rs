@@ -404,7 +404,7 @@ fn parse_cluster_size(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { parse_size(text).map_err(|error| error.to_string()) }
 }
 
-/// Reads where the access log goes.
+/// Reads the destination of the access log.
 fn parse_access_log(text: &str) -> Result<AccessLog, String> {
     match text {
         "none" => Ok(AccessLog::None),

@@ -45,7 +45,7 @@ pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
         BufReader::new(stdout).read_line(&mut line).context("cannot hear of the process in the background")?;
     }
     if line.is_empty() {
-        // It has said itself what is wrong.
+        // It has printed the error itself.
         let status = child.wait().context("cannot wait for the process in the background")?;
         return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
     }

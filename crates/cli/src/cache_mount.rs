@@ -52,7 +52,7 @@ pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
         BufReader::new(stdout).read_line(&mut line).context("cannot hear of the process in the background")?;
     }
     if line.is_empty() {
-        // It has said itself what is wrong.
+        // It has printed the error itself.
         let status = child.wait().context("cannot wait for the process in the background")?;
         return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
     }
@@ -266,7 +266,7 @@ pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
     }
 }
 
-/// Shows what mounted caches did.
+/// Shows the counters of mounted caches.
 pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
     let found = mounted(arguments.directory.as_deref())?;
     if let (Some(directory), true) = (&arguments.directory, found.is_empty()) {

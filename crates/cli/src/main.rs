@@ -1,6 +1,7 @@
 //! The `nectary` command: arguments, output, exit codes. No logic.
 //!
-//! Owns: what users type and see. Leaves to others: everything that is done; each command is a few calls of a crate below.
+//! Owns: the input and output of users. Leaves to others: everything that is done; each command is a few calls of a
+//! crate below.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -1,7 +1,7 @@
 //! Purges over the control socket of a running proxy.
 //!
 //! Owns: what the parameters of the method `purge` mean: exactly one of `{"key": URL}`, `{"prefix": TEXT}`, `{"tags":
-//! [TAG, …]}` and `{"all": true}`. Promises: what was answered with `ok` is durable. Leaves to others: the store.
+//! [TAG, …]}` and `{"all": true}`. Promises: a purge answered with `ok` is durable. Leaves to others: the store.
 
 use nectary_host::{Fault, FaultKind};
 use nectary_store::{Error, ErrorKind, Spans};
@@ -18,7 +18,7 @@ enum Purge {
     All(bool),
 }
 
-/// Purges what the parameters say.
+/// Purges the objects that the parameters name.
 pub async fn purge(store: &Spans, params: Value) -> Result<Value, Fault> {
     let wrong = |message: String| {
         let remedy = r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}"#;

@@ -12,7 +12,7 @@ use crate::scratch::Scratch;
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
-/// What a look at every object found.
+/// The result of a look at every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Whole and right, from the store.

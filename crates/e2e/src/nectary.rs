@@ -293,7 +293,7 @@ impl Control {
         Ok(self.progress()?.0)
     }
 
-    /// The store's progress, and where its ring is.
+    /// The store's progress, and the place of its ring.
     pub fn progress(&mut self) -> Result<(Sequences, RingPosition)> {
         let status = self.status()?;
         let number = |name: &str| find(&status, name).and_then(Value::as_u64).with_context(|| format!("no {name}"));

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
 
-/// What the process may have resident beyond `--memory`.
+/// The memory that the process may have beyond `--memory`.
 pub const MEMORY_BEYOND_BYTES_MAX: u64 = 64 << 20;
 /// How far the hit rate may be from the simulation's, as a share of the requests.
 pub const HIT_RATE_DIFFERENCE_MAX: f64 = 0.01;

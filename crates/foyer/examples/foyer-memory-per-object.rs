@@ -4,7 +4,7 @@
 //!
 //! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache with next
 //! to no memory, on foyer's own device that discards everything, so that millions need no disk. The live memory then,
-//! less that of the same cache without objects, is the cost of the index. Leaves to others: whether that is much.
+//! less that of the same cache without objects, is the cost of the index. Leaves to others: the judgement of it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -98,7 +98,7 @@ impl Channel {
         if let Err(failed) = self.answer(unique, error, parts) {
             static LOST: Throttle = Throttle::every(Duration::from_secs(60));
             LOST.write(Level::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
-            // It is still waited for.
+            // It still has a waiter.
             if error == 0 {
                 let _ = self.answer(unique, -libc::EIO, &[]);
             }

@@ -66,7 +66,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn destroyed(&self) {}
 }
 
-/// What a connection has at most.
+/// The bounds of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The data of one request. *Units*: bytes; rounded to pages, and to what the kernel allows.
@@ -182,7 +182,7 @@ impl Worker {
         }
     }
 
-    /// As [`prepare`](Self::prepare), and blocks the calling thread meanwhile.
+    /// As [`prepare`](Self::prepare), but blocks the calling thread.
     pub fn prepare_blocking(&mut self) {
         block_on(self.prepare());
     }

@@ -8,7 +8,7 @@ use crate::protocol::arguments::{HEAD_BYTES, InHeader};
 use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode};
 use crate::request::Call;
 
-/// What the requests are read with.
+/// The limits for reading requests.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
 /// Reads a request out of bytes as a worker does; panics if a promise is broken.

@@ -7,8 +7,8 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `protocol` | numbers and layouts |
-//! | `decode`, `request` | from bytes to what is asked |
-//! | `reply`, `attributes`, `directory` | from what is answered to bytes |
+//! | `decode`, `request` | from bytes to requests |
+//! | `reply`, `attributes`, `directory` | from answers to bytes |
 //! | `negotiate` | `INIT` |
 //! | `channel`, `mount`, `notify` | the kernel's side |
 //! | `pool`, `flights` | memory of requests, and the requests under way |

@@ -16,8 +16,7 @@ const EXPIRE: u32 = 1;
 
 /// A descriptor by which the kernel is notified.
 ///
-/// *Errors* of all methods: what the kernel says. It does not know nodes and entries that it has not cached; that is
-/// none.
+/// *Errors* of all methods: the kernel's. It does not know nodes and entries that it has not cached; that is none.
 #[derive(Debug)]
 pub struct Notifier {
     channel: Channel,

@@ -69,7 +69,7 @@ impl Pool {
         Some(self.data(units, bytes, turn))
     }
 
-    /// As [`take`](Self::take), and blocks the calling thread meanwhile.
+    /// As [`take`](Self::take), but blocks the calling thread.
     pub fn take_blocking(&self, bytes: usize) -> Option<Data> {
         block_on(self.take(bytes))
     }

@@ -27,7 +27,7 @@ pub struct Reply {
     /// Whether a copy's answer has room for more than 32 bits.
     is_wide: bool,
     is_answered: bool,
-    /// Counts it among those that are under way.
+    /// Counts it among the requests under way.
     _turn: OwnedSemaphorePermit,
 }
 

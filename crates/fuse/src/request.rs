@@ -1,4 +1,4 @@
-//! What the kernel asks of a file system.
+//! The kernel's requests to a file system.
 //!
 //! Owns: the requests as a file system sees them. Leaves to others: their reading out of bytes
 //! ([`decode`](crate::decode)).
@@ -47,7 +47,7 @@ pub enum Call<'a> {
     StatX { handle: Option<u64>, flags: u32, mask: u32 },
     /// A change of attributes.
     SetAttributes(SetAttributes),
-    /// Where a symbolic link points to.
+    /// The target of a symbolic link.
     ReadLink,
     /// A new symbolic link.
     SymbolicLink { name: &'a CStr, target: &'a CStr },
@@ -148,7 +148,7 @@ pub struct Write {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// Whose locks count, if the kernel says so.
+    /// The owner of the locks, if the kernel says so.
     pub owner: Option<u64>,
     /// It is written back from the page cache: the caller is not the writer.
     pub from_page_cache: bool,

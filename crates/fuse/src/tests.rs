@@ -338,7 +338,7 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     interrupt(6);
     run.kernel().send(opcode::READ, 6, HOLD_CUT_SHORT, &read(10));
     assert_eq!(run.answer(), (6, -libc::EINTR));
-    // One that comes after its answer.
+    // An interrupt that comes after the answer.
     interrupt(4);
     run.kernel().send(opcode::READ, 8, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (8, 0));

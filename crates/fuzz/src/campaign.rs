@@ -176,7 +176,7 @@ pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize)
     Ok((chosen.len(), bytes))
 }
 
-/// Which target must find which bug.
+/// The bug that each target must find.
 pub const PLANTED: [(Bug, &str); 3] = [
     (Bug::RecordBoundUnchecked, "store-record"),
     (Bug::AppendBoundUnchecked, "store-append"),

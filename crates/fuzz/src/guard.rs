@@ -64,7 +64,7 @@ impl Guard {
 
     /// Runs a target on an input.
     ///
-    /// *Errors*: what the input is guilty of.
+    /// *Errors*: the finding of the input.
     pub fn run(&self, target: &Target, input: &[u8]) -> Result<(), Finding> {
         if let Some((file, _)) = &self.running {
             // Where the disk is full an input may be lost; the run is made all the same.

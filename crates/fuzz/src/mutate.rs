@@ -4,7 +4,7 @@
 
 use nectary_sim::random::Random;
 
-/// Numbers at which bounds lie.
+/// Numbers at which bounds often are.
 const EDGES: [u64; 14] = [
     0,
     1,

@@ -35,7 +35,7 @@ pub fn take(image: &[u8]) -> Vec<u8> {
             continue;
         }
         let room = &image[at..image.len().min(at + PIECE_BYTES_MAX / UNIT_BYTES * UNIT_BYTES)];
-        // The piece ends where enough zeroes follow.
+        // The piece ends before a long enough run of zeroes.
         let mut end = 0;
         while end < room.len() {
             match room[end..].iter().position(|&byte| byte != 0) {

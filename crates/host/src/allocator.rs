@@ -13,8 +13,7 @@ const HEAP_FREE_BYTES_MAX: std::ffi::c_int = 1 << 20;
 /// Lets freed blocks go back to the system, for the whole process. To be called before there are threads that allocate.
 ///
 /// glibc raises its threshold for mapping blocks with each large block that is freed, to 32 MiB: from then on bodies
-/// are in heaps, and memory freed between two blocks that stay is never given back. Other allocators are left as they
-/// are.
+/// are in heaps, and memory freed between two blocks that stay is never given back. Other allocators are unchanged.
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls take numbers, and only change where later allocations come from.

@@ -22,7 +22,7 @@ impl Shutdown {
         Shutdown::default()
     }
 
-    /// Requests everyone who shares it to stop.
+    /// Requests all its holders to stop.
     pub fn request(&self) {
         self.token.cancel();
     }

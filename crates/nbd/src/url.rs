@@ -2,7 +2,7 @@
 //! and `nbds`, `nbds+unix` with TLS.
 //!
 //! Owns: text to parts and back. Parameters: `socket`, `tls-hostname`, `tls-certificates` (a directory with
-//! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. One that is not known is
+//! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. An unknown one is
 //! refused.
 
 use std::fmt;
@@ -60,7 +60,7 @@ pub struct Url {
 impl Url {
     /// Reads a URL.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`], with what was expected.
+    /// *Errors*: [`ErrorKind::Invalid`], with the expected form.
     pub fn parse(url: &str) -> Result<Url, Error> {
         let shown: String = url.chars().take(200).collect();
         let invalid = |message: &str| Error::new(ErrorKind::Invalid, shown.clone(), message);

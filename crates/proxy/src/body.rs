@@ -26,7 +26,7 @@ use crate::worker::Worker;
 #[error("{0}")]
 pub(crate) struct BodyError(pub String);
 
-/// Pieces of a body as they come.
+/// Pieces of a body as they arrive.
 pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>>>>;
 
 /// The bytes of a response.

@@ -24,7 +24,7 @@ pub enum Error {
     AccessLog {
         /// Its path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's message.
         source: io::Error,
     },
     /// The certificates to trust cannot be read.

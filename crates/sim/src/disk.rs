@@ -1,6 +1,6 @@
 //! A seeded disk over memory: it tears, loses, delays and rots, but never more than its options allow.
 //!
-//! What it may do, by kind:
+//! Its possible faults, by kind:
 //! - *late*: an operation ends after others that began later; a flush does not cover what has not ended.
 //! - *lost*, *torn*: at a crash a write that no flush covers is gone, or there in part (at 512 bytes). Without a crash
 //!   nothing is lost.
@@ -91,7 +91,7 @@ pub struct Disk {
 
 struct State {
     random: Random,
-    /// What survives a crash for certain.
+    /// The writes that survive a crash for certain.
     durable: Snapshot,
     /// Writes that no flush covers, by the order in which they began.
     pending: BTreeMap<u64, Pending>,

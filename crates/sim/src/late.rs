@@ -127,7 +127,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Owns what goes to a device.
+    /// Owns the operations on a device.
     pub fn new(inner: SharedDevice, under_way: &UnderWay) -> Owned {
         Owned { inner, under_way: under_way.clone() }
     }

@@ -35,7 +35,7 @@ const WARM: Duration = Duration::from_secs(10);
 const RETURN_MAX: Duration = Duration::from_secs(60);
 /// First hit and first accepted write come within this.
 const FIRST_MAX: Duration = Duration::from_secs(1);
-/// What it was again, within this.
+/// The load is as before within this time.
 const RETURNED_MAX: Duration = Duration::from_secs(5);
 /// The most objects may take this times as long as the fewest.
 const GROWTH_MAX: f64 = 1.5;

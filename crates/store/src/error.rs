@@ -1,4 +1,4 @@
-//! What can go wrong in a store.
+//! The errors of a store.
 //!
 //! Owns: the crate's one error type. Damage to single objects is not an error: it is a counted miss.
 

@@ -1,6 +1,6 @@
 //! For fuzz targets: what reads a span back, one area at a time, on a small span of fixed identity.
 //!
-//! Owns: nothing; it calls what recovery calls. No part of the public face, and it changes without notice.
+//! Owns: nothing; it calls the functions of recovery. No part of the public face, and it changes without notice.
 
 use nectary_block::SharedDevice;
 

@@ -105,7 +105,7 @@ impl Bug {
     /// What a store that does not admit everything brings to light: answers, and how much is written.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
-    /// What only operations that overlap bring to light.
+    /// Bugs that only overlapping operations reveal.
     pub const CONCURRENT: [Bug; 5] = [
         Bug::ReadUnchecked,
         Bug::PurgeOfManyUnlogged,

@@ -48,7 +48,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// It is not what its format says.
+    /// It does not match its format.
     #[error("{}: {place}expected {expected}, found {found}", path.display())]
     Malformed {
         /// The file.
@@ -85,7 +85,7 @@ impl Error {
         if source.kind() == io::ErrorKind::NotFound { Error::Absent { path } } else { Error::Io { path, source } }
     }
 
-    /// Something else than what the format says.
+    /// Not what the format says.
     pub fn malformed(path: &Arc<Path>, place: Place, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::Malformed { path: path.to_path_buf(), place, expected: expected.into(), found: found.into() }
     }

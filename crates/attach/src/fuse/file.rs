@@ -73,7 +73,7 @@ impl DeviceFile {
         }
     }
 
-    /// Waits for all that was begun.
+    /// Waits for all operations that have begun.
     pub async fn finish(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks());
         while tasks.join_next().await.is_some() {}

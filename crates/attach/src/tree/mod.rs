@@ -61,7 +61,7 @@ pub struct Tree {
     descriptors_max: u64,
 }
 
-/// What a tree did and has.
+/// The counters and contents of a tree.
 #[derive(Debug, Clone)]
 pub struct TreeFigures {
     /// Files, directories and others that the kernel knows now; each takes a descriptor.

@@ -81,7 +81,7 @@ impl FileSource {
         self.is_retired.store(true, Ordering::Release);
     }
 
-    /// Makes what was written durable.
+    /// Makes the written bytes durable.
     fn sync(&self) -> io::Result<()> {
         if self.is_retired.load(Ordering::Acquire) {
             return Ok(());

@@ -35,7 +35,7 @@ fn owned(descriptor: RawFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// A node in a directory, whatever it is.
+/// A node in a directory, of any kind.
 pub fn look_up(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
@@ -110,7 +110,7 @@ pub fn rename(from: &OwnedFd, name: &CStr, to: &OwnedFd, new_name: &CStr, flags:
     done(unsafe { libc::renameat2(from.as_raw_fd(), name.as_ptr(), to.as_raw_fd(), new_name.as_ptr(), flags) })
 }
 
-/// Where a symbolic link points to.
+/// The target of a symbolic link.
 pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; libc::PATH_MAX as usize];
     // SAFETY: the buffer has the length given to the call.

@@ -3,9 +3,9 @@
 //! Owns: the directories (16 of 256 each), file numbers, the proxy's own memory cache and both replacement orders.
 //! Behaviour: an object in the proxy's memory is a hit without the file system; else its file is opened, read whole and
 //! closed, and the object is in memory from then on; a miss writes a new file; the least recently used objects are
-//! deleted when the files fill the disk's share. Nothing is synced, as Squid syncs nothing. With several disks each is
-//! a separate cache root. If the disk's clock is virtual, `syncfs` writes after 30 s on the disk's clock the pages that
-//! the kernel's flusher would have written after 30 s of real time. The kernel's bound on dirty pages is a share of the
+//! deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks each is a separate
+//! cache root. If the disk's clock is virtual, `syncfs` writes after 30 s on the disk's clock the pages that the
+//! kernel's flusher would have written after 30 s of real time. The kernel's bound on dirty pages is a share of the
 //! machine's memory and not of a group's: so `syncfs` is called as well when so many percent of the buffer cache's
 //! share were written to; how many suit a file system best is found out before it contends.
 

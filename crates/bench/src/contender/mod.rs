@@ -50,7 +50,7 @@ pub trait Storage: Send + Sync {
         Ok(())
     }
 
-    /// Writes what still waits in memory.
+    /// Writes the objects that still wait in memory.
     fn settle(&self) -> Result<(), Error>;
 
     /// Counters for the report.
@@ -88,7 +88,7 @@ pub enum Kind {
     },
     /// A table in memory, for tests; it gives back one wrong byte for this object.
     Memory {
-        /// The object whose bytes are wrong.
+        /// The object with the wrong bytes.
         wrong: Option<u32>,
     },
 }

@@ -28,13 +28,13 @@ pub struct Allowance {
     pub path: PathBuf,
     /// Whether the interface is of version 1.
     pub is_first: bool,
-    /// What it may use, in bytes.
+    /// Its allowance, in bytes.
     pub allowed_bytes: u64,
     /// The size at which the kernel kills, in bytes.
     pub hard_bytes: u64,
 }
 
-/// What was seen between requests.
+/// The usage seen between requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Keeping {
     /// How often it was looked.
@@ -113,7 +113,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// What was seen until now.
+    /// The usage seen so far.
     pub fn record(&self) -> Keeping {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = state.seen.looks.max(1);

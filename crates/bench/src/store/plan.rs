@@ -1,6 +1,6 @@
 //! Which contenders run, on what disks, with how much memory: the presets as data, scaled.
 //!
-//! Owns: scaling, and what is refused. Leaves to others: the contenders of each preset (`lanes`).
+//! Owns: scaling, and refusals. Leaves to others: the contenders of each preset (`lanes`).
 
 use super::lanes::{Lane, MEMORY_MB, is_named, lanes};
 use super::{Options, Preset, SCALE, TRACE_SHARE};
@@ -68,7 +68,7 @@ pub struct Plan {
     pub seeds: Vec<u64>,
     /// Threads of the workload.
     pub threads: usize,
-    /// What the disks are like.
+    /// The properties of the disks.
     pub disk: DiskOptions,
     /// Memory of each contender, in bytes.
     pub memory_bytes: u64,

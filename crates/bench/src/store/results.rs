@@ -132,7 +132,7 @@ pub(super) struct Spent {
     pub write_ms: f64,
     /// What daemons did and requests waited for, and giving back memory.
     pub daemon_ms: f64,
-    /// Misses, and what is in nothing else.
+    /// Misses, and time that is in no other figure.
     pub other_ms: f64,
     /// Of all that, processor time of the contender.
     pub processor_ms: f64,

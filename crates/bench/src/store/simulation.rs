@@ -36,7 +36,7 @@ trait Simulated {
     fn ask(&mut self, request: &Request) -> bool;
 }
 
-/// Least recently used, on each disk alone.
+/// Least recently used, on each disk separately.
 struct Recency {
     blocks_max: u64,
     used: Vec<u64>,

@@ -47,7 +47,7 @@ pub struct Piece {
     pub daemon_s: f64,
     /// The part of it for giving back memory that was over the allowance, in seconds; only with virtual clocks.
     pub pressure_s: f64,
-    /// Time of the harness between calls, in seconds, with one thread in real time. It is part of no other figure.
+    /// Time of the harness between calls, in seconds, with one thread in real time. It is in no other figure.
     pub harness_s: f64,
     /// Processor time of the contender's process, the harness's own included, in seconds.
     pub processor_s: f64,

@@ -15,7 +15,7 @@ use crate::Error;
 const RECORD_BYTES: usize = 20;
 const NO_PAGE: u32 = u32::MAX;
 
-/// What a workload adds up to.
+/// The sums of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Requests.

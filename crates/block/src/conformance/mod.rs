@@ -33,7 +33,7 @@ pub struct Failure {
     pub clause: &'static str,
     /// What was expected and found.
     pub detail: String,
-    /// What random choices were made from.
+    /// The source of random choices.
     pub seed: u64,
 }
 

@@ -253,7 +253,7 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Decides what `Auto` means on this host.
+/// Decides the meaning of `Auto` on this host.
 fn choose_engine(spec: &str, wanted: Engine, uring: Result<(), &str>) -> Result<Engine, Error> {
     match (wanted, uring) {
         (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),

@@ -59,7 +59,7 @@ pub(super) struct Transfer {
     pub done: u64,
 }
 
-/// What a count from the kernel means.
+/// The meaning of a count from the kernel.
 pub(super) enum Progress {
     /// Everything is done.
     Ended,
@@ -73,7 +73,7 @@ impl Transfer {
         self.offset + self.done
     }
 
-    /// Counts what the kernel has moved.
+    /// Counts the bytes that the kernel has moved.
     ///
     /// *Errors*: the device or file ended before the operation did.
     pub fn advance(&mut self, moved: u64) -> Result<Progress, Error> {

@@ -17,7 +17,7 @@ pub struct CorruptOptions {
     pub rate: f64,
     /// Changes nothing unless this file exists.
     pub when: Option<PathBuf>,
-    /// Decides which reads are changed, and where.
+    /// Decides which reads are changed, and at which bit.
     pub seed: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct CorruptFilter {
 }
 
 impl CorruptFilter {
-    /// Changes some of what is read from `inner`.
+    /// Changes some of the bytes read from `inner`.
     pub fn new(inner: SharedDevice, options: CorruptOptions) -> CorruptFilter {
         let chance = Chance::new(options.rate, options.seed);
         let trigger = Trigger(options.when.clone());

@@ -29,7 +29,7 @@ pub struct DelayFilter {
 }
 
 impl DelayFilter {
-    /// Lets what passes to `inner` wait.
+    /// Lets the operations on `inner` wait.
     pub fn new(inner: SharedDevice, options: DelayOptions) -> DelayFilter {
         DelayFilter { inner, options }
     }

@@ -1,4 +1,4 @@
-//! `stats(A)`: counts what passes.
+//! `stats(A)`: counts the operations.
 //!
 //! Promises: an operation is counted when its end is seen; one whose future is dropped before is counted as dropped.
 
@@ -113,7 +113,7 @@ pub struct StatsFilter {
 }
 
 impl StatsFilter {
-    /// Counts what passes to `inner`.
+    /// Counts the operations on `inner`.
     pub fn new(inner: SharedDevice) -> StatsFilter {
         StatsFilter { inner, counters: Counters::default() }
     }

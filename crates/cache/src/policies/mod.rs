@@ -1,6 +1,6 @@
 //! The policies, one file or folder each.
 //!
-//! Owns: what leaves when room is needed. Leaves to others: names ([`crate::registry`]), and tables and orders
+//! Owns: which id leaves when room is needed. Leaves to others: names ([`crate::registry`]), and tables and orders
 //! ([`crate::structures`]). No policy but `adaptive` knows another.
 
 pub(crate) mod adaptive;

@@ -36,7 +36,7 @@ pub struct Sieve {
     capacity: u64,
     arena: Arena,
     queue: Queue,
-    /// Where the hand stands; none before the oldest.
+    /// The position of the hand; none before the oldest.
     hand: Option<u32>,
 }
 

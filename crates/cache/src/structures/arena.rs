@@ -2,7 +2,7 @@
 //!
 //! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab; an entry
 //! is in at most one queue. Promises: a queue knows the sum of its weights; nothing is allocated once slab and table
-//! have grown to the largest number of entries ever held. Leaves to others: which queue means what.
+//! have grown to the largest number of entries ever held. Leaves to others: the meaning of each queue.
 //!
 //! Cost: 32 bytes an entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side
 //! by side so that finding an entry takes one line of memory before the entry's own).

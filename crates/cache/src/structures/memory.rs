@@ -5,14 +5,14 @@
 //! and how long before their use; which memory is accessed at random.
 //!
 //! A line at a random address costs not only itself but also the address of its page, which a processor remembers for
-//! few pages; a prefetch instruction waits for that. Of pages of 2 MiB there are few.
+//! few pages; a prefetch instruction waits for that. There are few pages of 2 MiB.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 
 /// The bytes of a large page; on machines whose large pages have another size nothing is gained. *Units*: bytes.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
-/// Less memory than this is left alone. *Units*: bytes.
+/// Smaller tables get no large pages. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
 
 /// An empty vector for `capacity` values, of large pages if the system grants them and it is worth it. *Cost*: the part

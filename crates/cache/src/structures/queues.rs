@@ -2,7 +2,7 @@
 //!
 //! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its
 //! record knows where; an operation on an id that was found touches its record, the bit of its old position and the
-//! newest end of a queue, and nothing else that may be anywhere. Leaves to others: which queue means what.
+//! newest end of a queue, and nothing else that may be anywhere. Leaves to others: the meaning of each queue.
 //!
 //! Where an [`Arena`](crate::structures::arena::Arena) takes four lines for moving an id (number, entry, both
 //! neighbours), this takes one and a bit. In exchange an id has no number that stays: its place in the table holds

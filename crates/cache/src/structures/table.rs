@@ -1,8 +1,8 @@
 //! Records found by hash with one line of memory: open addressing, the records themselves in the table.
 //!
-//! Owns: where a record is. Promises: a record is at the first place that was free from the place of its hash on, so it
-//! is found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown, nor
-//! before the first record. Leaves to others: what a record says.
+//! Owns: the places of records. Promises: a record is at the first place that was free from the place of its hash on,
+//! so it is found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown,
+//! nor before the first record. Leaves to others: the contents of a record.
 //!
 //! A table of numbers costs a line for itself and one for the record, and in slow memory an access costs its lines. In
 //! exchange a record moves when others come and go: who wants to find it again keeps its id, and not its place.
@@ -11,7 +11,7 @@
 
 use crate::structures::memory::{filled, prefetch};
 
-/// What a processor's cache fetches at once. *Units*: bytes.
+/// The unit of a processor's cache. *Units*: bytes.
 const LINE_BYTES: usize = 64;
 /// Places of the smallest table.
 const PLACES_MIN: usize = 16;

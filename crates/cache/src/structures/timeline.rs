@@ -34,7 +34,7 @@ const AHEAD: usize = 32;
 /// A full ring of which this part is a gap at the oldest end just gives up that.
 const GIVEN_UP_MIN: usize = 8;
 
-/// Who knows the positions of a timeline's ids.
+/// The owner of the positions of a timeline's ids.
 pub(crate) trait Owner {
     /// Says that an id is at another position now.
     fn moved(&mut self, id: u64, position: u32);

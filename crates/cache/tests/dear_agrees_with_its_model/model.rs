@@ -34,7 +34,7 @@ struct Application {
 
 const RANK_MAX: u64 = 1023;
 
-/// All applications, and what is shared between them.
+/// All applications, and the state they share.
 #[derive(Debug)]
 pub struct Model {
     parameters: Parameters,
@@ -48,7 +48,7 @@ pub struct Model {
     sequential: Vec<usize>,
     /// The last evictions, oldest first; entries of blocks that came back since have no number.
     pub evictions: Vec<Option<u64>>,
-    /// Who referred last to each known block.
+    /// The last accessor of each known block.
     owners: HashMap<u64, usize>,
     pub reports: Vec<(u32, &'static str, NaiveReport)>,
 }

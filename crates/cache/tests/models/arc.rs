@@ -9,7 +9,7 @@ pub struct Arc {
     b1: Items,
     b2: Items,
     target: f64,
-    /// Where the accessed id was remembered.
+    /// The place where the accessed id was remembered.
     was_in: Option<u8>,
 }
 

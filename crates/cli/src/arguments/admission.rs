@@ -26,7 +26,7 @@ pub struct AdmissionArguments {
 }
 
 impl AdmissionArguments {
-    /// What they mean to a store.
+    /// Their meaning for a store.
     pub fn options(&self) -> AdmissionOptions {
         AdmissionOptions {
             rule: self.admit,

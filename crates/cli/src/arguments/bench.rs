@@ -48,7 +48,7 @@ pub enum BenchCommand {
     Guardian,
 }
 
-/// Other disks than those of the seeds.
+/// Other disks than those of the papers.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum BenchDisk {
     /// the device that --folder is on, as it is: no model, real time; pages of 1, 3, 5 and 10 embedded objects

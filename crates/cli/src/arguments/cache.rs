@@ -50,7 +50,7 @@ pub enum CacheCommand {
         after_help = exit::HELP
     )]
     Umount(CacheUmountArguments),
-    /// Show what mounted caches did
+    /// Show the counters of mounted caches
     #[command(
         help_template = TEMPLATE,
         before_help = "Examples:

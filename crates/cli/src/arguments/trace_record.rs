@@ -7,7 +7,7 @@ use clap::Args;
 use nectary_block::parse_size;
 use nectary_trace::record::BLOCK_BYTES;
 
-/// What stands first in the help.
+/// The first text of the help.
 pub const EXAMPLES: &str = "Examples:
   What a program and its children refer to, into cscope.nectrace.gz:
     nectary trace record -- cscope -d -L -1 main

@@ -11,7 +11,7 @@ use nectary_trace::formats::nectary::{BLOCKS_MAX, Nectary, Outcome};
 
 use crate::common::Scratch;
 
-/// Whatever takes longer than this hangs.
+/// Longer waits count as a hang.
 const LIMIT: Duration = Duration::from_secs(20);
 const BLOCK: u64 = 8192;
 const BLOCKS: u64 = 200;

@@ -32,7 +32,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// What Nectary fails, one line each.
+/// The tests that Nectary fails, one line each.
 pub fn failures(nectary: &Outcome) -> String {
     let line = |row: &&Row| {
         let explanation = explanations::of(row).unwrap_or_else(|| "NOT EXPLAINED".to_owned());

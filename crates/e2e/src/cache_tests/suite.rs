@@ -29,7 +29,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// What is missing on this machine.
+    /// The missing programs of this machine.
     pub fn missing() -> Option<&'static str> {
         ["node", "npm"].into_iter().find(|program| find_program(program).is_none())
     }

@@ -36,7 +36,7 @@ pub fn run() -> Result<Verdict> {
         git(&scratch, &["-c", &through, "clone", "--quiet", &url, name])?;
         git(&scratch, &["-C", name, "fsck", "--strict"])?;
         *run = tree(&scratch.join(name))?;
-        // What git says about itself and about time.
+        // Git's texts about itself and about time.
         run.retain(|name, _| !name.starts_with("/.git/"));
     }
     let lines = finish(nectary, &command)?;

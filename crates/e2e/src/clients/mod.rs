@@ -42,7 +42,7 @@ pub enum Verdict {
     NotRun(String),
 }
 
-/// What the second run of a client found.
+/// The hits in the second run of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The client.
@@ -55,7 +55,7 @@ pub struct Report {
     pub packages: usize,
     /// URLs of which both runs wanted something.
     pub urls: usize,
-    /// Those that were hits the second time.
+    /// The ones that were hits the second time.
     pub hits: usize,
     /// The others: the end of the URL, and what the cache did both times.
     pub misses: Vec<String>,

@@ -34,7 +34,7 @@ pub fn origin_of(url: &str) -> Option<(&str, &str)> {
 }
 
 impl Split {
-    /// Starts proxies for an index and for packages; `files` as it stands in the index.
+    /// Starts proxies for an index and for packages; `files` is the URL of the packages as the index has it.
     pub fn start(folder: &Path, index: &str, files: &str, default_ttl: &str) -> Result<Split> {
         let mut proxies = Vec::new();
         for (name, origin) in [("index", index), ("files", files)] {
@@ -55,7 +55,7 @@ impl Split {
         Ok(Split { address, proxies })
     }
 
-    /// Stops the proxies; what they logged.
+    /// Stops the proxies; returns their logs.
     pub fn finish(self) -> Result<Vec<Line>> {
         let mut lines = Vec::new();
         for (command, nectary) in self.proxies {

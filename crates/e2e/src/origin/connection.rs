@@ -13,7 +13,7 @@ use tokio::sync::watch;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Accepts until it is told to stop. Connections are tasks of this runtime and end with it.
+/// Accepts until the origin is stopped. Connections are tasks of this runtime and end with it.
 pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut connections = tokio::task::JoinSet::new();

@@ -375,7 +375,7 @@ impl Client {
     }
 }
 
-/// What the targets of a prefix begin with.
+/// The prefix of the targets of a prefix purge.
 fn prefix_path(prefix: usize) -> String {
     format!("/p{prefix}/")
 }

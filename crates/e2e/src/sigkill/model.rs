@@ -176,7 +176,7 @@ impl KeyModel {
         }
     }
 
-    /// What must hold after the process ended.
+    /// The rules that must hold after the process ended.
     pub fn after(&self, stop: Stop<'_>) -> Expectation {
         let is_proven = |stored: &&Stored| match (stop.killed, stored.unproven_since) {
             (None, _) | (_, None) => true,

@@ -37,7 +37,7 @@ impl Scope {
     }
 }
 
-/// What purges have done to some keys.
+/// The effect of purges on some keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach {
     /// Everything fetched before this is purged.

@@ -1,7 +1,7 @@
 //! The numbers and layouts of the protocol, as its documentation gives them (`linux/fuse.h`, up to version 7.45).
 //!
-//! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: what a
-//! request means ([`request`](crate::request)).
+//! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: the meaning
+//! of a request ([`request`](crate::request)).
 
 pub mod answers;
 pub mod arguments;
@@ -131,7 +131,7 @@ pub mod features {
 pub mod open_flags {
     /// Reads and writes go past the page cache.
     pub const DIRECT_IO: u32 = 1;
-    /// What is in the page cache stays valid.
+    /// The contents of the page cache stay valid.
     pub const KEEP_CACHE: u32 = 1 << 1;
     /// There is no position.
     pub const NON_SEEKABLE: u32 = 1 << 2;

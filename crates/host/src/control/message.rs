@@ -30,7 +30,7 @@ pub(crate) enum Response {
     Error(Fault),
 }
 
-/// What kind of fault a part answers with.
+/// The kinds of faults in a part's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
@@ -40,7 +40,7 @@ pub enum FaultKind {
     UnknownMethod,
     /// The parameters do not fit the method.
     Invalid,
-    /// What was requested does not exist.
+    /// The requested thing does not exist.
     NotFound,
     /// The part cannot do it now.
     Busy,

@@ -1,4 +1,4 @@
-//! What a part can be asked, by name.
+//! The methods of a part, by name.
 //!
 //! Owns: the table of methods and the dispatch of one request line. Leaves to others: connections.
 

@@ -24,7 +24,7 @@ pub struct ConnectOptions {
     pub tls: Option<ClientTls>,
 }
 
-/// What a connection has led to.
+/// The result of a connection.
 pub(super) enum Reached {
     /// An export; its stream is useful if the goal was to read and write.
     Export(Transport, Box<Agreed>),

@@ -38,7 +38,7 @@ pub(crate) enum Action {
     Fail(ErrorKind, String),
 }
 
-/// What client and server have agreed on.
+/// The features that client and server have agreed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub size_bytes: u64,

@@ -22,7 +22,7 @@ pub struct Listed {
 pub struct ExportInfo {
     /// The name as the server has it, or as given.
     pub name: String,
-    /// What the server says of it.
+    /// The server's text about it.
     pub description: Option<String>,
     /// Its size, in bytes.
     pub size_bytes: u64,

@@ -10,7 +10,7 @@
 //! | `handshake` | haggling: a plain state machine |
 //! | `replies` | replies: a plain state machine |
 //! | `connection` | requests in flight |
-//! | `journal` | what a lost connection may have lost |
+//! | `journal` | the writes that a lost connection may have lost |
 //! | `pool` | the connections of a device |
 //! | `device`, `operations`, `extents` | the device |
 //! | `info` | questions without reading |

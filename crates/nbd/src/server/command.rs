@@ -98,7 +98,7 @@ pub(crate) struct Frame {
     pub start: u64,
     /// Its length, whole blocks.
     pub length: usize,
-    /// Where the bytes begin in it.
+    /// The start of the bytes in it.
     pub shift: usize,
 }
 

@@ -152,7 +152,7 @@ impl Reply {
         Reply { head, buffers, shift: skip, length: data, _permits: permits }
     }
 
-    /// Adds everything that is to be written.
+    /// Adds all bytes that are to be written.
     fn slices<'a>(&'a self, list: &mut Vec<&'a [u8]>) {
         list.push(&self.head);
         let (mut shift, mut left) = (self.shift, self.length);

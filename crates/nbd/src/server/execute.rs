@@ -51,7 +51,7 @@ impl Payload {
         Payload { buffers, frame, length: length as usize }
     }
 
-    /// Where the data go, piece by piece.
+    /// The destination of the data, piece by piece.
     pub fn slices(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (shift, mut left) = (self.frame.shift, self.length);
         self.buffers.iter_mut().enumerate().map(move |(index, buffer)| {

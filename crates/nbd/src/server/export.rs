@@ -144,7 +144,7 @@ impl Exports {
     }
 }
 
-/// What has passed through an export.
+/// The traffic of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ExportFigures {
     /// Reads.

@@ -38,7 +38,7 @@ pub(crate) enum Action {
     End(String),
 }
 
-/// What client and server have agreed on.
+/// The features that client and server have agreed on.
 #[derive(Clone)]
 pub(crate) struct Agreed {
     pub export: Arc<Export>,

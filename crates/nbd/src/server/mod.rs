@@ -9,7 +9,7 @@
 //! | `export` | devices under names, flags, counters |
 //! | `handshake` | haggling: a plain state machine |
 //! | `command` | checks of a request, without I/O |
-//! | `execute` | what a request does to the device |
+//! | `execute` | the execution of a request on the device |
 //! | `ranges` | locks for parts of blocks |
 //! | `connection` | one connection: reading, executing, replying |
 //! | `listen` | where the server listens |
@@ -77,7 +77,7 @@ pub struct ServerFigures {
     pub turned_away: u64,
     /// Connections that ended for a fault of the client or of the network.
     pub broken: u64,
-    /// Why the last of those did.
+    /// The reason of the last of those.
     pub last_reason: Option<String>,
 }
 

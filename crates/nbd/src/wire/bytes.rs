@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is wrong with a string.
+/// The error in a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StringError {
     /// Longer than [`STRING_BYTES_MAX`].

@@ -16,7 +16,7 @@ use super::list::{directive, members_of};
 /// The longest duration that a directive can name, in seconds; longer ones mean this.
 pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
 
-/// What a response's `Cache-Control` says. Durations in seconds.
+/// The directives of a response's `Cache-Control`. Durations in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// Not to be stored.
@@ -47,7 +47,7 @@ pub struct ResponseDirectives {
     pub replaces_expires: bool,
 }
 
-/// What a request's `Cache-Control` (or `Pragma`) says. Durations in seconds.
+/// The directives of a request's `Cache-Control` (or `Pragma`). Durations in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
     /// Nothing stored without validation.

@@ -70,7 +70,7 @@ pub enum CacheStatus {
     Stale {
         /// Why it went there.
         why: Forward,
-        /// What the origin said, if it did.
+        /// The origin's status, if it answered.
         status: Option<u16>,
         /// Remaining lifetime in seconds; not positive.
         ttl_s: i64,

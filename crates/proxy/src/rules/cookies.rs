@@ -16,7 +16,7 @@ use http::header::{HeaderValue, SET_COOKIE};
 
 use super::cache_control::ResponseDirectives;
 
-/// What becomes of a response's cookies.
+/// The fate of a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookies {
     /// There are none, or they are stored with the other headers.

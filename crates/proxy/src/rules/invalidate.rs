@@ -1,4 +1,4 @@
-//! What an unsafe request makes invalid.
+//! The responses that an unsafe request makes invalid.
 //!
 //! Owns: which keys to purge after a non-error response to an unsafe method: the target, and what `Location` and
 //! `Content-Location` name of the same origin. *Source*: RFC 9111, 4.4.

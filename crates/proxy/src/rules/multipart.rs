@@ -60,7 +60,7 @@ impl Multipart {
     }
 }
 
-/// A number that nobody outside knows.
+/// A number unknown to clients.
 fn random() -> u64 {
     RandomState::new().hash_one(0)
 }

@@ -46,7 +46,7 @@ impl Policy {
         lifetime(status, headers, directives, self.default_ttl.for_key(key), response_ms)
     }
 
-    /// What becomes of a response's cookies.
+    /// The fate of a response's cookies.
     pub fn cookies(&self, headers: &HeaderMap) -> Cookies {
         cookies(headers, &self.directives(headers), self.stores_cookies)
     }

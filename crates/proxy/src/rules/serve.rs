@@ -4,7 +4,7 @@
 //! be validated first; and what is allowed if that fails. `only-if-cached`, and the case that nothing is stored, are
 //! the caller's.
 //!
-//! | what is stored is stale, and | it is served |
+//! | the stored response is stale, and | it is served |
 //! |---|---|
 //! | the origin says `must-revalidate`, `proxy-revalidate`, `no-cache` or `s-maxage` | never |
 //! | the request says `no-cache`, or a `max-age` or `min-fresh` that it does not meet | never |
@@ -65,7 +65,7 @@ impl Stored {
     }
 }
 
-/// What to do with a stored response.
+/// The decision about a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Serve it. If it is stale, the request allows that.

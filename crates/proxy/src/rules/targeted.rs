@@ -1,7 +1,8 @@
 //! `CDN-Cache-Control`: cache directives for caches that work for an origin, as a reverse proxy does.
 //!
-//! Owns: what the field says. If it is present, parses and is not empty, it replaces `Cache-Control` and `Expires`;
-//! otherwise it is ignored. It is passed on, for further caches of the same kind. *Source*: RFC 9213; RFC 9651, 3.2.
+//! Owns: the meaning of the field. If it is present, parses and is not empty, it replaces `Cache-Control` and
+//! `Expires`; otherwise it is ignored. It is passed on, for further caches of the same kind. *Source*: RFC 9213; RFC
+//! 9651, 3.2.
 //!
 //! It is a dictionary and not a `Cache-Control` list: keys are in lower case, the last of several counts, parameters
 //! mean nothing, and values have types:

@@ -53,7 +53,7 @@ pub(super) struct Plan {
 
 /// The information for the request that began the fetch.
 pub(super) enum Told {
-    /// The response with this status is being stored: read along. The cookies are for the asker alone.
+    /// The response with this status is being stored: read along. The cookies are only for the client that asked.
     Streaming(u16, Vec<HeaderValue>),
     /// The stored response still holds; the cookies likewise.
     Refreshed(Object, Vec<HeaderValue>),

@@ -22,7 +22,7 @@ pub(super) struct Herald {
 }
 
 impl ClientRequest {
-    /// Where informational responses to this request go.
+    /// The destination of informational responses to this request.
     pub(super) fn herald(&self) -> Herald {
         let client = (self.version >= Version::HTTP_11).then(|| self.client.clone());
         Herald { worker: self.worker.clone(), client }

@@ -13,7 +13,7 @@ use crate::rules::serve::{Verdict, decide};
 use crate::stored::response::{Found, StoredResponse};
 use crate::worker::Worker;
 
-/// What happens to an object that was found.
+/// The treatment of an object that was found.
 pub(super) enum Lookup<'a> {
     /// It is the answer, with its age and its remaining lifetime in seconds.
     Serve(&'a StoredResponse, u64, i64),

@@ -1,7 +1,7 @@
 //! `PURGE`: a URL and all its variants out of the store, or all that has a tag.
 //!
-//! Owns: what a purge request means. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags, and
-//! its URL only says whose groups they are; without, about its URL. Leaves to others: which clients may request it
+//! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags,
+//! and its URL only says whose groups they are; without, about its URL. Leaves to others: which clients may request it
 //! (`admin`).
 
 use futures_util::future::join_all;

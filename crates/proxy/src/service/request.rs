@@ -28,7 +28,7 @@ pub(crate) struct Client {
     pub is_loopback: bool,
     /// Whether its headers about earlier hops are believed.
     pub is_trusted: bool,
-    /// Whether it came to an address for administration.
+    /// Whether it arrived at an address for administration.
     pub is_admin: bool,
     pub watch: Rc<Watch>,
     /// Whether the body of its last request was wrong, so that it may still be sending.

@@ -25,7 +25,7 @@ use crate::worker::Mode;
 /// The bytes copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
-/// Connects to where the request says. The tunnel begins when the response has been sent.
+/// Connects to the target of the request. The tunnel begins when the response has been sent.
 pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     if matches!(request.worker.mode, Mode::Reverse { .. }) {
         return own(&request, StatusCode::METHOD_NOT_ALLOWED, "connect", "This is no forward proxy.", true);

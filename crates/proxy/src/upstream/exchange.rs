@@ -38,7 +38,7 @@ pub(crate) enum FetchError {
 }
 
 impl FetchError {
-    /// What it means for the stored response.
+    /// The consequence for the stored response.
     pub fn failure(&self) -> Failure {
         match self {
             FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,

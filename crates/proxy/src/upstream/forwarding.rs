@@ -16,7 +16,7 @@ use crate::rules::hop::is_forwarding;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// How a request came here.
+/// The earlier hops of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forwarding {
     /// Who sent it.

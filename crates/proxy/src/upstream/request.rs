@@ -1,4 +1,4 @@
-//! What is sent to an origin.
+//! The request to an origin.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -110,7 +110,7 @@ pub(crate) enum BodyFault {
     /// The connection ended before it did.
     #[error("its body ended early")]
     EndedEarly,
-    /// It is longer than bodies may be.
+    /// It is longer than the bound of bodies.
     #[error("its body is too large")]
     TooLarge,
 }

@@ -186,7 +186,7 @@ impl Watch {
         self.has_announced.get()
     }
 
-    /// All that was taken is written.
+    /// All bytes that were taken are written.
     pub(super) fn on_announced(&self) {
         self.has_announced.set(!self.announced.borrow().is_empty());
     }

@@ -184,7 +184,7 @@ impl<S> SharedStream<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
     /// Reads requests and answers them by the shortcut as long as that can be done. Pending if nothing is left to do
-    /// before more bytes come or go; ready if hyper has to be polled. `room` is where requests are read to.
+    /// before more bytes come or go; ready if hyper has to be polled. `room` is the buffer for requests.
     pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();
         loop {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Whatever takes longer has failed.
+/// Longer waits count as failures.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A response as received.
@@ -16,7 +16,7 @@ pub struct Reply {
     /// Lower-case names.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// Whether the body was all there.
+    /// Whether the body was complete.
     pub is_complete: bool,
 }
 

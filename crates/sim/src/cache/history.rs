@@ -18,7 +18,7 @@ pub type Time = u64;
 /// Never.
 const NEVER: Time = Time::MAX;
 
-/// What an operation does to a cell.
+/// The effect of an operation on a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Write(u64),
@@ -37,7 +37,7 @@ pub struct Changed {
     pub is_forced: bool,
 }
 
-/// What a read found in a cell.
+/// The result of a read of a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Read {
     pub cell: usize,
@@ -95,7 +95,7 @@ impl History {
         self.changes[place].ended = self.tick();
     }
 
-    /// What had happened by a moment.
+    /// The events before a moment.
     pub fn until(&self, moment: Time) -> History {
         let changes = self.changes.iter().filter(|changed| changed.began <= moment);
         let ended = |ended| if ended <= moment { ended } else { NEVER };

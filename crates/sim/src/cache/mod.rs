@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether so much happened that silence says something.
+    /// Whether enough happened that finding no error means something.
     pub fn is_enough(&self) -> bool {
         let each = [self.failed, self.changes, self.crashes, self.hits, self.misses, self.joined, self.written_back];
         let has_all = each.iter().all(|&count| count > 0) && self.ahead_used > 0 && self.write_back_errors > 0;

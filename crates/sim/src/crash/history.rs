@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use nectary_block::{Event, Recording};
 
-/// What an operation does to a range.
+/// The effect of an operation on a range.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     /// Writes these bytes.
@@ -29,7 +29,7 @@ pub(super) struct Operation {
     pub completed: usize,
     /// Losses of power at points after this one find it whole.
     pub durable: usize,
-    /// Whether its end alone makes it durable.
+    /// Whether its end makes it durable by itself.
     pub fua: bool,
 }
 

@@ -81,7 +81,7 @@ impl Default for CrashOptions {
 pub struct CrashState {
     /// The crash and its losses, in words.
     pub description: String,
-    /// What kind of crash it was.
+    /// The kind of crash.
     pub model: CrashModel,
     /// The image; a copy of it costs little.
     pub snapshot: Snapshot,

@@ -22,7 +22,7 @@ pub struct Verdict {
     pub neighbours: u64,
     /// Objects that came into memory with the hot list.
     pub warmed: u64,
-    /// What was promised and not kept.
+    /// The broken promises.
     pub violations: Vec<String>,
 }
 

@@ -117,7 +117,7 @@ fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
     result
 }
 
-/// Looks at one crash state alone.
+/// Looks at only one crash state.
 async fn check_planted(workload: &Workload, states: &[CrashState], number: usize) -> Option<Caught> {
     let state = states.get(number)?;
     let mut expectation = Expectation::default();

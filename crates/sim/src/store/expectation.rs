@@ -164,7 +164,7 @@ impl Expectation {
         }
     }
 
-    /// What `key` may answer after a crash.
+    /// The possible answers of `key` after a crash.
     pub fn allowed(&self, key: u32, crash: CrashModel, store: RecoveredStore) -> Allowed {
         let Some(history) = self.keys.get(&key) else { return Allowed { versions: Vec::new(), must_hit: false } };
         let tag_purged = |version: &Version, all: bool| {

@@ -73,7 +73,7 @@ pub struct SpansReport {
     pub demanded: u64,
     /// Of these, how many missed.
     pub demanded_missing: u64,
-    /// What must not have been found.
+    /// The objects that must not be found.
     pub differences: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct SpansReport {
 struct Expected {
     oldest: u32,
     newest: u32,
-    /// What a crash cannot take `oldest` below.
+    /// The lowest `oldest` after a crash.
     durable: u32,
     /// A lower bound for it: the last purge that returned.
     floor: u32,

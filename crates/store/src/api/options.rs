@@ -60,7 +60,7 @@ pub struct OpenOptions {
     /// cluster, and one read may take all of it. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`],
     /// or 0 for no clusters.
     pub cluster_bytes: u64,
-    /// What a read from disk takes.
+    /// The extent of a read from disk.
     pub cluster_read: ClusterRead,
     /// Whether the objects that were in memory when the store was last open are read into memory again, in the
     /// background, as far as they fit.

@@ -119,8 +119,8 @@ impl Store {
     /// Purges every object that was put under this tag, whatever its key.
     ///
     /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
-    /// the errors, with `Invalid` for a tag that no object can have. What a purged object had replaced stays hidden.
-    /// While the purge is remembered, a hit of an older object pays for a look for each of its tags.
+    /// the errors, with `Invalid` for a tag that no object can have. Versions that a purged object had replaced stay
+    /// hidden. While the purge is remembered, a hit of an older object pays for a look for each of its tags.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
         self.purge_tag_in(tag, Turn::default()).await
     }

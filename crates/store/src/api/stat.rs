@@ -81,14 +81,14 @@ pub struct Stat {
     pub names_known: bool,
     /// How far puts have come.
     pub sequences: Sequences,
-    /// What is admitted to the disk.
+    /// The rules of admission to the disk.
     #[serde(default)]
     pub admission: AdmissionStat,
     /// Bytes written to the device for each byte of a body that was admitted, both since the store was opened.
     pub written_per_admitted: Option<f64>,
     /// Counters since the store was opened.
     pub counts: Counts,
-    /// How the store came up.
+    /// How the store was opened.
     pub recovery: Recovery,
     /// Why the store takes no more writes, if that is so.
     pub stopped: Option<String>,

@@ -26,7 +26,7 @@ use crate::rewrite::Rewriting;
 use crate::state::State;
 use crate::write::{Command, MembershipChange};
 
-/// What the clones of an open store share.
+/// The state that the clones of an open store share.
 pub(crate) struct Inner {
     pub puts: Arc<Puts>,
     pub warm_list: Arc<WarmList>,

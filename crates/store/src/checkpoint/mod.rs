@@ -50,13 +50,13 @@ pub struct CheckpointHeader {
     homes: [u32; INDEX_SHARDS],
 }
 
-/// What a checkpoint is written from.
+/// The source of a checkpoint.
 #[derive(Clone)]
 pub(crate) struct Checkpoints {
     pub state: Arc<State>,
     /// The objects that are still to be taken into memory.
     pub warm_list: Arc<WarmList>,
-    /// Where memory is looked through.
+    /// The runtime on which memory is searched.
     pub background: Background,
 }
 

@@ -6,7 +6,7 @@
 
 use crate::format::open_count_of;
 
-/// The append behind a hole.
+/// The append after a hole.
 #[derive(Clone, Copy)]
 pub struct NextAppend {
     /// In bytes from the start of the segment.

@@ -36,7 +36,7 @@ pub(crate) struct Span {
     pub counters: Counters,
     /// How fast the ring turns.
     pub pace: Pace,
-    /// What tags take in memory, in bytes.
+    /// The memory of tags, in bytes.
     pub tag_ledger: TagLedger,
     /// The epoch being written.
     head: AtomicU64,

@@ -56,7 +56,7 @@ pub struct Layout {
     pub purge_log_offset: [u64; 2],
     /// Size of one copy, both halves, in bytes.
     pub purge_log_bytes: u64,
-    /// Where the two checkpoint areas start.
+    /// The starts of the two checkpoint areas.
     pub checkpoint_offset: [u64; 2],
     /// Size of one area in bytes.
     pub checkpoint_bytes: u64,

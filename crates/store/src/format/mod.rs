@@ -194,7 +194,7 @@ pub struct CheckpointBody {
     pub homes: [U32; INDEX_SHARDS],
 }
 
-/// What precedes the payload of a checkpoint's chunk.
+/// The bytes before the payload of a checkpoint's chunk.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ChunkBody {
@@ -245,7 +245,7 @@ pub const TABLE_ENTRY_BYTES: usize = size_of::<TableEntry>();
 pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES + size_of::<RecordBody>();
 /// Bytes of a tag in a record.
 pub const TAG_HASH_BYTES: usize = size_of::<TagHash>();
-/// Where the tail of a purge block begins.
+/// The start of the tail of a purge block.
 pub const PURGE_TAIL_OFFSET: usize =
     HEADER_BYTES + size_of::<PurgeBlockBody>() + PURGE_RECORDS_PER_BLOCK * size_of::<PurgeRecord>();
 /// Bytes of a checkpoint's chunk before its payload.
@@ -294,7 +294,7 @@ impl RecordKind {
     }
 }
 
-/// Where a frame must stand to be believed.
+/// The place at which a frame is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The store's identity.

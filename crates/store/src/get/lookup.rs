@@ -22,7 +22,7 @@ use crate::rewrite::Rewriting;
 use crate::state::State;
 use crate::state::record::Found;
 
-/// What memory has under a key.
+/// The entry in memory under a key.
 pub(crate) enum Resident {
     /// The newest version, and no purge killed it.
     Live(Arc<Entry>),

@@ -48,7 +48,7 @@ pub struct ReadEntry {
     pub epoch: u64,
 }
 
-/// What a caller is to do.
+/// The task of a caller.
 pub enum Turn<'a> {
     /// Read, and report the result.
     Read(Reading<'a>),
@@ -129,7 +129,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Gives the result to those who wait.
+    /// Gives the result to the waiters.
     pub fn end(self, found: Option<ReadEntry>) {
         self.list.end(self.number, found);
     }

@@ -87,7 +87,7 @@ impl Names {
         }
     }
 
-    /// What the filters take, in bytes.
+    /// The memory of the filters, in bytes.
     pub fn bytes(&self) -> u64 {
         self.filters.iter().map(|filter| filter.len() as u64 * 8).sum()
     }

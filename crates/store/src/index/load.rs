@@ -1,7 +1,7 @@
 //! Shards as a checkpoint keeps them: out of the index, and into it again.
 //!
-//! Owns: what of a checkpoint is believed. Promises: no slot that was loaded makes a later call look outside of its
-//! shard, and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
+//! Owns: which parts of a checkpoint are believed. Promises: no slot that was loaded makes a later call look outside of
+//! its shard, and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
 //!
 //! *Cost* of loading: one pass over the slots without a branch that depends on them; they are kept as they were read.
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::shard_of;
 use crate::names::key::KeyHash;
 
-/// Which shards of the index are there.
+/// Which shards of the index are loaded.
 pub struct Presence {
     /// One bit a shard.
     present: AtomicU64,
@@ -27,12 +27,12 @@ impl Presence {
         Presence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }
     }
 
-    /// Whether the shard of a hash is there.
+    /// Whether the shard of a hash is loaded.
     pub fn has(&self, hash: KeyHash) -> bool {
         self.present.load(Ordering::Acquire) & bit(shard_of(hash)) != 0
     }
 
-    /// Whether all shards are there.
+    /// Whether all shards are loaded.
     pub fn is_whole(&self) -> bool {
         self.present.load(Ordering::Acquire) == u64::MAX
     }

@@ -41,7 +41,7 @@ impl ReferencedBits {
         }
     }
 
-    /// What the bits take, in bytes.
+    /// The memory of the bits, in bytes.
     pub fn bytes(&self) -> u64 {
         self.words.len() as u64 * 8
     }

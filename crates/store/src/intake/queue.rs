@@ -62,7 +62,7 @@ impl Drop for Reserved {
 struct Waiting {
     items: VecDeque<Unwritten>,
     bytes: u64,
-    /// Promised to what will be pushed.
+    /// Room promised to entries that will be pushed.
     reserved_bytes: u64,
     oldest: Option<Instant>,
     closed: bool,

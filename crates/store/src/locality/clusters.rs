@@ -33,7 +33,7 @@ const PROBES_MAX: u64 = 128;
 /// Of so many untied neighbours taken into memory one has to be requested.
 const UNTIED_PER_HIT_MAX: u64 = 8;
 
-/// What a read from disk takes.
+/// The extent of a read from disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterRead {
@@ -72,7 +72,7 @@ impl std::str::FromStr for ClusterRead {
 struct Account {
     /// Cluster reads, or neighbours taken.
     count: AtomicU64,
-    /// Neighbours of them that were requested.
+    /// Their neighbours that were requested.
     hits: AtomicU64,
     /// Bytes read beyond the objects'.
     bytes: AtomicU64,

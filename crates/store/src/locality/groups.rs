@@ -59,7 +59,7 @@ impl Groups {
         }
     }
 
-    /// What the extents take, in bytes.
+    /// The memory of the extents, in bytes.
     pub fn bytes(&self) -> u64 {
         self.count.load(Ordering::Relaxed) * GROUP_BYTES
     }

@@ -41,7 +41,7 @@ impl Hints {
         Hints { slots: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// What the table takes, in bytes.
+    /// The memory of the table, in bytes.
     pub fn bytes(&self) -> u64 {
         self.slots.len() as u64 * 8
     }

@@ -1,7 +1,8 @@
 //! The map of entries in memory, which is read without a lock.
 //!
-//! Owns: when what left is freed. For that every thread must have seen that it left, and telling them costs an
-//! interrupt on every processor: so each thread frees removed entries in batches, as large as the budget can spare.
+//! Owns: the moment when removed entries are freed. For that every thread must have seen that it left, and telling them
+//! costs an interrupt on every processor: so each thread frees removed entries in batches, as large as the budget can
+//! spare.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 const BATCH_MAX: usize = 256;
 /// … and this share of the tier.
 const BATCH_SHARE: u64 = 64;
-/// Threads whose bytes are counted apart.
+/// Threads whose bytes are counted separately.
 const THREADS: usize = 64;
 
 /// Entries by the lowest 64 bits of their hashes.
@@ -60,7 +61,7 @@ impl Pinned<'_> {
         self.entries.map.get(&id, &self.guard)
     }
 
-    /// Whether there is one of an id.
+    /// Whether there is an entry of an id.
     pub fn contains(&self, id: u64) -> bool {
         self.entries.map.contains_key(&id, &self.guard)
     }

@@ -142,8 +142,8 @@ impl Entry {
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes an entry that is only in memory one that will be written; returns whether it did. One that was replaced
-    /// will not be.
+    /// Makes an entry that is only in memory one that will be written; returns whether it did. A replaced entry will
+    /// not be written.
     pub fn set_to_be_written(&self) -> bool {
         let may_be = |alone| matches!(alone, ALONE | ALONE_SEEN).then_some(NOT_ALONE);
         self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, may_be).is_ok()
@@ -191,7 +191,7 @@ impl Entry {
         self.asked_for.load(Ordering::Relaxed)
     }
 
-    /// Notes that it came with another record's read.
+    /// Notes that it was read together with another record.
     pub fn set_neighbour(&self, neighbour: Neighbour) {
         self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
     }

@@ -63,7 +63,7 @@ pub struct Recovered {
     pub records: Vec<PurgeRecord>,
     /// For each of them, the number of the last purge in its block.
     pub numbers: Vec<u64>,
-    /// Whether records are missing that were durable.
+    /// Whether durable records are missing.
     pub lost: bool,
     /// Whether a block is whole in one copy alone, so that a new cycle should be begun.
     pub one_copy: bool,

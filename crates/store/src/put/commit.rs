@@ -24,7 +24,7 @@ use crate::put::fill::table::FillTable;
 use crate::rewrite::Rewriting;
 use crate::state::State;
 
-/// What commits puts, fills and purges.
+/// The part that commits puts, fills and purges.
 pub(crate) struct Puts {
     pub span: Arc<Span>,
     pub state: Arc<State>,

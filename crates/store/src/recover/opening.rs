@@ -11,7 +11,7 @@ pub enum IndexLoading {
     /// and a large one on its own thread.
     #[default]
     BySize,
-    /// Shard by shard, whatever its size.
+    /// Load shard by shard, also a small index.
     Shards,
     /// Load shard by shard on a separate thread, also a small index.
     Apart,
@@ -29,7 +29,7 @@ pub struct Opening {
     pub whole_bytes_max: u64,
     /// An index from this size on is read on another thread, in bytes.
     pub apart_bytes_min: u64,
-    /// Whether there may be threads.
+    /// Whether threads are allowed.
     pub has_threads: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the store came up.
+/// How the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
     /// Opens of this store so far, this one included.

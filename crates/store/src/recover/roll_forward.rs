@@ -155,7 +155,7 @@ impl<'a> RollForward<'a> {
         if self.from_checkpoint && planted(Bug::CheckpointPositionIgnored) {
             return;
         }
-        // A purge by tag or by prefix is applied to an object when it is read. It takes the place of what it replaced.
+        // A purge by tag or by prefix is applied to an object when it is read. It replaces the older one.
         if self.purges.is_purged_by_key(record.primary_hash, record.generation, b"") {
             return;
         }

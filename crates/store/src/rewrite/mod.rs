@@ -31,7 +31,7 @@ use crate::purge::rules::Verdict;
 use crate::rewrite::views::Views;
 use crate::state::State;
 
-/// What rewrites objects of a span.
+/// The parts that rewrite objects of a span.
 pub(crate) struct Rewriting {
     pub span: Arc<Span>,
     pub state: Arc<State>,

@@ -25,7 +25,7 @@ pub struct View {
     pub was_put: bool,
     /// It was rewritten.
     pub was_gathered: bool,
-    /// Which of all views it is.
+    /// The number of the view.
     number: u64,
 }
 

@@ -23,7 +23,7 @@ use crate::purge::rules::all_record;
 use crate::random::random_u64s;
 use crate::recover::{self as recovery, Membership, SpanPurges};
 
-/// What was found on a device.
+/// The findings on a device.
 enum Found {
     /// A span of a store.
     Span(Box<FoundSpan>),
@@ -232,7 +232,7 @@ impl Spans {
     }
 }
 
-/// Looks what is on a device. *Errors*: if it is not a store, which may be a mistake in the name.
+/// Looks at the contents of a device. *Errors*: if it is not a store, which may be a mistake in the name.
 async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
     let device = match device {
         Ok(device) => device,

@@ -34,7 +34,7 @@ use crate::purge::rules::{PurgeTable, Verdict};
 pub(crate) struct State {
     pub span: Arc<Span>,
     pub index: Index,
-    /// Which shards of the index are there.
+    /// Which shards of the index are loaded.
     pub presence: Presence,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
@@ -62,7 +62,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Where recovery has left a span.
+    /// The state of a span after recovery.
     pub fn new(clock: u64, recovered_sequence: u64, since: u64, purge_number: u64) -> Progress {
         Progress {
             clock: AtomicU64::new(clock),

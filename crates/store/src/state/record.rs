@@ -24,7 +24,7 @@ const BUFFER_USE_PERCENT_MIN: usize = 85;
 /// … and so is one of so few bytes: the buffer then serves the next read, and memory holds what the body takes.
 const COPIED_BYTES_MAX: usize = 32 << 10;
 
-/// What a place on disk held.
+/// The contents of a place on disk.
 pub(crate) enum Found {
     /// The record that was looked for.
     Entry(Arc<Entry>),

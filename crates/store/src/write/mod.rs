@@ -59,7 +59,7 @@ const GROUPS_BYTES_STEP: u64 = 16 << 10;
 /// … and for purges in steps of so many.
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
-/// What the writer can be requested.
+/// The requests to the writer.
 pub(crate) enum Command {
     /// Write the waiting objects now, flush, and reply.
     Sync(oneshot::Sender<Result<(), Error>>),

@@ -57,7 +57,7 @@ pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
     (items, bytes)
 }
 
-/// By what clusters are packed.
+/// The rule by which clusters are packed.
 pub struct Packing<'a> {
     pub hints: &'a Hints,
     /// The size of a cluster; 0 packs none.

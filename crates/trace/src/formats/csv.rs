@@ -36,7 +36,7 @@ pub struct Columns {
     pub volume: Vec<usize>,
 }
 
-/// The column of what was referred to.
+/// The column of the accessed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// An offset in bytes.

@@ -173,7 +173,7 @@ impl Format {
 /// How a trace is read.
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
-    /// Its format; guessed where `None`.
+    /// Its format; guessed if `None`.
     pub format: Option<Format>,
     /// The size of a block, for formats whose requests have offsets in bytes. *Units*: bytes.
     pub block_bytes: u64,

@@ -33,7 +33,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The kernel refuses what the recorder needs.
+    /// The kernel refuses something that the recorder needs.
     #[error("{what}: {source}")]
     Refused {
         /// The requested size or count.

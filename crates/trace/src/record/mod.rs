@@ -43,7 +43,7 @@ use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Outcome, Totals,
 /// The default size of a block: that of the traces in the literature. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 
-/// What is recorded, and into which file.
+/// The recorded command, and the file.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The file to write; gzip if its name ends in `.gz`.

@@ -128,7 +128,7 @@ pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
 }
 
-/// What is known of an open file.
+/// The state of an open file.
 pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
     let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
     // SAFETY: all zeroes is a value of this struct of numbers.

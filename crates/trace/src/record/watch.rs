@@ -189,7 +189,7 @@ impl Watch {
                 return Ok(());
             }
         };
-        // It is not waited for by anybody else, so its id is its own, ended or not.
+        // Nobody else waits for it, so its id is not reused, even if it has ended.
         let handle = sys::open_process(child).map_err(|source| Error::Io { what: "watching the command", source })?;
         self.child = Some(child);
         self.child_handle = Some(handle);

@@ -59,7 +59,7 @@ pub struct Row {
     pub size: u64,
     /// How many references there were.
     pub references: u64,
-    /// How many of them were no hits.
+    /// How many of them were misses.
     pub misses: u64,
     /// How long the run took.
     pub elapsed: Duration,

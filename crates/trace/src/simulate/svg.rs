@@ -218,7 +218,7 @@ fn step(most: f64) -> f64 {
     [5.0, 2.0, 1.0].into_iter().map(|factor| factor * power).find(|step| most / step >= 4.0).unwrap_or(power)
 }
 
-/// A number without digits that say nothing.
+/// A number without meaningless digits.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -33,7 +33,7 @@ enum Mistake {
     FuaIgnored,
 }
 
-/// What was read first, by place.
+/// The bytes read first, by place.
 type Stale = Vec<(u64, Vec<u8>)>;
 
 struct Bad {

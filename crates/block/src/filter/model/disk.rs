@@ -134,7 +134,7 @@ impl Times {
     }
 }
 
-/// A disk and what it is at.
+/// A disk and its present state.
 #[derive(Debug)]
 pub(super) enum Mechanics {
     Platters(Platters),

@@ -30,7 +30,7 @@ struct Timer {
     runtime: Id,
 }
 
-/// Timers that nobody waits for.
+/// Timers without a waiter.
 #[derive(Default)]
 pub(super) struct Timers(Mutex<Vec<Timer>>);
 

@@ -225,7 +225,7 @@ pub struct RecordFilter {
 }
 
 impl RecordFilter {
-    /// Records in `recorder` what passes to `inner`.
+    /// Records the operations on `inner` in `recorder`.
     pub fn new(inner: SharedDevice, recorder: Recorder) -> RecordFilter {
         let geometry = inner.geometry();
         let mut state = recorder.lock();

@@ -29,7 +29,7 @@ pub enum Event {
     DiscardBegun {
         /// The operation's number.
         id: u64,
-        /// Where it begins, in bytes.
+        /// Its start, in bytes.
         offset: u64,
         /// How much it discards, in bytes.
         length: u64,

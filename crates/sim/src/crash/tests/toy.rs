@@ -102,7 +102,7 @@ async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
     values
 }
 
-/// What is wrong with a state, in words.
+/// The error in a state, in words.
 async fn check(seed: u64, bug: Bug, state: &CrashState) -> Result<(), String> {
     let values = recover(&state.device(), bug).await;
     let promised = state.marks().iter().filter(|&&mark| state.model == CrashModel::Process || mark >= SYNCED);

@@ -52,7 +52,7 @@ impl World {
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;
-        // First finish what the clients have begun.
+        // First finish the calls of the clients.
         let _ = store.sync().await;
         purge(self, Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
         let before = appends();

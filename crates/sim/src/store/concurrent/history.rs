@@ -20,7 +20,7 @@
 /// A moment: the number of events before it.
 pub type Time = u64;
 
-/// What happened to a version.
+/// The fate of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Nobody was told.
@@ -35,7 +35,7 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub struct Version {
     pub key: u32,
-    /// Its number, which no other has.
+    /// Its unique number.
     pub number: u32,
     /// The version whose body it has, and the length of that in bytes.
     pub content: u32,

@@ -63,7 +63,7 @@ impl Decision {
 /// How admission stands.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdmissionStat {
-    /// Whose requests let an object in.
+    /// The clients whose requests let an object in.
     pub rule: AdmitRule,
     /// Shorter bodies are not admitted, in bytes.
     pub bytes_min: u64,

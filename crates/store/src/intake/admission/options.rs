@@ -67,7 +67,7 @@ pub struct WriteBudget {
 }
 
 impl WriteBudget {
-    /// What it allows in a second, in bytes.
+    /// The bytes that it allows in a second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 / self.period.as_secs_f64()
     }
@@ -95,7 +95,7 @@ impl fmt::Display for WriteBudget {
     }
 }
 
-/// What is admitted to the disk. Other objects are served all the same, and may stay in memory.
+/// The rules of admission to the disk. Other objects are served all the same, and may stay in memory.
 ///
 /// The default admits everything. An object that replaces one that is, or may be, on the disk is admitted in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

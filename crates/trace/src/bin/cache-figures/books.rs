@@ -67,7 +67,7 @@ fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
     misses
 }
 
-/// What `adaptive` did, and what it reports.
+/// The decisions of `adaptive`, and its reports.
 struct Played {
     capacity: u64,
     adaptive: Adaptive,

@@ -24,7 +24,7 @@ const REFERENCES: u64 = 4 << 20;
 const ROUNDS: usize = 3;
 /// References a second of a simulated LRU. *Units*: millions.
 const LRU_MILLIONS_MIN: f64 = 10.0;
-/// What a policy may cost above LRU. *Units*: nanoseconds a reference.
+/// The most that a policy may cost above LRU. *Units*: nanoseconds a reference.
 const ABOVE_LRU_NS_MAX: [(&str, f64); 2] = [("dear", 30.0), ("adaptive", 100.0)];
 /// Lines of memory a reference, of which the limit is printed.
 const LINES: [usize; 3] = [1, 2, 4];

@@ -49,7 +49,7 @@ struct Fork {
     after: usize,
     /// The owner of the blocks that come on the one way and on the other.
     policies: [&'static str; 2],
-    /// What no policy is nearer for certain. *Units*: percent.
+    /// The distance that no policy can beat for certain. *Units*: percent.
     bound: f64,
     /// How far the judged policy is, on the worse way, above the one whose blocks come. *Units*: percent.
     judged: f64,

@@ -26,7 +26,7 @@ const REFERENCES_MIN: u64 = 16;
 /// Misses at one point.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What the ghosts missed that led in `adaptive`.
+    /// The misses of the ghosts that led in `adaptive`.
     pub adaptive_free: u64,
     /// The fewest of the choosers, free.
     pub free: u64,
@@ -34,7 +34,7 @@ pub struct Limit {
     pub paid: u64,
 }
 
-/// What the last reference did to one ghost.
+/// The outcome of the last reference for one ghost.
 struct Ghost {
     policy: Box<dyn Policy>,
     is_hit: bool,

@@ -54,7 +54,7 @@ const PARTS_OF_POINTS: [&str; 5] = ["single", "pairs", "triple", "recorded", "he
 /// The parts that need the traces of the papers.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
-/// What the project recorded, in `tests/data`.
+/// The traces that the project recorded, in `tests/data`.
 const RECORDED: [&str; 6] = ["cscope", "sort", "ld", "cpp", "sqlite", "postgres"];
 /// Traces that the project recorded and tuned nothing on, in `tests/data/held_out`.
 const HELD_OUT: [&str; 11] =

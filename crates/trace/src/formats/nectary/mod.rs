@@ -52,7 +52,7 @@ pub enum FileKind {
 /// A file that was referred to or mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// What kind of file it is.
+    /// The kind of file.
     pub kind: FileKind,
     /// The device it is on, or that it is.
     pub device: u64,

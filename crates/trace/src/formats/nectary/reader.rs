@@ -28,7 +28,7 @@ pub struct Nectary<R> {
     payload: Vec<u8>,
     /// How much of the payload has been taken.
     taken: usize,
-    /// Where in the file the payload begins.
+    /// The offset of the payload in the file.
     payload_offset: u64,
     offset: u64,
     processes: Vec<Process>,
