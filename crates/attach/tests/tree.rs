@@ -18,7 +18,7 @@ use nectary_buffer::{Mode, Options};
 
 use support::is_missing;
 
-/// A shown directory, which goes away in any outcome.
+/// A mounted directory, which is unmounted in any outcome.
 struct Shown {
     tree: Tree,
     scratch: PathBuf,

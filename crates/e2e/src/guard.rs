@@ -71,7 +71,7 @@ impl Process {
         }
     }
 
-    /// Waits until nobody of the group is left, for a bounded time: what a wrapper ran may die a moment after it.
+    /// Waits, for a bounded time, until no process of the group is left: a wrapper's program may die a moment after it.
     fn wait_for_group(&self) {
         let deadline = Instant::now() + GROUP_END_MAX;
         // SAFETY: a plain system call; signal 0 tests whether the group exists and harms nobody.

@@ -46,7 +46,7 @@ impl Error {
 pub struct Errno(i32);
 
 impl Errno {
-    /// An error of a number of `errno.h`; a number that is none becomes `EIO`.
+    /// An error by its number in `errno.h`; any other number becomes `EIO`.
     pub fn new(number: i32) -> Errno {
         // The kernel takes no others.
         Errno(if (1..512).contains(&number) { number } else { libc::EIO })

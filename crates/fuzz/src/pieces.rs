@@ -47,7 +47,7 @@ pub fn take(image: &[u8]) -> Vec<u8> {
         out.extend((end as u16).to_le_bytes());
         out.extend_from_slice(&room[..end]);
         at += end.next_multiple_of(UNIT_BYTES).max(UNIT_BYTES);
-        // What shares the last unit is a separate piece, from that unit's start.
+        // Bytes in the same last unit are a separate piece, from that unit's start.
         let last = end.next_multiple_of(UNIT_BYTES).min(room.len());
         if room[end..last].iter().any(|&byte| byte != 0) {
             let start = end / UNIT_BYTES * UNIT_BYTES;

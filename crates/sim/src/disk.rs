@@ -321,7 +321,7 @@ impl Filter for Disk {
 }
 
 impl Disk {
-    /// A write of `data` that memory takes as `operation`.
+    /// A write of `data`; `operation` is its effect in memory.
     fn change<T: Send + 'static>(&self, offset: u64, data: Vec<u8>, fua: bool, operation: IoFuture<T>) -> IoFuture<T> {
         let (lateness, state, options) = (self.lateness(), self.state.clone(), self.options.clone());
         let Some(result) = now(operation) else {

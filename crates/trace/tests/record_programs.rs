@@ -118,7 +118,7 @@ fn what_is_not_seen_is_named() {
     assert_eq!(trace.blocks("in", false), []);
     let (trace, summary) = unusual.record("hidden");
     assert_eq!(summary.outcome, Outcome::Exited(0));
-    // Root may look into a process that hides; others may not, and are told.
+    // Root may inspect a process that hides; for other users the recorder reports it.
     match summary.unseen.as_slice() {
         [] => assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]),
         unseen => assert_eq!(unseen, [(Unseen::NotPermitted, 5)]),

@@ -224,7 +224,7 @@ fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64) -
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
         Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
-        // foyer may drop an object, and an object in memory may not be on its disk; it never has more than both hold.
+        // foyer may drop an object, or have it only in memory; it never holds more than its memory and disk together.
         Kind::Foyer { .. } => Expected { hits, low: 0, high: hits + FOYER_POINTS * points },
         _ if reinserted => Expected { hits, low: hits.saturating_sub(points), high: plan.requests },
         _ => Expected { hits, low: hits.saturating_sub(points), high: hits + points },

@@ -60,8 +60,8 @@ impl Known {
             self.arena.remove(&mut self.queue, oldest);
         }
         self.arena.insert(&mut self.queue, id, 1);
-        // The slab's limit lies above every table that fits in memory, so the entry is there; were it not, the first
-        // history would serve two blocks.
+        // The slab's limit is above every table that fits in memory, so the entry exists; otherwise two blocks would
+        // share the first history.
         let index = self.arena.find(id).map_or(0, |index| index as usize);
         if index >= self.histories.len() {
             self.histories.resize(index + 1, History::default());

@@ -3,9 +3,9 @@
 //! # Idea
 //! In web and block traces most ids that a cache takes in are not referenced again before they leave. LRU drags each of
 //! them through the whole cache. S3-FIFO lets a newcomer pass through a *small* queue of a tenth of the capacity and
-//! takes it into the *main* queue only when it was hit there; the others leave early, but its id stays in a *ghost*
-//! queue, and a reference while it is there brings it straight into main. A scan therefore costs a tenth of the cache.
-//! A hit only raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
+//! takes it into the *main* queue only when it was hit there; the others leave early, but their ids stay in a *ghost*
+//! queue, and a reference to an id there brings it straight into main. A scan therefore costs a tenth of the cache. A
+//! hit only raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
 //!
 //! # What happens
 //! | event | in small | in main | in ghost | unknown |

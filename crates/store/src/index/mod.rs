@@ -224,7 +224,7 @@ impl Index {
         true
     }
 
-    /// Removes every entry for which `dead` says so of its place; returns how many. *Cost*: rebuilds the whole index.
+    /// Removes every entry whose place `dead` accepts; returns how many. *Cost*: rebuilds the whole index.
     pub fn sweep(&self, dead: impl Fn(Location) -> bool) -> u64 {
         let mut removed = 0;
         for shard in 0..INDEX_SHARDS {

@@ -68,7 +68,7 @@ impl Replay {
     pub fn reserve(&mut self, records: u64) {
         let each = (records.min(RESERVED_MAX) / INDEX_SHARDS as u64) as usize;
         for ShardReplay { records, .. } in &mut self.shards {
-            // Not every shard has its share exactly.
+            // The shards differ a little in size.
             records.reserve((each + each / 8).saturating_sub(records.len()));
         }
     }

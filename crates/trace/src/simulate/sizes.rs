@@ -13,7 +13,7 @@ pub enum Size {
     Blocks(u64),
     /// As many blocks as fit into so many bytes.
     Bytes(u64),
-    /// So much of the trace's distinct blocks, rounded down, at least one.
+    /// A share of the trace's distinct blocks, rounded down, at least one.
     Percent(f64),
 }
 

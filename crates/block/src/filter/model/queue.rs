@@ -29,8 +29,8 @@ pub(super) const PATIENCE_NS: u64 = 500_000_000;
 /// time.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// On a virtual clock: how long no new request must have come before a served one ends. *Units*: real time. Longer than
-/// the kernel takes from the end of one request to sending the next one.
+/// On a virtual clock a served request ends when no new one has come for this time. *Units*: real time. Longer than the
+/// kernel takes from the end of one request to sending the next one.
 const QUIET: Duration = Duration::from_micros(100);
 
 /// A modelled disk.

@@ -153,7 +153,7 @@ impl Admission {
         }
     }
 
-    /// Whether the budget lets so many bytes in, when so many were written and so many wait.
+    /// Whether the budget admits an object of this size, with these bytes written and these waiting.
     pub fn is_in_budget(&self, bytes: u64, written_bytes: u64, waiting_bytes: u64) -> bool {
         let now_us = self.begun.elapsed().as_micros() as u64;
         self.rate.as_ref().is_none_or(|rate| lock(rate).admits(now_us, written_bytes, waiting_bytes, bytes))

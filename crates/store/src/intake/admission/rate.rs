@@ -64,7 +64,7 @@ pub struct WriteRate {
     at_us: u64,
     /// All bytes written, at the last report.
     written_bytes: u64,
-    /// What was written in each of the last windows, and the number of the newest.
+    /// The bytes written in each of the last windows, and the number of the newest window.
     windows: [u64; WINDOWS],
     window: u64,
     random: u64,
