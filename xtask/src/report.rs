@@ -57,7 +57,7 @@ impl Report {
         self.timings.push(Timing { name: name.to_owned(), taken, budget_seconds });
     }
 
-    /// Fails if all that was timed took longer together than all its budgets.
+    /// Fails if the timed parts took longer together than all their budgets.
     pub fn judge_time(&mut self) {
         let taken: Duration = self.timings.iter().map(|timing| timing.taken).sum();
         let budget_seconds = self.timings.iter().map(|timing| timing.budget_seconds).sum();

@@ -35,7 +35,7 @@ impl LoopDevice {
     }
 }
 
-/// Releases the loop devices that dead processes left, and says what it did, a line each.
+/// Releases the loop devices that dead processes left, and reports each in a line.
 ///
 /// It needs the right to open loop devices; without it, or without any, there is nothing to do.
 pub fn release_stale() -> Vec<String> {

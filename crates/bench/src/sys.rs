@@ -116,7 +116,7 @@ fn thrifty_allocator() {
     }
 }
 
-/// Stops a child with all its threads, and returns when none of them runs any more; one that has ended stays as it is.
+/// Stops a child with all its threads, and returns when none of them runs any more; one that has ended is left alone.
 pub(crate) fn stop(child: u32) -> Result<(), Error> {
     signal(child, libc::SIGSTOP)?;
     loop {

@@ -33,7 +33,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 
-/// What an operation returns: a future that may be sent between threads and does not borrow the device.
+/// The result of an operation: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
 
 /// A device shared by all its users.

@@ -67,7 +67,7 @@ impl MemoryDevice {
         device
     }
 
-    /// Takes the contents as they are now, one page after another. *Cost*: copies no contents.
+    /// Copies the present contents, one page after another. *Cost*: copies no contents.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::zeroed(0);
         for shard in &self.shards {

@@ -116,7 +116,7 @@ pub(crate) fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '+'))
 }
 
-/// Writes a text so that it stands in a SPEC as it is, in quotes if it needs them.
+/// Writes a text so that a SPEC can contain it, in quotes if it needs them.
 pub(crate) fn quoted(text: &str) -> String {
     let edge = text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace);
     if !text.is_empty() && !edge && !text.contains([',', '(', ')', '"', '\\', '=']) {

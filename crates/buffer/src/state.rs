@@ -258,7 +258,7 @@ impl State {
         }
     }
 
-    /// Puts a new version into an entry that is ready, or makes one: memory then has what the source may not have.
+    /// Puts a new version into a ready entry, or makes one: memory then has bytes that the source may not have.
     pub fn put(&mut self, id: u64, frame: Arc<Frame>, is_resident: bool) {
         match self.entries.get_mut(&id) {
             Some(entry) => entry.content = Content::Ready(frame),

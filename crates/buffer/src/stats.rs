@@ -33,8 +33,8 @@ impl Counts {
 
 /// The numbers of a cache at one moment.
 ///
-/// A reference is one block of one read or write; a hit or miss is what the policy found, as in a simulation of the
-/// same references. A miss need not read: the block may have been read ahead, or wait to be written back.
+/// A reference is one block of one read or write; a hit or miss is the policy's, as in a simulation of the same
+/// references. A miss need not read: the block may have been read ahead, or wait to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// References that the policy hit.

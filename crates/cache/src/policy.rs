@@ -1,6 +1,6 @@
 //! The replacement policy: the one interface between a cache and the rule that decides what leaves.
 //!
-//! A policy knows ids, weights and the order of references; it never sees what is cached. It is deterministic and
+//! A policy knows ids, weights and the order of references; it never sees the cached bytes. It is deterministic and
 //! single threaded: callers that share one protect it with a lock and may batch their references.
 
 /// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
@@ -57,8 +57,8 @@ pub trait Policy: Send {
         u32::from(self.contains(id))
     }
 
-    /// Takes a resident id as if it had been referenced so often, if the policy counts that: so what it knew
-    /// survives a restart.
+    /// Inserts an id as if it had been referenced this often, if the policy counts that: so its knowledge survives a
+    /// restart.
     fn credit(&mut self, id: u64, references: u32) {
         let _ = (id, references);
     }

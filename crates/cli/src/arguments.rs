@@ -370,7 +370,8 @@ pub struct ProxyArguments {
     /// reads
     #[arg(long, value_name = "WHAT", value_parser = ClusterRead::from_str, default_value = ClusterRead::Auto.name())]
     pub cluster_read: ClusterRead,
-    /// Size of a cluster, in which what a page embeds is kept beside it: a power of two from 4K to 1M, or 0 for none
+    /// Size of a cluster, in which a page's embedded objects are kept beside it: a power of two from 4K to 1M, or 0 for
+    /// none
     #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
     pub cluster_size: u64,
     #[command(flatten)]

@@ -42,7 +42,7 @@ pub fn engine(arguments: &EngineArguments) -> Engine {
     }
 }
 
-/// The devices of a store of several spans; one that cannot be opened is a span that is away.
+/// The devices of a store of several spans; one that cannot be opened is an absent span.
 pub async fn span_devices(
     first: &str,
     others: &SpanArguments,

@@ -1,6 +1,6 @@
 //! `nectary export`: devices for NBD clients.
 //!
-//! Owns: names of exports, the control socket of a server, and what signals mean to it. Leaves to others: serving
+//! Owns: names of exports, the control socket of a server, and its reaction to signals. Leaves to others: serving
 //! (`nectary-nbd`).
 
 use std::sync::Arc;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// How long any one step may take.
 const STEP_MAX: Duration = Duration::from_secs(120);
-/// How long a run may take beyond what it was asked to, on the slowest machine.
+/// How long a run may take beyond its requested time, on the slowest machine.
 const RUN_MAX: Duration = Duration::from_secs(600);
 /// How long a device with requests under way may complete none before it counts as hanging.
 const STALL_MAX: Duration = Duration::from_secs(120);
@@ -37,7 +37,7 @@ const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The bytes of the device.
 const DEVICE_BYTES: &str = "512M";
-/// What the attaching process and the program that dirties pages may use together, in bytes.
+/// The memory that the attaching process and the program that dirties pages may use together, in bytes.
 const GROUP_BYTES: u64 = 96 << 20;
 /// The bytes of the largest recorded file.
 const FILE_BYTES_MAX: u64 = 256 << 10;

@@ -64,7 +64,7 @@ impl Response {
         self.cache_status().split(';').skip(1).any(|part| part.trim() == "hit")
     }
 
-    /// The last member of `Cache-Status`: what the nearest cache did. Empty if the field is absent.
+    /// The last member of `Cache-Status`: the action of the nearest cache. Empty if the field is absent.
     pub fn cache_status(&self) -> &str {
         let last = self.headers.iter().rev().find(|(name, _)| name == "cache-status");
         last.and_then(|(_, value)| value.rsplit(',').next()).unwrap_or("").trim()

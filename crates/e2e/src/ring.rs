@@ -3,10 +3,10 @@
 //! The simulation knows six things, none of them from the store's code: an object takes its body, its key, its metadata
 //! and a fixed overhead, rounded up to a unit; objects are appended to the open segment; an object that does not fit
 //! opens the next segment, whose former contents are dropped; what is dropped is gone from memory too. When a segment
-//! is opened, those of the segment dropped next but one (next, if there are fewer than eight) that were hit are
-//! appended again: the smallest first, up to a share of the segment, no object of several fragments. A hit counts for
-//! all objects that begin in the same piece. An object of several fragments lives as long as its first. References are
-//! hits or misses; misses append.
+//! is opened, the hit objects of the segment dropped next but one (next, if there are fewer than eight) are appended
+//! again: the smallest first, up to a share of the segment, no object of several fragments. A hit counts for all
+//! objects that begin in the same piece. An object of several fragments lives as long as its first. References are hits
+//! or misses; misses append.
 
 use std::collections::{HashMap, HashSet};
 

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The unit in which foyer places objects on its disk, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// What an object takes there beside key and value: a header, and the lengths of both, in bytes.
+/// The bytes of an object there beside key and value: a header, and the lengths of both.
 const RECORD_BYTES: u64 = 48;
 
 /// Opens foyer on the first device of a place.
@@ -180,8 +180,8 @@ mod tests {
             contender.settle().unwrap();
             let (mut from_disk, mut missing) = (0, 0);
             for object in 0..OBJECTS {
-                // Objects read from disk evict from memory objects that are not on disk yet, and foyer drops those that
-                // come faster than it writes.
+                // Objects read from disk evict objects that are only in memory, and foyer drops those that come faster
+                // than it writes.
                 if object % 32 == 0 {
                     contender.settle().unwrap();
                 }

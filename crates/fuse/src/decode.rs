@@ -1,7 +1,7 @@
 //! Reading a request out of bytes.
 //!
-//! Owns: the definition of a well-formed request. Promises: whatever the bytes are, the result is a request or nothing;
-//! no length, offset, count or name from them is passed on before it is bounded:
+//! Owns: the definition of a well-formed request. Promises: for any bytes the result is a request or nothing; no
+//! length, offset, count or name from them is passed on before it is bounded:
 //! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
 //! - ranges of files end below 2^63;
 //! - sizes of answers are at most what a request may have, or [`XATTR_BYTES_MAX`];

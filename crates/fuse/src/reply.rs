@@ -94,7 +94,7 @@ impl Reply {
         if bytes > self.bytes_max { self.errno(libc::EIO) } else { self.send(0, parts) }
     }
 
-    /// Bytes: of a read, or where a symbolic link points to.
+    /// Bytes: of a read, or the target of a symbolic link.
     pub fn bytes(self, bytes: &[u8]) {
         self.parts(&[IoSlice::new(bytes)]);
     }

@@ -195,7 +195,7 @@ pub struct Lock {
 /// Bytes from one file to another; both ranges stay below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copy {
-    /// Of the file that is read; its node is the request's.
+    /// That of the file that is read; its node is the request's.
     pub handle: u64,
     /// Where from.
     pub offset: u64,

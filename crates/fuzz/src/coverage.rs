@@ -1,7 +1,8 @@
 //! Which code a run reached: the counters that `-C instrument-coverage` puts into Nectary's crates.
 //!
-//! Owns: reading and clearing the counters, and what was ever reached. Built without them (every default build), it
-//! knows nothing, and every run looks alike. A counter and the size of its count, in powers of two, are one feature.
+//! Owns: reading and clearing the counters, and the union of all reached ones. Built without them (every default
+//! build), it knows nothing, and every run looks alike. A counter and the size of its count, in powers of two, are one
+//! feature.
 
 /// What was ever reached.
 #[derive(Debug, Default)]
@@ -74,7 +75,7 @@ fn counted(mut visit: impl FnMut(usize, u64)) {
     }
     let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
     // SAFETY: the linker puts all counters between the two, aligned for them; a target has ended its threads when it
-    // returns, so nobody else counts.
+    // returns, so no other thread counts.
     let counters = unsafe { std::slice::from_raw_parts_mut(begin, end.offset_from(begin).max(0) as usize) };
     for (chunk, counters) in counters.chunks_mut(CHUNK).enumerate() {
         // Most code is not reached by most runs.

@@ -2,7 +2,8 @@
 //!
 //! Owns: the options of administration, the token and how it is read and compared. Nobody may by default: whatever runs
 //! in front of the proxy on the same machine (a TLS terminator, a tunnel) makes every client look like one of this
-//! machine. Leaves to others: what a purge does (`service/purge`), which requests are refused how (`service/admin`).
+//! machine. Leaves to others: the effect of a purge (`service/purge`), which requests are refused how
+//! (`service/admin`).
 
 use std::fmt;
 use std::fs::File;

@@ -244,7 +244,7 @@ impl Worker {
         });
     }
 
-    /// Serves until a stop is requested, then finishes what is under way, within the drain timeout.
+    /// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
     pub async fn run(self: Rc<Self>, listeners: Vec<(StdListener, Door)>, shutdown: Shutdown) -> std::io::Result<()> {
         let mut accepting = Vec::new();
         for (listener, door) in listeners {

@@ -1,4 +1,4 @@
-//! What a forward and a reverse proxy take, send on, and refuse.
+//! What a forward and a reverse proxy accept, send on, and refuse.
 
 use crate::common::*;
 

@@ -1,4 +1,4 @@
-//! Tags of responses: a purge by one takes all that has it out of the store, and nothing else.
+//! Tags of responses: a purge by one removes all responses that have it from the store, and no others.
 
 use nectary_proxy::ProxyOptions;
 use nectary_store::TAGS_MAX;

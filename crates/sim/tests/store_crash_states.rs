@@ -20,6 +20,7 @@ async fn every_crash_state_keeps_what_was_promised() {
             && report.tag_purges > 0,
         "{report:?}"
     );
-    // The campaign demands 95 %; of so few workloads, those that do not admit everything are a larger part by chance.
+    // The campaign demands 95 %; among so few workloads, those that do not admit everything are a larger part by
+    // chance.
     assert!(report.distinct >= 500 && report.live * 100 >= report.distinct * 90, "{report:?}");
 }

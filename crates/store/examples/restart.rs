@@ -308,7 +308,7 @@ impl Server {
     }
 }
 
-/// A store has room for an entry in 128 of its bytes times 8; twice what the objects take leaves some.
+/// A store has room for an entry in 128 of its bytes times 8; twice the size of the objects leaves some.
 fn span_bytes(objects: u64, body_bytes: usize) -> u64 {
     (objects * (body_bytes as u64 + 400).max(1100) * 2).max(64 << 20).next_multiple_of(1 << 20)
 }

@@ -156,7 +156,7 @@ counters! {
     kept,
     /// Bytes of their bodies.
     kept_bytes,
-    /// Bodies of which a part was overwritten while they were read.
+    /// Bodies of which a part was overwritten during the read.
     bodies_overtaken,
     /// Index checkpoints written.
     checkpoints,

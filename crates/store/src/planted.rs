@@ -46,7 +46,7 @@ pub enum Bug {
     HotListIgnoresPurge = 20,
     /// A replaced object comes back into memory with the hot list.
     HotListIgnoresReplacement = 21,
-    /// A span that was away is believed when it comes back.
+    /// A span that was absent is believed when it comes back.
     ReturningSpanTrusted = 28,
     /// Objects that a span held for another in an earlier absence are believed in a later one.
     StandInTrusted = 29,
@@ -68,7 +68,7 @@ pub enum Bug {
     ReadUnchecked = 50,
     /// Of more than eight purges that share a block of the log the last is left out.
     PurgeOfManyUnlogged = 51,
-    /// A purge log that is shorter than appends say is believed.
+    /// A purge log that is shorter than appends state is believed.
     ShortPurgeLogBelieved = 52,
     /// Entries count as written when their write begins.
     WrittenTooEarly = 53,

@@ -1,6 +1,6 @@
 //! Random numbers for identities and seeds.
 //!
-//! Owns: where they come from: a seed, so that a simulation can be repeated, or else the operating system.
+//! Owns: their source: a seed, so that a simulation can be repeated, or else the operating system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

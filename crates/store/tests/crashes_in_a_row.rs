@@ -131,7 +131,7 @@ async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() 
     assert_eq!(length(&store, "key").await, None);
     store.put(key("key"), "m".into(), body(1, 20)).await.expect("room");
     store.sync().await.expect("it syncs");
-    // Both are in one append, where neither place is the younger: were both in the index, the writer would compare
+    // Both are in one append, so neither place is the younger: if both were in the index, the writer would compare
     // them.
     store.sync().await.expect("it syncs");
     let stat = store.stat();

@@ -21,7 +21,7 @@ use super::file::DeviceFile;
 use crate::counters::Counters;
 use crate::error::Error;
 
-/// The unit of memory: what a small read or write takes. *Units*: bytes.
+/// The unit of memory: the size of a small read or write. *Units*: bytes.
 const UNIT_BYTES: usize = 64 << 10;
 
 /// The number of units for reads, and again for writes. The request being read has its own.

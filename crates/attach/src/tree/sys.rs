@@ -181,7 +181,7 @@ pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
 pub fn xattr_names(node: &OwnedFd, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut names = vec![0u8; bytes_max];
-    // SAFETY: the path is a string that ends with a zero byte; the buffer has the length that the call is told.
+    // SAFETY: the path is a string that ends with a zero byte; the buffer has the length given to the call.
     let count = unsafe { libc::listxattr(path.as_ptr(), names.as_mut_ptr().cast(), bytes_max) };
     value_of(names, count)
 }

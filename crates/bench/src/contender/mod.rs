@@ -154,7 +154,7 @@ pub enum Prepared {
 }
 
 impl Prepared {
-    /// Puts it into service with cold caches; `opener` is for what this crate does not know.
+    /// Puts it into service with cold caches; `opener` opens the kinds that this crate does not know.
     ///
     /// *Errors*: [`ErrorKind::Missing`] if there is none.
     pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn Storage>, Error> {

@@ -25,7 +25,7 @@ use crate::workload::Request;
 const STRIPE_UNIT: &str = "192K";
 /// How often a put that is refused because the disk is behind waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
-/// How long what is put may wait to be written, in milliseconds of the disk's time.
+/// How long a put object may wait to be written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: u64 = 5_000;
 
 /// The use of the store: ablations change one thing at a time.
@@ -113,7 +113,7 @@ pub struct Nectary {
     store: Store,
     /// Whether hints are passed to it.
     hints: bool,
-    /// Where the clock is virtual: how long a put may wait for its write, and when the last wait ended.
+    /// On a virtual clock: how long a put may wait for its write, and when the last wait ended.
     write_delay: Option<(Duration, Mutex<Duration>)>,
 }
 

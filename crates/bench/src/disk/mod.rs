@@ -1,10 +1,10 @@
 //! The disks of contenders: a device of the kernel each, all made the same way.
 //!
-//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, if one is wanted →
-//! memory or a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page
-//! cache has no part in it below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing
-//! else (`bare`). Promises: equal sizes are equal disks; what the model says it took is on a clock that the contender's
-//! process can read.
+//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, if one is wanted → memory
+//! or a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page cache
+//! has no part in it below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing else
+//! (`bare`). Promises: equal sizes are equal disks; the model's time is on a clock that the contender's process can
+//! read.
 
 mod bare;
 mod clock;
@@ -31,7 +31,7 @@ const NAME: &str = "measured";
 /// What disks are like.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiskOptions {
-    /// The kind of disk whose time operations take, by its name; `None` for the speed of the device below.
+    /// The kind of disk that gives the time of operations, by its name; `None` for the speed of the device below.
     pub model: Option<String>,
     /// How the disk's time passes.
     pub time: Timekeeping,

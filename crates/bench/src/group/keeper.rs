@@ -143,7 +143,7 @@ impl Keeper {
     fn reclaim(&self, bytes: u64) {
         let Allowance { path, is_first, allowed_bytes, hard_bytes } = &self.allowance;
         match is_first {
-            // The kernel lowers a limit only once what is used is below it, and gives up when it can take nothing more.
+            // The kernel lowers a limit only once the usage is below it, and gives up when it can take nothing more.
             true => {
                 if fs::write(path.join("memory.limit_in_bytes"), allowed_bytes.to_string()).is_ok() {
                     let _ = fs::write(path.join("memory.limit_in_bytes"), hard_bytes.to_string());

@@ -40,7 +40,7 @@ pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     is_any || is_named || is_ablation || is_aim || lane.name == "nectary" || lane.name == "nectary-again"
 }
 
-/// The contenders on a disk size; the first two are Nectary, whose budget is `store_bytes` of the memory that all have.
+/// The contenders on a disk size; the first two are Nectary, whose budget is `store_bytes` of the common memory.
 pub(super) fn lanes(options: &Options, memory_bytes: u64, store_bytes: u64, seed_gb: u64) -> Vec<Lane> {
     let store = |name: &str, disks, settings| Lane {
         name: name.to_owned(),

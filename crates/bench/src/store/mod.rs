@@ -5,7 +5,7 @@
 //! and a process, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
 //! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The whole is
 //! repeated with several seeds of the workload; the ratio of two contenders' run times with one seed is one pair.
-//! Nectary contends twice: what the two differ by is the noise. In the end the hits of each are compared with a
+//! Nectary contends twice: the difference of the two is the noise. In the end the hits of each are compared with a
 //! simulation's.
 
 mod lanes;

@@ -100,7 +100,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// The ring of a store with these counters; `None` if it does not tell its shape.
+    /// The ring of a store with these counters; `None` if they do not give its shape.
     fn new(counters: &serde_json::Value) -> Option<Ring> {
         let number = |name: &str| counters.get(name).and_then(serde_json::Value::as_u64);
         let segments_max = number("segments").filter(|count| *count > 0)? as usize;

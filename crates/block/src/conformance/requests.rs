@@ -1,4 +1,4 @@
-//! Clauses about requests: units, bounds, limits, deadlines, and what errors say.
+//! Clauses about requests: units, bounds, limits, deadlines, and the texts of errors.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The POSIX engine: `preadv`, `pwritev2` and `fdatasync` on tokio's pool of blocking threads.
 //!
 //! Promises: an operation that has begun ends, with its buffers, also when its future is dropped. At most
-//! [`THREADS_MAX`] operations of a device run at a time and [`WAITING_MAX`] wait; one more is refused as busy.
-//! Leaves to others: what a count or an error means (`transfer`).
+//! [`THREADS_MAX`] operations of a device run at a time and [`WAITING_MAX`] wait; one more is refused as busy. Leaves
+//! to others: the meaning of a count or an error (`transfer`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -128,7 +128,7 @@ struct Sums<'a> {
     /// The sublist that is being filled, and how many samples more it takes.
     sublist: usize,
     room: usize,
-    /// The sum of what was added to it whole and is not in `sums` yet, no fixed-point number.
+    /// The sum of the samples added whole that are not in `sums` yet, no fixed-point number.
     whole: u64,
     sums: [u64; SUBLISTS_MAX],
 }

@@ -23,9 +23,9 @@
 //! blocks the other by pinned ids.
 //!
 //! # Weights
-//! Shares are shares of weight. Ghosts carry the weight that they had and together at most main's share (90 %), so
-//! there are about as many of them as resident ids. An id heavier than the small share passes through small all the
-//! same and pushes everything else out of it.
+//! Shares are shares of weight. Ghosts keep their former weight and together have at most main's share (90 %), so there
+//! are about as many of them as resident ids. An id heavier than the small share passes through small all the same and
+//! pushes everything else out of it.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the three queues; resident means small or main.

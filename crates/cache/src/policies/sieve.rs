@@ -1,4 +1,4 @@
-//! SIEVE: a hand that sorts out what was not referenced, over a queue that never moves.
+//! SIEVE: a hand that finds unreferenced ids in a queue that never moves.
 //!
 //! # Idea
 //! As CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So what the hand has

@@ -41,7 +41,7 @@ use crate::structures::arena::{Arena, Queue};
 
 /// A1in's share is the capacity divided by this.
 const A1IN_DIVISOR: u64 = 4;
-/// What A1out remembers weighs at most the capacity divided by this.
+/// The ids in A1out weigh at most the capacity divided by this.
 const A1OUT_DIVISOR: u64 = 2;
 
 const A1IN: u8 = 0;

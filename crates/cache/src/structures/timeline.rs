@@ -201,7 +201,7 @@ impl Timeline {
     #[cold]
     pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();
-        // Who takes from the newest end only never gives up the gaps at the other.
+        // An owner that takes only from the newest end never gives up the gaps at the other.
         self.oldest();
         if self.span + length / GIVEN_UP_MIN <= length && length > 0 {
             return true;

@@ -23,7 +23,7 @@ pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
 pub type Item = (u64, u64, u64);
 pub type Items = VecDeque<Item>;
 
-/// The part of a model that is its own; making room is the same for all.
+/// The part of a model that differs; making room is the same for all.
 pub trait Model {
     /// A reference to a resident id changes what it changes; `false` if the id is not resident.
     fn hit(&mut self, id: u64) -> bool;

@@ -20,7 +20,7 @@ pub struct AdmissionArguments {
     /// Do not write responses with longer bodies to the store's disk, as 100M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub admit_bytes_max: Option<u64>,
-    /// How much may be written to the store's disk, as 50G/day or 2M/s; where more would be, less is admitted
+    /// How much may be written to the store's disk, as 50G/day or 2M/s; beyond it, less is admitted
     #[arg(long, value_name = "SIZE/PERIOD", value_parser = WriteBudget::from_str)]
     pub write_budget: Option<WriteBudget>,
 }

@@ -1,7 +1,7 @@
 //! cargo through reverse proxies in front of its index and of its packages.
 //!
-//! The registry is the one that cargo is configured for, or the one that it has built in: a run without the proxy
-//! leaves its host and its packages' place in cargo's home, and there they are read.
+//! The registry is the configured one of cargo, or its built-in one: a run without the proxy leaves its host and the
+//! address of its packages in cargo's home, and they are read there.
 
 use super::split::{Split, origin_of};
 use super::{Files, Verdict, call, compare, last_line, tree};

@@ -1,4 +1,4 @@
-//! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, notes what was wrong.
+//! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, notes errors.
 //!
 //! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything reach
 //! keys of others too. Sizes run from 200 bytes to several fragments.

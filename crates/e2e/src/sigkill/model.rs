@@ -10,8 +10,8 @@
 //!    one, if the ring has not reached it. Nothing older may answer, wherever the ring is.
 //! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may,
 //!    where rule 4 does not forbid it.
-//! 6. Once a purge of any kind has returned, what was fetched before the purge was sent never answers again. While
-//!    one is under way, nothing that it reaches must hit.
+//! 6. Once a purge of any kind has returned, an object fetched before the purge was sent never answers again. While one
+//!    is under way, no object that it reaches is required to hit.
 //!
 //! Pure: no clock, no I/O.
 

@@ -98,7 +98,7 @@ impl Purges {
         }
     }
 
-    /// What purges have done to keys with this tag and this prefix.
+    /// The effects of purges on keys with this tag and this prefix.
     pub fn reach(&self, tag: usize, prefix: usize) -> Reach {
         let groups = self.groups();
         let of = |scope: Scope| groups[scope.index()];

@@ -131,7 +131,7 @@ impl Handshake {
         actions
     }
 
-    /// The stream is encrypted from now on; returns what to send.
+    /// The stream is encrypted from now on; returns the bytes to send.
     pub fn encrypted(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         self.begin(&mut actions);

@@ -1,10 +1,10 @@
 //! Responses that depend on request headers.
 //!
-//! Owns: what `Vary` names, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` where
+//! Owns: the names in `Vary`, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` if
 //! the request lacks it. Values compare exactly but for whitespace: several lines are joined by commas, whitespace
 //! around commas goes, other runs of it become one space; and but for the case of languages, codings and character
-//! sets, which have none. Their order may mean something to an origin, so it stays. The names are in the variant, so
-//! a reader of one can tell whether a request matches it. *Source*: RFC 9111, 4.1.
+//! sets, which have none. Their order may mean something to an origin, so it stays. The names are in the variant, so a
+//! reader of one can tell whether a request matches it. *Source*: RFC 9111, 4.1.
 
 use http::header::VARY;
 use http::{HeaderMap, HeaderName};

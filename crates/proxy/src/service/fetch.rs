@@ -224,7 +224,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether a body ends only with its connection: then nothing tells a whole one from one that was cut off.
+/// Whether a body ends only with its connection: then a whole one looks like one that was cut off.
 pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }

@@ -1,7 +1,7 @@
 //! The short way: a fresh response that is whole in memory.
 //!
-//! Owns: answering without waiting. It allocates nothing but what the headers need, copies no body, and reads the clock
-//! twice. Any request that is not plain goes the long way, which looks again.
+//! Owns: answering without waiting. It allocates only for the headers, copies no body, and reads the clock twice. Any
+//! request that is not plain goes the long way, which looks again.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Requests that go to the origin without sharing the answer.
 //!
-//! Owns: passing on what may not be answered from a store or kept in it, and purging what an unsafe request may have
-//! changed before its response is passed on.
+//! Owns: passing on requests that may not be answered from a store or kept in it, and purging the responses that an
+//! unsafe request may have changed before its response is passed on.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 
 use crate::wire::framing::Violation;
 
-/// The answer to a refused head; the connection ends behind it.
+/// The answer to a refused head; the connection ends after it.
 pub(super) fn of(violation: Violation) -> Vec<u8> {
     let (status, detail) = match violation {
         Violation::TargetTooLong => ("414 URI Too Long", "url-too-long"),

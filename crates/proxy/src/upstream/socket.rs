@@ -1,8 +1,8 @@
 //! A connection to an origin of which two know: hyper reads and writes it, the pool looks whether something waits in
 //! it.
 //!
-//! Owns: that look. What an origin sends before it is asked is no answer to the next request, and the runtime may not
-//! have noticed it yet when that request is about to be sent.
+//! Owns: that look. Bytes that an origin sends before a request are no answer to it, and the runtime may not have
+//! noticed them yet when that request is about to be sent.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -16,7 +16,7 @@ const ARGUMENTS: [&str; 8] = ["seed", "operations", "keys", "restart-every", "da
 /// A planted bug must be caught within so many runs.
 const PLANTED_RUNS_MAX: u64 = 16;
 
-/// Fewer operations are a sample, in which the ring laps once or not at all: of what is rare they need not have any.
+/// Fewer operations are a sample, in which the ring turns once or not at all: rare events need not be in it.
 const OPERATIONS_WHOLE: u64 = 200_000;
 /// One in so many of the operations are done on a late device besides.
 const LATE_SHARE: u64 = 4;

@@ -1,8 +1,8 @@
 //! `store-spans`: stores of several spans that go away and come back, against a model.
 //!
 //! Exits with 0 if nothing came back, even with a span put back to an earlier state, nothing was lost but the objects
-//! of lost spans, and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs the
-//! store of that seed alone with that bug planted, and exits with 0 when it was caught.
+//! of lost spans, and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs only
+//! the store of that seed with that bug planted, and exits with 0 when it was caught.
 
 use std::io::Write;
 

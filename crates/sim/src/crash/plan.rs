@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub choice: Choice,
 }
 
-/// What happened to the operations in doubt at a point, counted in the order in which they began.
+/// The outcome of the operations in doubt at a point, in the order in which they began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
     All,

@@ -30,7 +30,7 @@ pub struct CrashReport {
     pub workloads: u64,
     /// States checked.
     pub states: u64,
-    /// Of these, how many had an image that none before had.
+    /// Of these, how many had a new image.
     pub distinct: u64,
     /// Distinct images in which at least one object hit.
     pub live: u64,

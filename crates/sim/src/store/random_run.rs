@@ -347,7 +347,7 @@ impl Run {
         }
     }
 
-    /// Accepts the version found as the current one, if it is one of the possible ones.
+    /// Accepts the found version as the current one, if it is a possible one.
     fn settle(&mut self, key: u32, metadata: &[u8]) {
         if !self.uncertain.contains(&key) {
             return;

@@ -21,7 +21,7 @@ use crate::put::commit::Puts;
 use crate::put::purge::{Begun, Target};
 use crate::write::Command;
 
-/// Counts a purge that waits, for as long as it does.
+/// Counts a purge that waits, while it waits.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl Drop for Waiting<'_> {

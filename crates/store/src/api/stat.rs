@@ -67,7 +67,7 @@ pub struct Stat {
     pub warming: bool,
     /// Live purge records.
     pub purge_records: u64,
-    /// How many of them there may be; purges beyond wait while the oldest segments are reclaimed.
+    /// How many of them are allowed; further purges wait while the oldest segments are reclaimed.
     #[serde(default)]
     pub purge_records_max: u64,
     /// Purges that wait so now.
@@ -92,7 +92,7 @@ pub struct Stat {
     pub recovery: Recovery,
     /// Why the store takes no more writes, if that is so.
     pub stopped: Option<String>,
-    /// Each span of a store of several; then all else here are sums, or the values of the first that is there.
+    /// Each span of a store of several; then all other fields are sums, or the values of the first present one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<SpanStat>,
 }

@@ -3,7 +3,7 @@
 //! Owns: writing a checkpoint beside a running store, and reading one back, shard by shard. A checkpoint may hold more
 //! than was true at its log position (the index goes on changing while it is written), never less; what roll forward
 //! replays from that position on makes it right again. Each has a hot list, as far as the area has room: the locations
-//! of the objects in memory. It is advice (`warm`): a part of it that is damaged is left out and counted.
+//! of the objects in memory. It is advice (`warm`): a damaged part is left out and counted.
 
 pub mod warm;
 

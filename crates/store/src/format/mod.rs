@@ -398,7 +398,7 @@ pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mis
     }
 }
 
-/// How many bytes the checksum of a frame covers that looks as if it stood here; nothing else is known of it.
+/// How many bytes the checksum of a frame covers, by the header found here; nothing else of it is checked.
 pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
     let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;

@@ -208,7 +208,7 @@ impl Lookup {
         Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
-    /// Whether a fragment seems to be there, and to stay for as long as it takes to read its object, without I/O.
+    /// Whether a fragment seems to be there, and to stay long enough for reading its object; without I/O.
     ///
     /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and
     /// then an error.

@@ -92,8 +92,8 @@ impl BodyReader {
 
     /// The next chunk, at most a fragment long; `None` at the end.
     ///
-    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; what was read so far is
-    /// right, the rest is not to be had, and a caller that passes it on must break off. *Cancel safety*: nothing is
+    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; the bytes read so far are
+    /// right, the rest is not available, and a caller that passes it on must break off. *Cancel safety*: nothing is
     /// lost.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         if self.position >= self.end {

@@ -75,8 +75,7 @@ impl Index {
         let (mut is_right, mut record_bytes, mut granule_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
-            // An entry that is nothing but its distance would be none when it moves up; no record stands at such a
-            // place.
+            // An entry that is only its distance would be empty when it moves up; no record is at such a place.
             is_right &= !is_entry | ((distance < distance_end) & (entry & !DISTANCE_MASK != 0));
             distance_end = if is_entry { distance + 2 } else { 1 };
             shard.entries += usize::from(is_entry);

@@ -331,7 +331,7 @@ impl Shard {
         least + (tag.wrapping_sub(least) & ((1 << TAG_BITS) - 1))
     }
 
-    /// Visits entries that may be of this hash until `visit` says that it has seen enough.
+    /// Visits entries that may be of this hash until `visit` returns that it needs no more.
     fn scan(&self, width: u32, known: u64, mut visit: impl FnMut(usize, u64) -> bool) {
         let home = self.home(width, known);
         let tag = known & ((1 << TAG_BITS) - 1);

@@ -1,7 +1,7 @@
 //! The order in which the records of an append lie: what hints tie together side by side, in as few clusters as may be.
 //!
 //! Owns: that order, and the number that says which neighbours are tied. Leaves to others: which records an append has
-//! (`pack`: always the next ones by sequence), so that what is promised of sequences does not depend on hints.
+//! (`pack`: always the next ones by sequence), so that promises about sequences do not depend on hints.
 //!
 //! # How
 //! A cluster is an aligned window of a segment: the extent of one read. A *group* is an object (the seed) and what

@@ -45,7 +45,7 @@ pub enum Extents {
     Unknown,
     /// It is in no group.
     Alone,
-    /// It is in a group of these granules of its segment.
+    /// It is in a group in these granules of its segment.
     Group(Range<u64>),
 }
 

@@ -4,8 +4,8 @@
 //! used when what it names is packed (`arrange`), and when it is read apart from its page (`regroup`); it is advice, so
 //! one that is lost or wrong costs locality and nothing else.
 //!
-//! The table has a fixed number of slots, one word each, found by the hash of the object that belongs to the other; a
-//! newer hint overwrites what stands there. So it takes no lock, allocates nothing, and never grows.
+//! The table has a fixed number of slots, one word each, found by the hash of the belonging object; a newer hint
+//! overwrites an older one. So it takes no lock, allocates nothing, and never grows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ const BYTES_PER_SLOT: u64 = 4096;
 /// The fewest and the most slots.
 const SLOTS: (u64, u64) = (1 << 10, 1 << 16);
 
-/// A part of an object's primary hash: enough to tell the objects of one append apart.
+/// A part of an object's primary hash: enough to distinguish the objects of one append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HintId(u32);
 

@@ -109,7 +109,8 @@ impl Pinned<'_> {
         true
     }
 
-    /// Frees what this thread took out, once that is enough; at the earliest when nothing is pinned any more.
+    /// Frees the entries that this thread removed, once they are enough; at the earliest when nothing is pinned any
+    /// more.
     fn leave(&self, entry: Option<&Arc<Entry>>) {
         let Some(entry) = entry else { return };
         let left = &self.entries.left[self.guard.thread_id() % THREADS];

@@ -41,7 +41,7 @@ const NOTES_BATCH: usize = 64;
 const NEIGHBOURS_SHARE: u64 = 8;
 /// They leave when so large a share of the tier was taken in since they came.
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
-/// In steps of this share room goes to neighbours and to what is unwritten, and back.
+/// In steps of this share room moves to neighbours and unwritten objects, and back.
 const CEDED_STEP_SHARE: u64 = 64;
 /// Fills say so when they hold so many bytes more or less.
 const FILL_STEP_BYTES: u64 = 64 << 10;
@@ -232,7 +232,7 @@ impl MemoryTier {
         self.remove_same(entry);
     }
 
-    /// Puts an entry that was read from disk, where `still_valid` says so under the lock that orders replacement.
+    /// Puts an entry that was read from disk, if `still_valid` allows it under the lock that orders replacement.
     ///
     /// If another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
     pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {

@@ -101,7 +101,7 @@ impl PurgeLog {
         self.end
     }
 
-    /// How far it has come with the purges of its store.
+    /// How many purges of its store it has.
     pub fn order(&self) -> PurgeOrder {
         self.order
     }

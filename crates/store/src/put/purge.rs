@@ -72,8 +72,8 @@ impl Puts {
     }
 }
 
-/// The last segment epoch into which anything that waits, `waiting_bytes`, may be written, but for what is being
-/// packed: the newest segment that can hold an object that is purged now.
+/// The last segment epoch into which the `waiting_bytes` may be written, except those being packed: the newest segment
+/// that can hold an object that is purged now.
 ///
 /// Appends leave less than half of a segment empty, so what waits takes at most twice its bytes.
 fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {

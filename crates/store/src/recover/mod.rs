@@ -96,7 +96,7 @@ pub async fn recover(
     let recovered_sequence = forward.recovered_sequence();
     let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
 
-    // Sequences of everything found bound the open count from below where both state slots are damaged.
+    // If both state slots are damaged, the sequences found bound the open count from below.
     let found_count = open_count_of(scanned.last_sequence);
     let open_count = previous.open_count.max(found_count) + 1;
     repair_superblock(device, layout).await?;

@@ -17,7 +17,7 @@ use crate::names::key::{Hashed, KeyHash};
 /// Records that room is made for in advance, at most.
 const RESERVED_MAX: u64 = 1 << 22;
 
-/// Suspects kept at most; those beyond are forgotten, which costs a wasted read each at worst.
+/// The most suspects kept; further ones are forgotten, which costs at worst a wasted read each.
 pub const SUSPECTS_MAX: usize = 100_000;
 
 /// An older place of a key whose newer record was replayed: to be compared and removed when there is time.

@@ -5,8 +5,8 @@
 //!
 //! A page's group are the objects that hints tied to it when it was written. An object that another page embedded
 //! before is stored with that page, and one that an append cut off is in the next append: each costs its own read
-//! whenever the page is viewed. Such an object is *misplaced*. At the first of a view the page and what its group
-//! brought are queued to be rewritten, tied to each other; the others follow for as long as the page waits. The next
+//! whenever the page is viewed. Such an object is *misplaced*. At the first one of a view the page and the objects that
+//! its group brought are queued to be rewritten, tied to each other; later ones follow while the page waits. The next
 //! view takes one read.
 //!
 //! | the page | an object of it is | what happens |
@@ -69,7 +69,7 @@ impl Rewriting {
         }
     }
 
-    /// Queues a page and what is known of its group to be rewritten, once a view, if it does not wait already.
+    /// Queues a page and the known members of its group to be rewritten, once a view, if it does not wait already.
     fn gather(&self, view: &mut View) {
         if view.was_gathered || self.waits(view) {
             return;

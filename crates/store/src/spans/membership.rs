@@ -7,15 +7,15 @@
 //! A change is committed once all spans that it names have it; each names the last committed one before it. A change
 //! that a crash ended was not committed if a span that it names has not reached it; then nothing was done under it, and
 //! the next change names the same one before. Each open makes two changes before it serves. So a span that knows
-//! neither was put back as it was before an earlier open, and what it holds may have been purged or replaced since. A
+//! neither was put back as it was before an earlier open, and its objects may have been purged or replaced since. A
 //! span put back to its state since this open is recognised by its purges (`open`).
 
 use crate::recover::Membership;
 
 /// The last change of all, as the present spans remember it (by number of the span); `None` if it cannot be known.
 ///
-/// All spans that it names must be present, and have it, or the one before it, or another that was never committed, or
-/// be an older copy. A span that is not seen may have served alone.
+/// All spans that it names must be present. Each must have it, the one before it, or another that was never committed,
+/// or be an older copy. A span that is not seen may have served alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));

@@ -18,11 +18,11 @@
 //! - a store is not opened while missing spans may have served without the others (those named by the last known
 //!   change), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others
 //!   know;
-//! - a span that is put back as it was earlier is noticed if another was there all the time: each open is a change
+//! - a span that is put back as it was earlier is noticed if another was present all the time: each open is a change
 //!   (two, so that a span which knows the one before the last is not of an earlier open), and purges are numbered in
 //!   one order for all spans (`open`);
 //! - an object that stands in for one of an absent span is believed only if it was put since a span last came back: one
-//!   from an earlier absence may have been replaced since, on the span that was back.
+//!   from an earlier absence may have been replaced on the returned span since.
 //!
 //! # Cost
 //! With one span nothing: each call goes straight to it. With several, one hash of the key a call and some nanoseconds
@@ -296,7 +296,7 @@ impl Spans {
         (PurgeOrder { number: *last, held }, Arc::new(last))
     }
 
-    /// Writes what was put before this call and flushes every span.
+    /// Writes all objects put before this call and flushes every span.
     pub async fn sync(&self) -> Result<(), Error> {
         self.notice_losses().await;
         let synced = join_all(self.present().map(|(_, store)| store.sync())).await;

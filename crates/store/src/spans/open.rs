@@ -43,7 +43,7 @@ struct FoundSpan {
 }
 
 impl Found {
-    /// How far it has come with the purges of its store.
+    /// How many purges of its store it has.
     fn order(&self) -> PurgeOrder {
         match self {
             Found::Span(span) => span.purges.as_ref().map(purge_log::Recovered::order).unwrap_or_default(),

@@ -161,7 +161,7 @@ pub(crate) fn whole_in(
     Some(Arc::new(copied(bytes, &record, primary_hash, from, generation, tags)))
 }
 
-/// The entry of a whole object: a copy, so that it does not keep in memory what was read with it.
+/// The entry of a whole object: a copy, so that it does not keep the rest of the read in memory.
 fn copied(
     bytes: &[u8],
     record: &Record,

@@ -1,20 +1,20 @@
 //! How a memory budget is divided.
 //!
-//! Owns: what each use of memory is reserved, in proportion to the budget. Promises: together they stay inside it.
-//! Leaves to others: staying inside their part.
+//! Owns: the memory reserved for each use, in proportion to the budget. Promises: together they stay inside it. Leaves
+//! to others: staying inside their part.
 //!
 //! | use | reserved |
 //! |---|---|
-//! | index, groups, referenced bits, hints, names, purges | what they take; names at most a 64th, purges an eighth |
+//! | index, groups, referenced bits, hints, names, purges | their size; names at most a 64th, purges an eighth |
 //! | tables of the segment that is overwritten next | a 64th of the budget, if the index is too large to be looked through |
 //! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
 //! | reading to re-insert | if it is on: three extents and two windows of tables, at most a quarter of the budget |
 //! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
 //!
-//! An append is as large as its buffer allows before a second may be in flight: each one cuts the groups that are under
-//! way, and what is cut costs a read each time it is requested. Objects that wait to be written count as objects: each
-//! is in memory once, and found there. It may take half of their room. Fills take theirs from the objects while they
-//! hold anything, an eighth of the budget at most.
+//! An append fills its buffer before a second may be in flight: each append cuts the groups under way, and a cut group
+//! costs a read each time it is requested. Objects that wait to be written count as objects: each is in memory once,
+//! and found there. It may take half of their room. Fills take theirs from the objects while they hold anything, an
+//! eighth of the budget at most.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;

@@ -1,4 +1,4 @@
-//! Opening segments: what is flushed, forgotten and kept before the oldest is overwritten.
+//! Opening segments: what is flushed, forgotten and kept before the oldest one is overwritten.
 //!
 //! Owns: the order of that, and the reading of that segment before. Leaves to others: the contents of the new segment.
 
@@ -18,8 +18,7 @@ use crate::names::key::KeyHash;
 use crate::rewrite::reinsert::harvest;
 use crate::state::State;
 
-/// To look through an index of up to so many bytes, and what of it is in memory, costs less than reading the tables of
-/// a segment.
+/// Searching an index of up to this size, and its objects in memory, costs less than reading the tables of a segment.
 const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
 
 /// Tables that are read ahead take at most this share of the memory budget.

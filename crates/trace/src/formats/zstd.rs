@@ -98,7 +98,7 @@ impl Read for ZstdDecoder {
     }
 }
 
-/// Reads the rest of a frame's header behind its magic into `header`; returns the size of the window it asks for.
+/// Reads the rest of a frame's header after its magic into `header`; returns the size of its window.
 fn read_header(source: &mut dyn Read, header: &mut Vec<u8>) -> io::Result<u64> {
     let [descriptor] = take(source, header)?;
     let is_single_segment = descriptor & 0x20 != 0;

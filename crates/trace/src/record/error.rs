@@ -41,7 +41,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Somebody else listens to the calls of this process and its children already.
+    /// Another program listens to the calls of this process and its children already.
     #[error("another program watches the system calls of this one already (seccomp allows one at a time)")]
     Watched,
     /// This kind of machine is not known to the recorder.

@@ -1,4 +1,4 @@
-//! The guard: a small process that lets recorded programs go on where the recorder is gone.
+//! The guard: a small process that lets recorded programs continue if the recorder is gone.
 //!
 //! Why: once nobody listens, every call of the filter fails with "function not implemented", for good, and a program
 //! whose writes fail may lose data. So a child holds the listener too. It sleeps until the recorder ends; where

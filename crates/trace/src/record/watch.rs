@@ -103,7 +103,7 @@ impl Watch {
         let gate = gate(command, filter::build(machine, options.is_reads_only))?;
         sys::prefer_same_processor(gate.listener.as_fd());
         let guard = Guard::begin(gate.listener.as_fd()).map_err(io_error("beginning the guard"))?;
-        // The gate waits for this; if it is gone, joining it says why.
+        // The gate waits for this; if the gate is gone, joining it gives the reason.
         let _ = gate.go.send(());
         let now = Instant::now();
         Ok(Watch {

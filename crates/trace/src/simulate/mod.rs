@@ -1,6 +1,6 @@
 //! Simulation of policies over traces.
 //!
-//! Owns: workloads (traces in memory, mixed or not), sizes, runs on all cores, and what is shown of them. Leaves to
+//! Owns: workloads (traces in memory, mixed or not), sizes, runs on all cores, and their presentation. Leaves to
 //! others: the policies (`nectary-cache`), options and output (`nectary`).
 
 pub mod policies;

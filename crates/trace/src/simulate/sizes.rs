@@ -97,7 +97,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
                 let (last, step) = rest.split_once(':').ok_or_else(|| {
                     format!("\"{part}\": a range is written FIRST..LAST:STEP, as 100..1000:100 or 10%..60%:10%")
                 })?;
-                // A step of zero is no size either, but it is another mistake.
+                // A step of zero is no size either, but it is a different mistake.
                 let is_zero = number(step.trim_end_matches(|c: char| c == '%' || c.is_ascii_alphabetic()))
                     .and_then(|step| step.parse::<f64>().ok())
                     .is_some_and(|step| step == 0.0);

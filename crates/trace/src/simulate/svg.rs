@@ -233,8 +233,8 @@ struct End<'a> {
     index: usize,
 }
 
-/// Sorts the ends of curves by height, those that meet by the heights of their curves, and gives places for their
-/// labels that do not overlap, as far as there is room.
+/// Sorts the ends of curves by height, equal ones by the heights of their curves, and returns places for their labels
+/// that do not overlap, as far as there is room.
 fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
     let rank = |end: &End<'_>| (end.y / MEETING).round();
     ends.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.mean.total_cmp(&b.mean)).then(a.index.cmp(&b.index)));

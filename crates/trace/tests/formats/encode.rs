@@ -84,7 +84,7 @@ pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<Reference>,
         Ok(reader) => reader,
         Err(error) => return (references, Err(error)),
     };
-    // A damaged count may be large, so a few lines may be many references; those are dropped, and records are counted.
+    // A damaged count may be large, so a few lines can be many references; those are dropped, and records are counted.
     for _ in 0..1 << 20 {
         references.truncate(1 << 20);
         match reader.read(&mut references) {

@@ -1,7 +1,7 @@
 //! The table that was measured before this cache was designed, policy by policy, on the traces of the literature.
 //!
-//! The exact columns have to be equal. W-TinyLFU's is of another implementation, whose window is fixed and which admits
-//! by chance now and then; ours has to be about as good: in sum no more, at no point more than 1 % above.
+//! The exact columns have to be equal. W-TinyLFU's is of another implementation, whose window is fixed and which
+//! sometimes admits by chance; ours has to be about as good: in sum no more misses, at no point more than 1 % above.
 
 use nectary_cache::{Access, Min, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};

@@ -68,8 +68,8 @@ impl FileSystem {
         (!is_there).then(|| format!("{program} is not installed (Debian package {package})"))
     }
 
-    /// The bytes of the device for files of `disk_bytes`: room for what the file system itself takes, and no less than
-    /// its maker accepts. More than the contenders without a file system get, which is in the file systems' favour.
+    /// The bytes of the device for files of `disk_bytes`: room for the file system itself, and no less than its maker
+    /// accepts. More than the contenders without a file system get, which is in the file systems' favour.
     pub fn device_bytes(self, disk_bytes: u64) -> u64 {
         ((disk_bytes / 10 * 11) + (96 << 20)).max(320 << 20).next_multiple_of(1 << 20)
     }

@@ -1,4 +1,4 @@
-//! The bookkeeping of one ring: which operation is in which slot, which wait, which have ended.
+//! The bookkeeping of one ring: which operation is in which slot, which ones wait, which ones have ended.
 //!
 //! Owns: the ring and, from acceptance to completion entry, the operations with their buffers. That is the safety of
 //! the engine: memory that the kernel may touch belongs to a slot, a slot is emptied only by its completion entry, and

@@ -59,7 +59,7 @@ fn operation_that_does_not_end_is_given_up_and_its_buffer_is_leaked() {
     tell(ended);
     assert_eq!(answer.try_recv().unwrap().unwrap_err().kind, ErrorKind::Io);
     assert!(matches!(core.accept(Job::new(pipe_read().0, oneshot::channel().0)), Accepted::Closed(_)));
-    // The kernel may fill the buffer now; it belongs to nobody.
+    // The kernel may fill the buffer now; it has no owner.
     use std::io::Write;
     std::fs::File::from(other).write_all(&[7; 4096]).unwrap();
 }

@@ -158,7 +158,7 @@ pub(super) struct Platters {
     options: PlatterOptions,
     /// The position of the arm, in bytes from the start of the disk.
     position: u64,
-    /// When the last read ended and where, for the read-ahead.
+    /// The time and place of the end of the last read, for the read-ahead.
     last_read: Option<(u64, u64)>,
 }
 

@@ -117,7 +117,7 @@ async fn check(seed: u64, bug: Bug, state: &CrashState) -> Result<(), String> {
     }
 }
 
-/// Tries workloads until one shows a bug; returns the number of states and what was wrong.
+/// Tries workloads until one shows a bug; returns the number of states and the error.
 async fn search(bug: Bug) -> (usize, Option<String>) {
     let mut count = 0;
     for seed in 0..20 {

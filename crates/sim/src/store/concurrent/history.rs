@@ -1,4 +1,4 @@
-//! What clients did and saw, and whether one store that does one thing at a time could have answered so.
+//! The calls and answers of clients, and whether one store that does one thing at a time could have answered so.
 //!
 //! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once,
 //! and the store gives each accepted version a sequence, so the order of the versions of a key is known; a get is

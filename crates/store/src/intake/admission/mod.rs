@@ -9,8 +9,8 @@
 //!    rules say. So no replaced version comes back, whatever happens to the ones in memory.
 //! 2. An object that was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash
 //!    it is a miss, and so is the one that it replaced (only in memory, by 1).
-//! 3. An object that was not admitted is looked at again once, when it is requested while it is in memory: then it was
-//!    requested before.
+//! 3. A refused object is considered again once, when it is requested while it is in memory: then it was requested
+//!    before.
 //! 4. An object that is only in memory and was purged leaves memory before the purge is forgotten (which is when the
 //!    ring has overwritten all that was on the disk then).
 //! 5. If everything is admitted, which is the default, nothing here costs anything.

@@ -15,7 +15,7 @@
 //! credit, which is paid back before anything is admitted again.
 //!
 //! # Promise
-//! In any time `t` at most `rate * t` and one window's credit are written, and what could not be refused beyond that.
+//! In any time `t` at most `rate * t` and one window's credit are written, beside writes that could not be refused.
 //!
 //! A plain state machine: it has no clock, and its chance comes from a seed.
 

@@ -98,8 +98,8 @@ impl Fill {
     /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
     /// [`is_promised`](Self::is_promised) is right after [`start`](Self::start). If the length is not known yet, room
     /// for the longest body of one record is taken, provided that much is free and nothing waits. Before `start`; a
-    /// caller that leaves it out may learn at the end only that the disk is too slow for what is put. *Cancel safety*:
-    /// can be called again.
+    /// caller that leaves it out may learn only at the end that the disk is too slow for the body. *Cancel safety*: can
+    /// be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
         let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
         let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
@@ -251,8 +251,8 @@ impl Fill {
         stored
     }
 
-    /// Confirms a stale object with new metadata (after a 304); its body stays as it is, and its tags with those of
-    /// [`tag`](Self::tag).
+    /// Confirms a stale object with new metadata (after a 304); its body and tags stay, and [`tag`](Self::tag) adds to
+    /// them.
     pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
         let entry = &stale.entry;
         if entry.primary_hash != self.primary_hash {

@@ -4,7 +4,7 @@
 //! an entry (or fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and
 //! whether they may be stored.
 //!
-//! *Circle*: a role is one of the two sides, and each side hands out what the other sees first.
+//! *Circle*: a role is one of the two sides, and each side returns what the other sees first.
 //!
 //! # States
 //! | state | entered by | followers see |

@@ -1,4 +1,4 @@
-//! What a reference costs at 1 Mi blocks: LRU, and `dear` and `adaptive` above it, and the least that this machine takes for it.
+//! The cost of a reference at 1 Mi blocks: LRU, and `dear` and `adaptive` above it, and the least on this machine.
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references, so
 //! that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over the
@@ -6,8 +6,8 @@
 //! is worth keeping. Before it is timed each policy plays some, so that all find the processor's caches as they left them. Time is that of this
 //! thread on the processor.
 //!
-//! Each policy is timed in a simulation, which tells blocks ahead ([`Policy::prepare`]), and with references that nobody
-//! knows before they come.
+//! Each policy is timed in a simulation, which announces blocks ahead ([`Policy::prepare`]), and with references that
+//! are not announced.
 //!
 //! # The limit
 //! The unavoidable work of every policy is to find a block: one access to a table of that size by its hash. Beside the

@@ -33,7 +33,7 @@ use nectary_trace::simulate::{Workload, misses, policies};
 use crate::misses::POINT_PERCENT_MAX;
 use crate::{Options, known};
 
-/// A trace is stopped so many times in a capacity of references, and at most so often in what is known of it already.
+/// A trace is stopped this often in a capacity of references, but at most this often in its known part.
 const STOPS: usize = 16;
 const STOPS_OF_PAST: usize = 64;
 const REFERENCES_MIN: usize = 16;
@@ -51,7 +51,7 @@ struct Fork {
     policies: [&'static str; 2],
     /// The distance that no policy can beat for certain. *Units*: percent.
     bound: f64,
-    /// How far the judged policy is, on the worse way, above the one whose blocks come. *Units*: percent.
+    /// The distance of the judged policy, on the worse way, from the one whose blocks come. *Units*: percent.
     judged: f64,
     /// A policy that is nearer on both ways, which cannot be.
     refuted_by: Option<&'static str>,

@@ -1,6 +1,6 @@
 //! Miss counts of the policies against an outside program: `libcachesim` of PyPI, run as a program by itself.
 //!
-//! Owns: what is compared, and the environment for Python below the build directory. Some traces are made from a seed;
+//! Owns: the comparison, and the environment for Python below the build directory. Some traces are made from a seed;
 //! those of `--traces` are read from their folder; every count is printed. That a comparison can fail is shown first:
 //! each policy is compared with the outside counts of another one, and has to differ.
 //!

@@ -1,8 +1,8 @@
 //! Nectary's own trace format, which `nectary trace record` writes. The byte map is `docs/formats/trace.md`.
 //!
-//! Owns: what is in such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: whatever the writer wrote, the
-//! reader gives back; of a file that was cut short it gives what is whole and says so; nothing that is read is trusted
-//! before its checksum and its bounds have been checked, and the memory of both is bounded. Leaves to others:
+//! Owns: the contents of such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: whatever the writer wrote,
+//! the reader gives back; of a file that was cut short it gives what is whole and says so; nothing that is read is
+//! trusted before its checksum and its bounds have been checked, and the memory of both is bounded. Leaves to others:
 //! compression, and how references come about.
 
 mod layout;
@@ -34,7 +34,7 @@ pub struct Header {
 pub struct Process {
     /// Its process id.
     pub pid: u32,
-    /// The number of its parent's program, or of the program before an exec, where either is in the file.
+    /// The number of its parent's program, or of the program before an exec, if either is in the file.
     pub parent: Option<u32>,
     /// Its name, at most [`NAME_BYTES_MAX`] bytes.
     pub name: String,

@@ -1,4 +1,4 @@
-//! The format against a model of what was written, cut short, and damaged.
+//! The format against a model of the written records, cut short, and damaged.
 
 use std::path::Path;
 
