@@ -119,7 +119,7 @@ impl Attachment {
                 refused,
             }),
             Err(error) => {
-                // The mount is gone with the file that was opened on it, so the serving ends by itself.
+                // The mount ends with the file that was opened on it, so the serving ends by itself.
                 let _ = thread.join();
                 Err(error)
             }
@@ -183,7 +183,7 @@ impl Attachment {
         self.loop_device.is_attached()
     }
 
-    /// Releases the block device, unless somebody uses it; then [`finish`](Self::finish) is to be called.
+    /// Releases the block device, unless somebody uses it; afterwards call [`finish`](Self::finish).
     ///
     /// *Errors*: [`Error::InUse`]; nothing has changed then. *Durability*: what was written to the block device is
     /// written back to the device below.

@@ -1,8 +1,8 @@
 //! A device of any SPEC as a block device of the kernel: a FUSE block file with a loop device on it.
 //!
 //! Owns: the hidden mount, the loop that serves its requests, the loop device, and the leftovers of a crash. Promises:
-//! what the kernel was told to be flushed has been flushed by the device; nothing is answered from its own cache; no
-//! request waits for memory that only this device could free. Leaves to others: file systems, the device itself, the
+//! data that the kernel was told to be flushed have been flushed by the device; nothing is answered from its own cache;
+//! no request waits for memory that only this device could free. Leaves to others: file systems, the device itself, the
 //! command line.
 //!
 //! How it stands: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this

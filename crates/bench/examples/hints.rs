@@ -20,7 +20,7 @@ const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
 /// An I/O, and a byte, in milliseconds.
 const IO_MS: f64 = 10.0;
 const BYTE_MS: f64 = 1.0 / 20_000.0;
-/// Objects are written when so much of the disk's time has passed.
+/// Objects are written when this much of the disk's time has passed.
 const WRITE_DELAY_MS: f64 = 5_000.0;
 
 /// A way of packing and reading.

@@ -227,7 +227,7 @@ impl Filled {
         Ok(Filled { store, block_bytes, object_bytes, bodies, next: 0, random: Random::new(1) })
     }
 
-    /// Puts objects of so many bytes together and flushes them; returns bytes a second, and processor time a put.
+    /// Puts objects of this many bytes together and flushes them; returns bytes a second, and processor time a put.
     async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
         let (began, processor) = (Instant::now(), sys::processor_time());
         let count = bytes.div_ceil(u64::from(self.object_bytes));
@@ -297,7 +297,8 @@ impl Copier {
         Ok(Copier { device, bodies: Arc::clone(bodies), spare, buffer_bytes, position: 0 })
     }
 
-    /// Writes about so many bytes and flushes them; returns bytes of bodies a second, and processor time of each body.
+    /// Writes about this many bytes and flushes them; returns bytes of bodies a second, and processor time of each
+    /// body.
     async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
         let (began, processor) = (Instant::now(), sys::processor_time());
         let (mut in_flight, mut filled, mut count) = (VecDeque::<JoinHandle<Result<Vec<Buffer>, _>>>::new(), 0, 0_u32);

@@ -31,8 +31,8 @@ const SPARE_BYTES_MAX: usize = 256 << 10;
 pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
     let start = unwritten.as_ptr().addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     let end = unwritten.as_ptr_range().end.addr().next_multiple_of(BUFFER_ALIGNMENT);
-    // SAFETY: the advice changes nothing in the pages that it names, what lies beside the memory included, but the size
-    // of pages that come later; a kernel that refuses it does no harm.
+    // SAFETY: the advice changes nothing in the named pages, nor beside the memory, except the size of later pages; a
+    // refusal by the kernel does no harm.
     unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
 }
 

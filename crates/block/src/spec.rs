@@ -5,9 +5,8 @@
 //! argument = [ key "=" ] spec
 //! path     = text with a "/" in it, or that begins with "."
 //! ```
-//! A `,`, `(`, `)`, `"` or a space at either end that belongs to a path or a value stands inside double quotes, where
-//! `\` takes the next character as it is: `stats("/data/a,b.img")`, `file:"/data/(1).img"`. Spaces around arguments are
-//! free.
+//! A `,`, `(`, `)`, `"` or a space at either end that belongs to a path or a value is put inside double quotes, where
+//! `\` escapes the next character: `stats("/data/a,b.img")`, `file:"/data/(1).img"`. Spaces around arguments are free.
 //!
 //! Owns: text to tree and back, with the position of every part. Leaves to [`registry`](crate::Registry): what names
 //! mean.

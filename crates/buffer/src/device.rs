@@ -34,7 +34,7 @@ pub struct CacheDevice {
 struct SharedSource(DeviceSource);
 
 impl CacheDevice {
-    /// Puts a cache before a device; `is_shared` says that others may write to it, beside what it says itself.
+    /// Puts a cache before a device; with `is_shared` others may write to it, even if the device does not say so.
     ///
     /// *Errors*: options that no cache has; write-back over a device that is shared.
     pub fn new(inner: SharedDevice, options: Options, is_shared: bool) -> Result<CacheDevice, Error> {

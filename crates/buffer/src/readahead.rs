@@ -14,7 +14,7 @@ use crate::state::State;
 
 /// The number of consecutive blocks that make a sequential stream.
 const RUN_MIN: u32 = 4;
-/// A waiting block may be dropped for others after so many times the bound were read ahead since.
+/// A waiting block may be dropped for others after this many times the bound were read ahead since.
 const STALE_AFTER: u64 = 4;
 
 impl State {

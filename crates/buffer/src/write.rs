@@ -60,7 +60,7 @@ impl Drop for Room {
 }
 
 impl State {
-    /// Whether so many more blocks may become dirty.
+    /// Whether this many more blocks may become dirty.
     fn has_room(&self, count: u64) -> bool {
         self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
     }
@@ -141,7 +141,7 @@ impl Shared {
         Ok(buffers)
     }
 
-    /// Waits until so many blocks may become dirty; `None` if writes do not stay in memory any more.
+    /// Waits until this many blocks may become dirty; `None` if writes do not stay in memory any more.
     async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
         loop {
             let changed = self.changed.notified();

@@ -23,7 +23,7 @@ use crate::shared::{Shared, Ticket};
 use crate::source::Source;
 use crate::state::State;
 
-/// What failed is tried again by the background after so long.
+/// What failed is tried again by the background after this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Versions of blocks side by side that are to be written.

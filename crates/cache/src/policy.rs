@@ -5,8 +5,8 @@
 
 /// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
 ///
-/// A refused victim goes to the far end of its policy's order, so a handful is enough to get past what is pinned; a
-/// bound keeps one reference from walking a whole cache of pinned ids.
+/// A refused victim goes to the far end of its policy's order, so a handful is enough to get past pinned ids; a bound
+/// keeps one reference from walking a whole cache of them.
 pub const REFUSALS_MAX: usize = 32;
 
 /// The stream of the reference; a policy that does not detect patterns ignores it.

@@ -83,7 +83,7 @@ fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     Ok(names)
 }
 
-/// The traces as they are to be simulated: each by itself, or all in one.
+/// The traces to simulate: each separately, or all in one.
 fn load(arguments: &SimulateArguments) -> Result<Vec<Workload>, Failure> {
     let limit = arguments.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let read = arguments.read.options();

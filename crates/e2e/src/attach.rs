@@ -127,7 +127,7 @@ pub fn missing(system: FileSystem) -> Option<String> {
 pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, load: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut disk = Disk::new(system, spec)?;
-    // Dropped before the disk, whose own clean-up is then watched by its own.
+    // Dropped before the disk, so that the disk's own clean-up can be watched.
     let watchdog = disk.watch(load * 2 * kills + RUN_MAX);
     disk.attach()?;
     disk.fio(&disk.device.clone(), "randrw")?;

@@ -29,7 +29,7 @@ pub struct Shape {
     pub reinsert_percent: u64,
 }
 
-/// A hit counts for all objects that begin in the same so many bytes.
+/// A hit counts for all objects that begin in the same this many bytes.
 const PIECE_BYTES: u64 = 4096;
 
 /// An object in a segment.

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// The longest time from exec to the first hit.
 pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
-/// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, so often at
+/// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, this often at
 /// most.
 const PLANT_ATTEMPTS_MAX: u64 = 5;
 

@@ -1,7 +1,7 @@
 //! Runs `wrk` and reads its results.
 //!
-//! The script that goes with it draws targets from a file, in order, each thread from its own place; and prints its
-//! summary as one line of JSON, so that nothing is parsed out of prose.
+//! Its script draws targets from a file, in order, each thread from its own place; and prints its summary as one line
+//! of JSON, so that nothing is parsed out of prose.
 
 use crate::guard::{self, Process};
 use anyhow::{Context, Result, bail};

@@ -33,7 +33,7 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it is.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
@@ -70,7 +70,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The live bytes of a cache with room for `room` objects and so many in it, and how many its index has.
+/// The live bytes of a cache with room for `room` objects and this many in it, and how many its index has.
 async fn taken(room: usize, objects: usize) -> Result<(usize, usize), Failure> {
     let before = LIVE.load(Ordering::Relaxed);
     let device = NoopDeviceBuilder::new((room * PAGE_BYTES * 5 / 4).next_multiple_of(64 << 20)).build()?;

@@ -23,7 +23,7 @@ const TRACE_SHARE: f64 = 0.3333;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    // Examples lie in a directory beside the program.
+    // The built examples are in a directory beside the program.
     let program = std::env::current_exe()?.with_file_name("../nectary-foyer");
     let mut options = Options {
         folder: Some(PathBuf::from(arguments.next().ok_or(USAGE)?)),

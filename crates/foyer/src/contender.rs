@@ -1,10 +1,10 @@
 //! foyer's hybrid cache on one block device, as its documentation recommends and as far as the memory of all contenders
 //! goes.
 //!
-//! Owns: its settings, each with its reason, and the wait that keeps it from dropping objects. Promises: nothing of its
-//! own; what it gives back is compared by the worker like anybody's. All other settings are foyer's defaults: every
-//! object is admitted, nothing is re-inserted, no compression, blocks leave first in, first out or when most of one is
-//! void.
+//! Owns: its settings, each with its reason, and the wait that keeps it from dropping objects. Promises: none beyond
+//! the trait's; the worker compares its objects like those of any contender. All other settings are foyer's defaults:
+//! every object is admitted, nothing is re-inserted, no compression, blocks leave first in, first out or when most of
+//! one is void.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

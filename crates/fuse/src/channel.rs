@@ -19,7 +19,7 @@ const DEVICE: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: this descriptor is to serve the same connection as the given one.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
-/// Answers of so many parts are written without an allocation.
+/// Answers of this many parts are written without an allocation.
 const PARTS_WITHOUT_ALLOCATION: usize = 40;
 
 /// A descriptor from which requests come and to which answers go.

@@ -244,7 +244,7 @@ impl<'a> Rest<'a> {
         Some(value)
     }
 
-    /// A text that ends with a zero byte, of at most so many bytes.
+    /// A text that ends with a zero byte, of at most this many bytes.
     fn text_of(&mut self, bytes_max: usize) -> Option<&'a CStr> {
         let bytes = &self.0[..self.0.len().min(bytes_max + 1)];
         let text = CStr::from_bytes_until_nul(bytes).ok()?;

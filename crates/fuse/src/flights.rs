@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// Interrupts that came before their request; so many are remembered. Numbers of requests are never used twice, so
+/// Interrupts that came before their request; this many are remembered. Numbers of requests are never used twice, so
 /// interrupts that came after their request's answer do no harm here.
 const EARLY_MAX: usize = 256;
 

@@ -10,7 +10,7 @@ use crate::protocol::answers::InitOut;
 use crate::protocol::arguments::InitIn;
 use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
 
-/// Without [`features::MAX_PAGES`] a request has at most so many pages.
+/// Without [`features::MAX_PAGES`] a request has at most this many pages.
 const PAGES_WITHOUT_FEATURE: usize = 32;
 /// If the kernel does not say how many pages it allows, these are: all that have [`features::MAX_PAGES`] do.
 const PAGES_EVERYWHERE: usize = 256;

@@ -57,7 +57,7 @@ impl Pool {
         bytes.div_ceil(self.shared.unit_bytes).max(1)
     }
 
-    /// Takes memory for so many bytes, once it is there. `None` if the whole pool has less.
+    /// Takes memory for this many bytes, once it is there. `None` if the whole pool has less.
     ///
     /// *Cancel safety*: a wait that is dropped has taken nothing.
     pub async fn take(&self, bytes: usize) -> Option<Data> {

@@ -47,7 +47,7 @@ impl Reply {
         Reply { flights, unique, bytes_max, is_wide, is_answered: false, _turn: turn }
     }
 
-    /// Lets a signal to who waits answer the request at once with `EINTR`; the later answer then goes nowhere. For what
+    /// Lets a signal to the waiter answer the request at once with `EINTR`; the later answer is then dropped. For what
     /// changes nothing: a write that is answered early could land after a later one.
     pub fn can_be_cut_short(&self) {
         self.flights.can_be_cut_short(self.unique);
@@ -108,7 +108,7 @@ impl Reply {
         self.layout(&entry.out());
     }
 
-    /// Attributes, to be believed for so long.
+    /// Attributes, to be believed for this long.
     pub fn attributes(self, attributes: &Attributes, valid: Duration) {
         self.layout(&attributes.out(valid));
     }

@@ -131,8 +131,8 @@ pub fn soak(
     Ok((progress, None))
 }
 
-/// Chooses of all known inputs a few that together reach as much as `bytes_max` allows, cheapest first, beside those
-/// that are committed under a name of their own; commits them.
+/// Chooses of all known inputs a few that together reach as much as `bytes_max` allows, cheapest first, in addition to
+/// the committed named ones; commits them.
 pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
     let committed = corpus::folder(target);
     let mut known = corpus::read(&committed)?;

@@ -1,6 +1,6 @@
 //! Committed inputs: `corpus/TARGET/`, one file each.
 //!
-//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or says what it once
+//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or tells what it once
 //! broke.
 
 use std::fs;

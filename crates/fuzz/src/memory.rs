@@ -18,7 +18,8 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it is, or fails with a null pointer, which the contract allows.
+// SAFETY: every call is passed unchanged to the system's allocator, or fails with a null pointer, which the contract
+// allows.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > ALLOCATION_BYTES_MAX {

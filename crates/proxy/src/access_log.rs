@@ -173,7 +173,7 @@ impl LogBuffer {
     }
 }
 
-/// The thread that writes; ends when every sender is gone and what they sent is written.
+/// The thread that writes; it ends when every sender is gone and all their lines are written.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     sender: SyncSender<Vec<u8>>,

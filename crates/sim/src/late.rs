@@ -2,9 +2,9 @@
 //! them.
 //!
 //! Owns: two filters. [`Late`] lets a device see each operation some time after it was called. [`Owned`] runs each
-//! operation as a task of its own, so that it goes on when its future is dropped, as on a real device. The order of a
-//! stack is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also
-//! those without waiters.
+//! operation as its own task, so that it goes on when its future is dropped, as on a real device. The order of a stack
+//! is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also those
+//! without waiters.
 //!
 //! Time is that of the runtime: if it is paused, a run costs no time and a seed repeats it.
 

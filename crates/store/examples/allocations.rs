@@ -33,11 +33,11 @@ const LARGE_BYTES: usize = 1 << 20;
 /// Fills, and the chunks in which each comes.
 const FILLS: u64 = 5000;
 const CHUNKS: usize = 4;
-/// Gets of the small objects from memory: each so often.
+/// Gets of the small objects from memory: each this often.
 const ROUNDS: u64 = 5;
 const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
-/// So long nothing is allocated once a store has opened to its end.
+/// This long nothing is allocated once a store has opened to its end.
 const QUIET: Duration = Duration::from_millis(300);
 /// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not
 /// that of the disk.
@@ -57,7 +57,7 @@ fn count(bytes: usize) {
     BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator as it is.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());

@@ -29,7 +29,7 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it is.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
@@ -95,7 +95,7 @@ fn measure() -> Result<bool, Failure> {
     counted.map(|()| good)
 }
 
-/// The live bytes of a store with so many objects and an empty memory tier, and its entries.
+/// The live bytes of a store with this many objects and an empty memory tier, and its entries.
 async fn taken(path: &str, span_bytes: u64, objects: u64) -> Result<(usize, u64), Failure> {
     let options = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let _ = std::fs::remove_file(path);

@@ -25,7 +25,7 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Requests under way at a time.
 const CONCURRENT: usize = 16;
-/// One request in so many is a put.
+/// One request in this many is a put.
 const PUT_EVERY: u64 = 20;
 /// How often a load reports.
 const TICK: Duration = Duration::from_millis(250);

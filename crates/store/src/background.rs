@@ -18,7 +18,7 @@ pub enum Background {
 
 /// Does `work`, which sends its results, on its own thread; false if no thread could be started.
 pub(crate) fn spawn<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> bool {
-    // As the writer's, it has its own timers and I/O: nobody else has to be polled for it to go on.
+    // Like the writer's, it has its own timers and I/O: it makes progress without any other runtime.
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
     let thread = std::thread::Builder::new().name("nectary-ahead".into());
     thread.spawn(move || runtime.block_on(work())).is_ok()

@@ -84,8 +84,8 @@ impl Span {
         (state.open_count, state.membership.number)
     }
 
-    /// Recovers the purge log as an open does, with a new cycle; returns how many rules there are, and whether some were
-    /// lost.
+    /// Recovers the purge log as an open does, with a new cycle; returns how many rules there are, and whether some
+    /// were lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;

@@ -58,7 +58,7 @@ pub enum Bug {
     RecordBoundUnchecked = 32,
     /// The place that an append's table gives for a record is not compared with the append's length.
     AppendBoundUnchecked = 33,
-    /// How far an entry of a checkpoint stands from its home is not compared with where it stands.
+    /// The distance of a checkpoint's entry from its home is not compared with its place.
     CheckpointSlotUnchecked = 34,
     /// An object that is not admitted replaces the one on the disk in memory only.
     UnadmittedLeavesOlder = 48,

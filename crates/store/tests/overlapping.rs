@@ -96,7 +96,7 @@ impl Held {
         self.store.sync().await.unwrap();
     }
 
-    /// Puts so much else that nothing from before is in memory.
+    /// Puts this much else that nothing from before is in memory.
     async fn push_out(&self, round: u32) {
         for number in 0..OBJECTS_BYTES / BODY_BYTES as u64 * 2 {
             self.put(&format!("other {round} {number}"), 0).await;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 const STORE_BYTES: u64 = 256 << 20;
 /// Purges of one run, …
 const PURGES: u64 = 20_000;
-/// … so many at the same time.
+/// … this many at the same time.
 const AT_ONCE: u64 = 500;
 
 fn key(number: u64) -> String {
@@ -268,7 +268,7 @@ async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_
     assert_eq!(store.stat().counts.purges_absent, absent + 1, "what was overwritten long ago is absent");
 }
 
-/// A store of 297 rules, with so many objects of the ring's age.
+/// A store of 297 rules, with this many objects of the ring's age.
 async fn bounded(objects: u64) -> (Arc<MemoryDevice>, Store) {
     let device = Arc::new(MemoryDevice::new(1 << 20));
     let create = CreateOptions { segment_bytes: Some(32 << 10), ..CreateOptions::default() };

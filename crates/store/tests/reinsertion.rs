@@ -31,7 +31,7 @@ async fn put(store: &Store, key: &str, seed: u64) {
     store.put(KeyRef::new(key.as_bytes(), b""), "metadata".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// Writes unrequested objects for so many cycles of the ring, and requests the hot ones meanwhile.
+/// Writes unrequested objects for this many cycles of the ring, and requests the hot ones meanwhile.
 async fn fill(store: &Store, cycles: u64, asks: bool) -> Stat {
     let end = store.stat().head_epoch + cycles * store.stat().segment_count;
     let mut number = 0;

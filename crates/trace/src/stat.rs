@@ -29,7 +29,7 @@ pub struct Stat {
     pub once: u64,
     /// References to the block that was referenced just before: a cache of one block hits them.
     pub repeats: u64,
-    /// Half of all reuses come at most so many references after the use before, rounded up to a power of two; 0 if
+    /// Half of all reuses come at most this many references after the use before, rounded up to a power of two; 0 if
     /// there are none.
     pub reuse_median: u64,
     /// The sum of the sizes of distinct blocks, as far as the trace says. *Units*: bytes.

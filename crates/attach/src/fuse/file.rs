@@ -52,7 +52,7 @@ struct Shared {
 }
 
 impl DeviceFile {
-    /// A file of `device`; the data of its reads lie in `memory`.
+    /// A file of `device`; the data of its reads are in `memory`.
     pub fn new(device: SharedDevice, read_only: bool, counters: Arc<Counters>, memory: Pool) -> DeviceFile {
         let shared = Arc::new(Shared { device, read_only, counters, memory });
         DeviceFile { shared, tasks: Mutex::new(JoinSet::new()) }

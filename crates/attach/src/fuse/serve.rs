@@ -86,9 +86,9 @@ impl Server {
     }
 }
 
-/// Mounts what `channel` serves, attached nowhere: nobody can come across it, nothing is left of it when this process
-/// dies, and no mount point has to be found, made or cleaned. It lives as long as its file is open: the loop device has
-/// it open.
+/// Mounts the file system that `channel` serves, attached nowhere: nobody can reach it, nothing is left of it when this
+/// process dies, and no mount point has to be found, made or cleaned. It lives as long as its file is open: the loop
+/// device has it open.
 ///
 /// *Errors*: [`Error::NotPermitted`] without the right to mount.
 pub fn mount(channel: &Channel) -> Result<Mount, Error> {

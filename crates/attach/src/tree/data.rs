@@ -15,7 +15,7 @@ use super::handles::OpenFile;
 use super::processes::Processes;
 use super::source::{Shared, errno};
 
-/// A read that meets a file which has become shorter looks again, so often.
+/// A read that meets a file which has become shorter looks again, this often.
 const TRIES_MAX: u32 = 3;
 
 /// The cache, and the other things needed for reading and writing.

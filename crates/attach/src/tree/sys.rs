@@ -168,7 +168,7 @@ pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Resul
     done(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
 }
 
-/// The value of an extended attribute, of at most so many bytes; for a length of 0 as many zeroes as it has bytes.
+/// The value of an extended attribute, of at most this many bytes; for a length of 0 as many zeroes as it has bytes.
 pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut value = vec![0u8; bytes_max];
@@ -177,7 +177,7 @@ pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     value_of(value, count)
 }
 
-/// The names of all extended attributes, each with its zero byte, of at most so many bytes.
+/// The names of all extended attributes, each with its zero byte, of at most this many bytes.
 pub fn xattr_names(node: &OwnedFd, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut names = vec![0u8; bytes_max];

@@ -6,8 +6,8 @@
 //! deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks each is a separate
 //! cache root. If the disk's clock is virtual, `syncfs` writes after 30 s on the disk's clock the pages that the
 //! kernel's flusher would have written after 30 s of real time. The kernel's bound on dirty pages is a share of the
-//! machine's memory and not of a group's: so `syncfs` is called as well when so many percent of the buffer cache's
-//! share were written to; how many suit a file system best is found out before it contends.
+//! machine's memory and not of a group's: so `syncfs` is also called when this many percent of the buffer cache's share
+//! were written to; the best number for a file system is found out before it contends.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

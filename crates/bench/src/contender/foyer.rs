@@ -40,7 +40,7 @@ pub struct FoyerSettings {
     pub flushers: usize,
     /// The bytes evicted at once.
     pub block_bytes: u64,
-    /// The part of the memory that each of its two buffers has: one of so many.
+    /// Each of its two buffers has one part in this many of the memory.
     pub buffer_share: u64,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Nothing in it comes from a contender. The limit of a store that misses only first requests: all of their bytes are
 //! written once, and what no memory of that size could hold is read, both as fast as the disk moves bytes in order. An
-//! LRU over groups, with a seek for each read, stands beside it as a reference.
+//! LRU over groups, with a seek for each read, serves as a reference.
 
 use std::sync::Arc;
 

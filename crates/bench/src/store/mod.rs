@@ -113,13 +113,13 @@ pub struct Options {
     pub only: Vec<String>,
     /// Disk sizes of the table to run, in GB; all if there is none.
     pub sizes: Vec<u64>,
-    /// Only pages that embed so many objects on average, of a bare disk's; all of them if there is none.
+    /// Only pages that embed this many objects on average, of a bare disk's; all of them if there is none.
     pub embedded: Vec<u64>,
     /// The directory whose device is the bare disk.
     pub folder: Option<PathBuf>,
     /// The program that contends with foyer, if it is there.
     pub foyer: Option<PathBuf>,
-    /// Disks in real time, so many times faster; on a virtual clock by default.
+    /// Disks in real time, this many times faster; on a virtual clock by default.
     pub speed: Option<f64>,
     /// From how many waiting requests a modelled disk chooses the next; 1 is a disk of 1999.
     pub queue_depth: usize,

@@ -30,7 +30,7 @@ pub struct LaneResult {
     pub total: Piece,
     /// What each of its disks did during the run.
     pub counts: Vec<DiskCounts>,
-    /// How much its disks' time differed from real time: the kernel's milliseconds are so many of the disk's.
+    /// How much its disks' time differed from real time: the kernel's milliseconds are this many of the disk's.
     pub speed: f64,
     /// Its memory at the end.
     pub usage: GroupUsage,

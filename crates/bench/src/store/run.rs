@@ -29,10 +29,10 @@ use crate::{Error, machine};
 
 /// Shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
-/// They are compared on so large a part of the workload: one in so many requests, from its beginning on.
+/// They are compared on so large a part of the workload: one in this many requests, from its beginning on.
 const SWEEP_SHARE: u64 = 4;
 /// The most runs on virtual clocks at a time: each waits for its disks most of the time. Their disks, which are in
-/// memory, take at most one of so many parts of the free memory.
+/// memory, take at most one of this many parts of the free memory.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 

@@ -15,7 +15,7 @@ use crate::contender::Kind;
 use crate::workload::{Request, TraceReader};
 use crate::{Error, ErrorKind};
 
-/// A file takes blocks of so many bytes, one at least.
+/// A file takes blocks of this many bytes, one at least.
 const BLOCK_BYTES: u64 = 4096;
 /// Files fill 95 of 100 blocks of a disk's share.
 const FULL_PERCENT: u64 = 95;

@@ -39,7 +39,7 @@ pub struct Request {
     pub bytes: u32,
     /// The site that the object and its page are of.
     pub site: u32,
-    /// The client's last HTML object, if this one is not HTML itself: what it is to be collocated with.
+    /// The client's last HTML object, if this one is not HTML itself: the page that it is to be collocated with.
     pub page: Option<u32>,
 }
 

@@ -33,7 +33,7 @@ pub(super) fn is_known(path: &Path) -> bool {
     mounted || lock_holder(status.dev(), status.ino()).is_some_and(is_alive)
 }
 
-/// False if a process is gone, or a zombie: what it had open is about to be closed.
+/// False if a process is gone, or a zombie: its open files are about to be closed.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());

@@ -25,7 +25,7 @@ pub struct Count {
     pub dropped: u64,
     /// Bytes of the operations that succeeded.
     pub bytes: u64,
-    /// The time that operations took that succeeded or failed, together, in microseconds.
+    /// The total time of operations that succeeded or failed, in microseconds.
     pub elapsed_us: u64,
 }
 

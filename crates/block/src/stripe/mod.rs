@@ -2,10 +2,10 @@
 //!
 //! Unit `u` of the stripe is unit `u / n` of device `u % n`; so a range of the stripe is one contiguous range on each
 //! device, and an operation costs at most one on each. The size is `n` times the whole units of the smallest device.
-//! Promises: an operation inside one unit goes to its device as it is, without a copy; a longer one is begun on all its
-//! devices at once and copied once. A flush covers all devices. Durability, and the unit that is never torn, are those
-//! of the weakest device. Nothing is written anywhere about the order of the devices: it is the SPEC's, and another
-//! order reads as rubbish. Leaves to others: redundancy; the loss of one device is the loss of the stripe.
+//! Promises: an operation inside one unit goes to its device unchanged, without a copy; a longer one is begun on all
+//! its devices at once and copied once. A flush covers all devices. Durability, and the unit that is never torn, are
+//! those of the weakest device. Nothing is written anywhere about the order of the devices: it is the SPEC's, and
+//! another order reads as rubbish. Leaves to others: redundancy; the loss of one device is the loss of the stripe.
 
 mod map;
 

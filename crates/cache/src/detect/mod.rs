@@ -233,7 +233,7 @@ impl Detector {
     }
 
     /// Gives up the running period and the reports so far, for a stream that takes over the blocks of another; time
-    /// goes on, so that the blocks' histories keep their meaning.
+    /// goes on, so that the blocks' histories stay valid.
     pub fn begin_anew(&mut self) {
         self.left = self.parameters.period;
         self.report = PeriodReport::default();

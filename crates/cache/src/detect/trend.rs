@@ -19,7 +19,7 @@ const FRACTION_BITS: u32 = 31;
 const STEP_BITS: u32 = 4;
 /// One more than the bucket of the largest attribute value that a sample's word can hold.
 const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
-/// The first so many buckets have one value each.
+/// The first this many buckets have one value each.
 const EXACT_BUCKETS: usize = 2 << STEP_BITS;
 /// The word of a bucket has the sum of the forward distances in its low bits, and the count of samples above: there are
 /// at most 2^16 samples, and each is below 2^16.

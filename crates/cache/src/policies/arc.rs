@@ -4,8 +4,7 @@
 //! Blocks accessed once (T1) and more often (T2) are kept apart, so a scan evicts only from T1. How much T1 deserves
 //! differs from trace to trace and hour to hour; ARC finds out. It remembers what each queue evicted last (B1, B2). A
 //! reference to an id in B1 is a miss that a longer T1 would have spared, so T1's target grows; one in B2 shrinks it.
-//! No parameter is left to choose. Its ghosts see about as far back as the capacity; loops longer than that it loses
-//! like LRU.
+//! No parameter is left to choose. Its ghosts reach about one capacity back; on longer loops it misses as LRU does.
 //!
 //! # What happens
 //! | event | in T1 | in T2 | in B1 | in B2 | unknown |
@@ -20,7 +19,7 @@
 //! # Weights
 //! All sizes are weights, and the target moves by the referenced id's weight times the ratio. For weights of 1 this is
 //! the paper's algorithm reference by reference. There the ghosts are trimmed before a victim is chosen and here after
-//! it; the result is the same, as it is the oldest ghost that goes and the newest that comes.
+//! it; the result is the same, as the oldest ghost goes and the newest comes.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the four queues; resident means T1 or T2.

@@ -45,7 +45,7 @@ use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 
-/// Frequencies are halved after so many references for each resident id.
+/// Frequencies are halved after this many references for each resident id.
 const REFERENCES_PER_ID: u64 = 4;
 /// No group.
 const NONE: u32 = u32::MAX;

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | hit | the id's bit is set |
 //! | miss | the newcomer becomes the newest, its bit clear |
-//! | room is needed | from where it stands the hand goes towards the newest, clears set bits, and takes the first id without one; past the newest it begins again at the oldest |
+//! | room is needed | from its position the hand goes towards the newest, clears set bits, and takes the first id without one; past the newest it begins again at the oldest |
 //! | victim refused | it stays; the hand goes on |
 //!
 //! # Invariants

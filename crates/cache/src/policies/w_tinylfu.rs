@@ -25,8 +25,8 @@
 //!
 //! # Weights
 //! Shares are shares of weight. A candidate is compared with one victim after the other until it has room or lost. An
-//! id that is heavier than the window is a candidate itself at once and goes to probation, or is let pass; else one
-//! large object that nobody wants again would push out hundreds of small ones without a comparison.
+//! id that is heavier than the window is a candidate itself at once and goes to probation, or is bypassed; otherwise
+//! one large unwanted object would push out hundreds of small ones without a comparison.
 //!
 //! # Invariants
 //! 1. A resident id is in exactly one of window, probation and protected; there are no ghosts.
@@ -55,15 +55,15 @@ use crate::structures::sketch::Sketch;
 const WINDOW_DIVISOR: u64 = 100;
 /// Protected's share of main. *Units*: percent.
 const PROTECTED_PERCENT: u64 = 80;
-/// A sample of the climber and a halving of the sketch take so many references for each resident id.
+/// A sample of the climber and a halving of the sketch take this many references for each resident id.
 const REFERENCES_PER_ID: u64 = 10;
 /// The climber's first step, as a share of the capacity.
 const STEP: f64 = 0.0625;
-/// Each step is so much of the one before.
+/// Each step is this much of the one before.
 const STEP_DECAY: f64 = 0.98;
 /// A change of the hit rate by this makes the climber restart with its first step.
 const RESTART: f64 = 0.05;
-/// The window's share is at most so much of the capacity.
+/// The window's share is at most this much of the capacity.
 const WINDOW_MAX: f64 = 0.8;
 
 const WINDOW: usize = 0;

@@ -225,8 +225,7 @@ impl Arena {
         queue.newest = index;
     }
 
-    /// Makes all entries of `newer`, newer than those of `queue`; `place` and `queue` in the
-    /// entries stay as they are.
+    /// Makes all entries of `newer`, newer than those of `queue`; `place` and `queue` in the entries do not change.
     pub(crate) fn append(&mut self, queue: &mut Queue, newer: Queue) {
         if newer.count == 0 {
             return;

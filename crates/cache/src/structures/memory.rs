@@ -74,7 +74,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Takes in an id. *Returns* the id announced so many times before; any id if there was none.
+    /// Takes in an id. *Returns* the id announced this many times before; any id if there was none.
     #[inline]
     pub(crate) fn exchange(&self, id: u64) -> u64 {
         let next = self.next.get();

@@ -25,7 +25,7 @@ use crate::structures::memory::{prefetch, with_capacity};
 
 /// Words of 16 counters in a block.
 const BLOCK_WORDS: usize = 8;
-/// A block serves so many ids.
+/// A block serves this many ids.
 const BLOCK_IDS: usize = 8;
 /// Rows, that is counters of an id.
 const ROWS: usize = 4;

@@ -21,7 +21,7 @@ use crate::structures::memory::{filled, grown};
 
 /// Positions of the smallest ring; no fewer than the bits of a word.
 const POSITIONS_MIN: usize = 64;
-/// A full ring in which one in so many positions counts is doubled, else its gaps are closed.
+/// A full ring in which one in this many positions counts is doubled, else its gaps are closed.
 const POSITIONS_PER_ID: usize = 4;
 /// Rings have no more positions, so that a position fits in 32 bits and one value is left over.
 const POSITIONS_MAX: usize = 1 << 31;
@@ -127,7 +127,7 @@ impl Timeline {
         weight
     }
 
-    /// The id that was put so many positions before `position`, as far as the ring still has it; meaningless beyond
+    /// The id that was put this many positions before `position`, as far as the ring still has it; meaningless beyond
     /// that.
     #[inline]
     pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! LIRS: one stack and a queue, searched from end to end; what an id is stands beside it in the stack.
+//! LIRS: one stack and a queue, searched from end to end; an id's state is beside it in the stack.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 

@@ -76,7 +76,7 @@ pub struct BenchStoreArguments {
     /// A directory on the device that is the bare disk, for a file a contender
     #[arg(long, value_name = "DIR", requires = "disk")]
     pub folder: Option<PathBuf>,
-    /// Only pages that embed so many objects on average, with --disk bare; may be repeated
+    /// Only pages that embed this many objects on average, with --disk bare; may be repeated
     #[arg(long, value_name = "N", requires = "disk")]
     pub embedded: Vec<u64>,
     /// The program that contends with foyer, with --disk bare; by default, nectary-foyer beside this program
@@ -106,7 +106,7 @@ pub struct BenchStoreArguments {
     /// Only this disk size of the table, in GB; may be repeated
     #[arg(long, value_name = "GB")]
     pub size: Vec<u64>,
-    /// Disks in real time, so many times faster, instead of a virtual clock
+    /// Disks in real time, this many times faster, instead of a virtual clock
     #[arg(long, value_name = "N")]
     pub speed: Option<f64>,
     /// Chooses the requests: the first of the workload's seeds

@@ -1,4 +1,4 @@
-//! cargo through reverse proxies in front of its index and of its packages.
+//! cargo through reverse proxies in front of its index and its packages.
 //!
 //! The registry is the configured one of cargo, or its built-in one: a run without the proxy leaves its host and the
 //! address of its packages in cargo's home, and they are read there.

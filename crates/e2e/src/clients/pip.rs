@@ -1,4 +1,4 @@
-//! pip through reverse proxies in front of its index and of its packages.
+//! pip through reverse proxies in front of its index and its packages.
 //!
 //! The index is the one that pip is configured for, or the one that it has built in. pip demands the newest index with
 //! `max-age=0`, and some indexes give no lifetime: the proxy ignores the one and gives the other.

@@ -1,8 +1,8 @@
 //! A registry with its index and its packages on different hosts, behind two reverse proxies.
 //!
-//! Such an index names the packages' host in full, and clients would go there past the proxy. So between client and
-//! proxies stands a small server of the test: it asks the first proxy for what it is asked, and replaces the packages'
-//! host in texts by its own `/files`, which it takes to the second.
+//! Such an index names the packages' host in full, and clients would go there past the proxy. So a small server of the
+//! test is between client and proxies: it passes each request to the first proxy, and replaces the packages' host in
+//! texts by its own `/files`, which it passes to the second.
 
 use super::{finish, proxy, small_server};
 use crate::access_log::Line;

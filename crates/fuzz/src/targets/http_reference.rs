@@ -10,7 +10,7 @@ const HEADERS_MAX: usize = 128;
 /// Where a message ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// After so many bytes.
+    /// After this many bytes.
     At(usize),
     /// Not within these bytes.
     Later,

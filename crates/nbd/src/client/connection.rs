@@ -2,8 +2,8 @@
 //!
 //! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection,
 //! which fails every request in flight with the reason. Promises: buffers stay with their request until the server has
-//! answered it, whether somebody still waits or not; a request that goes unanswered for longer than the device's
-//! request time fails the connection. When the connection is dropped it says goodbye to the server and ends.
+//! answered it, even if nobody waits any more; a request without an answer for longer than the device's request time
+//! fails the connection. When the connection is dropped it says goodbye to the server and ends.
 
 use std::collections::HashMap;
 use std::io;

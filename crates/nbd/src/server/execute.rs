@@ -135,7 +135,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Reads what stands in the first and last block beside the data.
+    /// Reads the parts of the first and last block beside the data.
     async fn fill_edges(&self, length: u32, frame: Frame, buffer: &mut Buffer) -> Result<(), Error> {
         let block = self.block_bytes() as usize;
         let end = frame.shift + length as usize;

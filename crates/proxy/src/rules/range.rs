@@ -74,7 +74,7 @@ pub fn first_byte(request: &HeaderMap) -> u64 {
 enum Spec {
     /// From the first to the last position, both included.
     From(u64, u64),
-    /// The last so many bytes.
+    /// The last this many bytes.
     Last(u64),
 }
 

@@ -8,9 +8,9 @@
 //! |---|---|
 //! | the origin says `must-revalidate`, `proxy-revalidate`, `no-cache` or `s-maxage` | never |
 //! | the request says `no-cache`, or a `max-age` or `min-fresh` that it does not meet | never |
-//! | the request says `max-stale` | for so long |
-//! | the origin says `stale-while-revalidate` | for so long, while it is validated |
-//! | origin or request say `stale-if-error` | for so long, if the origin fails or answers 500, 502, 503 or 504 |
+//! | the request says `max-stale` | for this long |
+//! | the origin says `stale-while-revalidate` | for this long, while it is validated |
+//! | origin or request say `stale-if-error` | for this long, if the origin fails or answers 500, 502, 503 or 504 |
 //! | the origin cannot be reached and says none of this | for as long as the operator says |
 
 use http::StatusCode;
@@ -158,7 +158,7 @@ fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
         || (ttl_ms > 0 && ttl_ms < min_fresh_ms)
 }
 
-/// Whether a stale response may be served for so long beyond its lifetime.
+/// Whether a stale response may be served for this long beyond its lifetime.
 fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
     !stored.forbids_stale
         && request.min_fresh.unwrap_or(0) == 0

@@ -1,8 +1,8 @@
 //! The shortest way: a plain `GET` of what is fresh and whole in memory, answered before hyper sees it.
 //!
 //! Owns: which requests are that plain, and the bytes of their responses. It takes one complete head that the framing
-//! has accepted, in which every header is of a short list that changes nothing about the answer; whatever else comes
-//! goes to hyper as it is. It copies no body and allocates nothing once its buffer has grown.
+//! has accepted, whose headers are all of a short list that changes nothing in the answer; all others go to hyper
+//! unchanged. It copies no body and allocates nothing once its buffer has grown.
 
 use std::rc::Rc;
 

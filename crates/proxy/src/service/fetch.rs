@@ -1,8 +1,8 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin on behalf of everybody who waits for a key, as its own task: the client that asked
-//! first may leave, the fetch goes on. It decides the kind of response (confirmation, storable, not storable), reports
-//! it to the request that began the fetch, and writes the body into the fill, which everybody reads. A body that is not
+//! Owns: one request to the origin on behalf of all who wait for a key, in its own task: the client that asked first
+//! may leave, and the fetch goes on. It decides the kind of response (confirmation, storable, not storable), reports it
+//! to the request that began the fetch, and writes the body into the fill, which everybody reads. A body that is not
 //! complete fails the fill.
 
 use std::rc::Rc;

@@ -250,7 +250,7 @@ pub(crate) fn own(
     own_with(request, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
 }
 
-/// As [`own`], with all that can differ.
+/// As [`own`], with all variable parts.
 pub(crate) fn own_with(
     request: &ClientRequest,
     status: StatusCode,

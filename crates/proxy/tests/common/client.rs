@@ -88,7 +88,7 @@ impl Client {
         rest
     }
 
-    /// Reads exactly so many bytes.
+    /// Reads exactly this many bytes.
     pub async fn take(&mut self, count: usize) -> Vec<u8> {
         tokio::time::timeout(LIMIT, async {
             while self.buffer.len() < count {

@@ -174,14 +174,14 @@ impl Origin {
         self.state.lock().expect("state").connections
     }
 
-    /// Waits until so many connections have ended.
+    /// Waits until this many connections have ended.
     pub async fn wait_for_ends(&self, count: usize) {
         while self.state.lock().expect("state").ended < count {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have come.
     pub async fn wait_for(&self, count: usize) {
         while self.count() < count {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -15,11 +15,11 @@ use nectary_sim::cache::{OPERATIONS, Report, replay_planted, run_many, run_plant
 use nectary_sim::planted::{self, Case};
 
 const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
-/// A planted bug must be caught within so many runs.
+/// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
 /// Crash states of each recorded run.
 const STATES_PER_WORKLOAD: usize = 60;
-/// Of the operations, so many begin at least while another of the same cell is under way, in percent.
+/// Of the operations, this many begin at least while another of the same cell is under way, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 10;
 
 fn named(name: &str) -> Bug {

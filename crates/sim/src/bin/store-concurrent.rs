@@ -14,13 +14,13 @@ use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_man
 use nectary_store::planted::Bug;
 
 const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
-/// A planted bug must be caught within so many runs.
+/// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
 /// Crash states of each recorded run.
 const STATES_PER_WORKLOAD: usize = 60;
-/// Of the operations, so many begin at least while another of the same key is under way, in percent …
+/// Of the operations, this many begin at least while another of the same key is under way, in percent …
 const OVERLAPPING_PERCENT_MIN: u64 = 4;
-/// … and of the gets so many hit, and so many have to, at least.
+/// … and of the gets this many hit, and this many have to, at least.
 const HITS_PERCENT_MIN: u64 = 30;
 const DEMANDED_PERCENT_MIN: u64 = 10;
 

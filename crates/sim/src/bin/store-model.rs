@@ -13,12 +13,12 @@ use nectary_sim::store::random_run::{Plant, RunOptions, RunReport, replay_plante
 use nectary_store::Background;
 
 const ARGUMENTS: [&str; 8] = ["seed", "operations", "keys", "restart-every", "damage", "bug", "replay", "log"];
-/// A planted bug must be caught within so many runs.
+/// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 16;
 
 /// Fewer operations are a sample, in which the ring turns once or not at all: rare events need not be in it.
 const OPERATIONS_WHOLE: u64 = 200_000;
-/// One in so many of the operations are done on a late device besides.
+/// One in this many of the operations are done on a late device besides.
 const LATE_SHARE: u64 = 4;
 
 fn main() -> std::process::ExitCode {

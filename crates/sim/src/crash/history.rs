@@ -13,7 +13,7 @@ use nectary_block::{Event, Recording};
 pub(super) enum Change {
     /// Writes these bytes.
     Data(Bytes),
-    /// Makes so many bytes zeroes.
+    /// Makes this many bytes zeroes.
     Zeroes(u64),
 }
 

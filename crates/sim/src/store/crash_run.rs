@@ -139,7 +139,7 @@ fn crash_states(workload: &Workload) -> Vec<CrashState> {
     CrashStates::new(workload.base.clone(), &workload.recording, options).collect()
 }
 
-/// The numbers of at most `most` of so many states, spread over all.
+/// The numbers of at most `most` of this many states, spread over all.
 fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
     let most = count.min(most as usize);
     (0..most).map(move |number| number * count / most)

@@ -26,7 +26,7 @@ use crate::store::{body, primary, tag, variant};
 
 /// A write budget that a life uses up.
 const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::from_secs(86_400) };
-/// One operation in so many purges everything, some more purge by prefix or tag.
+/// One operation in this many purges everything, some more purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 30_000;
 /// Tags in the run.
 const TAGS: u64 = 300;

@@ -3,8 +3,8 @@
 //! Owns: the versions that may be found of each key. After a put, until the next end of the store, that version and no
 //! other; after an end what was synced or anything later; after a purge nothing that began before it. The set of
 //! present spans changes nothing in that: a loss costs only hits, and only those of the lost span. A span that is put
-//! back as it was earlier, beside one that was there all the time, brings back nothing that was purged; and nothing
-//! that was replaced, unless it is of the same life.
+//! back as it was earlier, beside one that was present all the time, brings back no purged object; and no replaced one,
+//! unless it is of the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::switch::{Off, Switch};
 const SPAN_BYTES: u64 = 4 << 20;
 /// Fills that are left open for a while, at most.
 const FILLS_MAX: usize = 4;
-/// After so many opens with other spans away at least one must have succeeded.
+/// After this many opens with other spans away at least one must have succeeded.
 const OPENS_MAX: u32 = 500;
 /// Operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;

@@ -22,11 +22,11 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
-/// One operation in so many purges everything, and some more purge by prefix or tag.
+/// One operation in this many purges everything, and some more purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 400;
 /// Tags of a workload.
 const TAGS: u32 = 6;
-/// Of the keys, so many are put most of the time.
+/// Of the keys, this many are put most of the time.
 const BUSY_KEYS: u32 = 6;
 /// Keys requested at a time, so that something proves itself.
 const LOOKS: u32 = 4;

@@ -49,7 +49,7 @@ const TURN: usize = 128;
 
 /// The list to warm up with.
 pub(crate) struct Warm {
-    /// Whether anything is to be warmed up at all.
+    /// Whether there is anything to warm up.
     pub is_wanted: bool,
     /// The checkpoint whose hot list is read.
     pub checkpoint: Option<CheckpointHeader>,

@@ -16,7 +16,7 @@ use crate::format::layout::Layout;
 
 /// How long the rest of a body stays at least when its reading begins, in milliseconds.
 const READING_MS: u64 = 100;
-/// The oldest so many epochs may be too old to begin to read them, at most; and at most a quarter of all.
+/// The oldest this many epochs may be too old to begin to read them, at most; and at most a quarter of all.
 const OPENINGS: u64 = 64;
 
 /// When segments were opened.

@@ -25,10 +25,10 @@ const WHOLE_BYTES_MAX: u64 = 256 << 10;
 const FRAGMENT_BYTES: u64 = 1 << 20;
 /// A copy of the purge log has this share of the span, …
 const PURGE_LOG_SHARE: u64 = 64;
-/// … but at least and at most so many bytes.
+/// … but at least and at most this many bytes.
 const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
 const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
-/// One in so many segments is about to be overwritten.
+/// One in this many segments is about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
 /// The largest span, in bytes: the range of 36 bits of granules.
 pub const SPAN_BYTES_MAX: u64 = GRANULE_BYTES << 36;

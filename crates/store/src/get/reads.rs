@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::memory::entry::Entry;
 use crate::names::key::KeyHash;
 
-/// Reads are shared out to so many lists by their hashes.
+/// Reads are shared out to this many lists by their hashes.
 const LISTS: usize = 64;
 
 /// The reads under way.

@@ -40,7 +40,7 @@ const ERAS: u64 = 8;
 /// A line of a processor's cache, in words.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
-/// An overwritten name counts as present for so many more segments, as long as records of purges are kept.
+/// An overwritten name counts as present for this many more segments, as long as records of purges are kept.
 pub const MARGIN_SEGMENTS: u64 = 2;
 
 /// Locations that versions of a name may have.

@@ -56,7 +56,7 @@ impl Index {
         (shard.homes as u32, bytes)
     }
 
-    /// Whether a shard of this index can have so many homes.
+    /// Whether a shard of this index can have this many homes.
     pub fn can_have(&self, homes: u32) -> bool {
         homes as usize >= self.homes_initial
     }
@@ -111,7 +111,7 @@ impl Index {
         self.put_shard(shard_index, taken);
     }
 
-    /// Puts a shard, whose entries are counted already, in the place of one that nobody has seen yet.
+    /// Puts a shard, whose entries are counted already, in the place of a shard that nobody has seen yet.
     fn put_shard(&self, shard_index: usize, shard: Shard) {
         let mut current = self.shard(shard_index);
         if current.entries > 0 {
@@ -122,8 +122,7 @@ impl Index {
         *current = shard;
     }
 
-    /// Whether what stands in the last slots has a home, and a hash: at the last homes place and tag may be those of
-    /// none.
+    /// Whether the last slots have a home, and a hash: at the last homes place and tag may be those of an empty slot.
     fn last_are_right(&self, shard: &Shard) -> bool {
         let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
         shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {

@@ -1,8 +1,8 @@
 //! The index: from a key's hash to the possible places of its record on disk, in eight bytes an object.
 //!
 //! # How it works
-//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry stands at its home slot or within
-//! the next 63, and who is further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's
+//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry is at its home slot or within the
+//! next 63, and the one further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's
 //! hash; an entry keeps the lowest 16 bits of `H` (the tag), how far from home it is, the place of the record, and a
 //! size class that is at least its length, so that one read fetches it. Place and tag together give `H` back (an
 //! interval of one slot is never wider than 2^16), so a shard grows by a quarter at a time without reading anything

@@ -1,8 +1,8 @@
 //! The memory of a shard's table.
 //!
-//! Owns: where it lies. A large loaded index has its tables side by side in one allocation, on huge pages if the kernel
-//! has some: filling it page by page takes longer than reading it. A table that is replaced gives its pages back at
-//! once, and its addresses with the last of them.
+//! Owns: the memory of the slots. A large loaded index has its tables side by side in one allocation, on huge pages if
+//! the kernel has some: filling it page by page takes longer than reading it. A table that is replaced gives its pages
+//! back at once, and its addresses with the last of them.
 
 use std::ops::{Deref, DerefMut};
 

@@ -57,9 +57,9 @@ impl Intake {
 
     /// Whether something under a hash is on the disk, waits to be written, or may be on the disk for all that is known.
     ///
-    /// The order of the questions matters: an entry goes from memory into the index, one that is rewritten from the
-    /// index into what waits and back, and whatever takes something out of the index says so before. After a restart a
-    /// shard of the index comes as a whole, and is not asked before.
+    /// The order of the questions matters: an entry goes from memory into the index, a rewritten one from the index
+    /// into the waiting ones and back, and a part that removes something from the index reports it before. After a
+    /// restart a shard of the index comes as a whole, and is not asked before.
     pub fn may_be_on_disk(&self, hash: KeyHash) -> bool {
         if planted(Bug::UnadmittedLeavesOlder) {
             return false;

@@ -56,7 +56,7 @@ struct Group {
     bytes: u64,
 }
 
-/// Orders records, which come by sequence, for an append whose first record stands at `position` of its segment.
+/// Orders records, which come by sequence, for an append whose first record is at `position` of its segment.
 ///
 /// `cluster_bytes` of 0 leaves the order as it is. `number` differs from append to append.
 pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {

@@ -21,16 +21,16 @@ use crate::memory::entry::Neighbour;
 /// What a random read is worth in bytes read in sequence: about 10 ms at 20 MB/s on a disk of 1999, 100 us at 1.3 GB/s
 /// on flash. On a disk of today it is ten times that, so there clusters are read too seldom rather than too often.
 const READ_WORTH_BYTES: u64 = 128 << 10;
-/// One read in so many takes a group that almost pays.
+/// One read in this many takes a group that almost pays.
 const PROBE_EVERY: u64 = 16;
-/// One useless read in so many is taken: a cluster of 64 KiB is then half a kilobyte a read.
+/// One useless read in this many is taken: a cluster of 64 KiB is then half a kilobyte a read.
 const PROBE_EVERY_MAX: u64 = 128;
 /// The number of reads, and of neighbours, until the account is believed, and after which it is halved; fewer if reads
 /// only probe, which are rare.
 const ACCOUNT_MIN: u64 = 64;
 const ACCOUNT_MAX: u64 = 1024;
 const PROBES_MAX: u64 = 128;
-/// Of so many untied neighbours taken into memory one has to be requested.
+/// Of this many untied neighbours taken into memory one has to be requested.
 const UNTIED_PER_HIT_MAX: u64 = 8;
 
 /// The extent of a read from disk.
@@ -135,7 +135,7 @@ impl Clusters {
         }
     }
 
-    /// One eligible read in so many takes the cluster: every one if that pays, and fewer the less it does.
+    /// One eligible read in this many takes the cluster: every one if that pays, and fewer the less it does.
     fn probe_every(&self) -> u64 {
         let (count, hits, bytes) = self.reads.get();
         let saved = hits * READ_WORTH_BYTES;
@@ -156,7 +156,7 @@ impl Clusters {
             || self.eligible.fetch_add(1, Ordering::Relaxed) % PROBE_EVERY == 1
     }
 
-    /// Notes a cluster read of so many bytes beyond the object's.
+    /// Notes a cluster read of this many bytes beyond the object's.
     pub fn note_read(&self, bytes: u64) {
         self.reads.add(bytes, if self.probe_every() == 1 { ACCOUNT_MAX } else { PROBES_MAX });
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::names::key::PrimaryHash;
 
-/// A slot for so many bytes of the memory budget.
+/// A slot for this many bytes of the memory budget.
 const BYTES_PER_SLOT: u64 = 4096;
 /// The fewest and the most slots.
 const SLOTS: (u64, u64) = (1 << 10, 1 << 16);

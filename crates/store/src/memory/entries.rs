@@ -31,7 +31,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Makes an empty map, of a tier of so many bytes.
+    /// Makes an empty map, of a tier of this many bytes.
     pub fn new(tier_bytes: u64) -> Entries {
         let collector = seize::Collector::new().batch_size(BATCH_MAX);
         let map = papaya::HashMap::builder().hasher(BuildHasherDefault::default()).collector(collector).build();

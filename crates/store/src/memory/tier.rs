@@ -43,7 +43,7 @@ const NEIGHBOURS_SHARE: u64 = 8;
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
 /// In steps of this share room moves to neighbours and unwritten objects, and back.
 const CEDED_STEP_SHARE: u64 = 64;
-/// Fills say so when they hold so many bytes more or less.
+/// Fills say so when they hold this many bytes more or less.
 const FILL_STEP_BYTES: u64 = 64 << 10;
 /// Entries that are handed over or taken out under one lock.
 const LOCKED_AT_ONCE: usize = 16;

@@ -15,7 +15,7 @@ use crate::memory::hot::HotPlace;
 pub(crate) struct WarmList {
     /// In the order of the disk.
     list: Mutex<Arc<Vec<HotPlace>>>,
-    /// At least so many of them are not to be taken any more.
+    /// At least this many of them are not to be taken any more.
     done: AtomicUsize,
     is_known: SetOnce<()>,
     has_ended: AtomicBool,

@@ -37,7 +37,7 @@ pub const RULE_ALL: u8 = 4;
 const RULE_BYTES: u64 = 64;
 /// Rules take at most this share of the memory budget …
 const MEMORY_SHARE: u64 = 8;
-/// … but so many are always allowed.
+/// … but this many are always allowed.
 const RULES_MIN: u64 = 4096;
 
 /// How many rules may be live, by the memory budget.

@@ -196,12 +196,12 @@ impl Puts {
         }
     }
 
-    /// Fills hold so many bytes more; memory makes room for them.
+    /// Fills hold this many bytes more; memory makes room for them.
     pub fn fills_grow(&self, bytes: u64) {
         self.state.memory.set_fill_bytes(self.fills.add(bytes));
     }
 
-    /// Fills hold so many bytes less.
+    /// Fills hold this many bytes less.
     pub fn fills_shrink(&self, bytes: u64) {
         self.state.memory.set_fill_bytes(self.fills.sub(bytes));
     }

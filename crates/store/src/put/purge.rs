@@ -17,7 +17,7 @@ use crate::put::commit::Puts;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     Key(PrimaryHash),
-    /// All keys that begin with so many bytes of this hash.
+    /// All keys that begin with this many bytes of this hash.
     Prefix(PrimaryHash, u16),
     Tag(TagHash),
     All,

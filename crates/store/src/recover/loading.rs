@@ -2,7 +2,7 @@
 //!
 //! Owns: bringing them. A shard is there when its slots were read and checked and the log was replayed for it; from
 //! then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how far the
-//! log goes, which is settled before anything is served (`roll_forward`), who waits (`presence`), and the shards
+//! log goes, which is settled before anything is served (`roll_forward`), the waiters (`presence`), and the shards
 //! themselves.
 //!
 //! # Invariants

@@ -64,7 +64,7 @@ impl Replay {
         Replay { shards: (0..INDEX_SHARDS).map(|_| ShardReplay::default()).collect(), suspects: Vec::new() }
     }
 
-    /// Makes room for so many records in all, as the memory of a list that grows is filled again and again.
+    /// Makes room for this many records in all, as the memory of a list that grows is filled again and again.
     pub fn reserve(&mut self, records: u64) {
         let each = (records.min(RESERVED_MAX) / INDEX_SHARDS as u64) as usize;
         for ShardReplay { records, .. } in &mut self.shards {

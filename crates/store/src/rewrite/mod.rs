@@ -69,8 +69,8 @@ impl From<Refused> for Refusal {
 }
 
 impl Rewriting {
-    /// Queues an entry that lies at `from`, in that epoch of its segment, to be rewritten and laid down with `tie`,
-    /// unless it has been purged, replaced or overwritten. Returns its new sequence.
+    /// Queues an entry at `from`, in that epoch of its segment, to be rewritten and placed with `tie`, unless it has
+    /// been purged, replaced or overwritten. Returns its new sequence.
     pub fn rewrite(&self, entry: &Arc<Entry>, from: Location, epoch: u64, tie: Option<HintId>) -> Result<u64, Refusal> {
         let State { index, memory, .. } = &*self.state;
         let Intake { queue, admission, .. } = &*self.intake;

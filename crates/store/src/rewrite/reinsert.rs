@@ -45,7 +45,7 @@ use crate::state::record::whole_in;
 pub const REINSERT_PERCENT_MAX: u32 = 50;
 /// How many segments the harvest is ahead of the ring, if there are enough of them.
 const AHEAD_MAX: u64 = 2;
-/// One in so many segments is harvested ahead at most.
+/// One in this many segments is harvested ahead at most.
 const AHEAD_SHARE: u64 = 4;
 /// The most that is read at once, in bytes.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::locality::hints::HintId;
 use crate::names::key::{Hashed, KeyHash};
 
-/// A view for so many bytes of the memory budget.
+/// A view for this many bytes of the memory budget.
 const BYTES_PER_VIEW: u64 = 128 << 10;
 /// The fewest and the most views under way that are known; beyond, the oldest are forgotten.
 const VIEWS: (u64, u64) = (64, 1024);

@@ -6,8 +6,8 @@
 //! away then. Leaves to others: each span (`store`).
 //!
 //! # Idea
-//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need not
-//! agree on anything but on who is there. If a key's span is away, the next one of the key's order stands in for it.
+//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need to
+//! agree only on which of them are present. If a key's span is away, the next one of the key's order stands in for it.
 //!
 //! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, which spans
 //! are present since (`present`), and its own clock when a span last came back (`since`). A change is committed when

@@ -21,7 +21,7 @@ use crate::state::State;
 
 /// A body that uses less than this share of the buffer it was read into is copied out of it, in percent …
 const BUFFER_USE_PERCENT_MIN: usize = 85;
-/// … and so is one of so few bytes: the buffer then serves the next read, and memory holds what the body takes.
+/// … and so is one with only a few bytes: the buffer then serves the next read, and memory holds only the body.
 const COPIED_BYTES_MAX: usize = 32 << 10;
 
 /// The contents of a place on disk.
@@ -47,7 +47,8 @@ pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef
     }
 }
 
-/// Decides whether the bytes read are the record of `hash`; returns the buffer back if the entry has copies of its bytes.
+/// Decides whether the bytes read are the record of `hash`; returns the buffer back if the entry has copies of its
+/// bytes.
 pub(crate) fn decode(
     state: &State,
     hash: KeyHash,

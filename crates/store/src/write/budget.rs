@@ -46,7 +46,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The same with at most so many bytes for objects.
+    /// The same with at most this many bytes for objects.
     pub fn with_objects_bytes_max(self, most: Option<u64>) -> Budget {
         let tier_bytes = self.tier_bytes.min(most.unwrap_or(u64::MAX));
         Budget { tier_bytes, unwritten_bytes: self.unwritten_bytes.min(tier_bytes / 2), ..self }

@@ -22,7 +22,7 @@ impl AppendBuffers {
         self.bytes_max.saturating_sub(self.in_flight_bytes)
     }
 
-    /// A buffer for an append of so many bytes. *Cost*: mostly no allocation.
+    /// A buffer for an append of this many bytes. *Cost*: mostly no allocation.
     pub fn take(&mut self, bytes: u64) -> Buffer {
         // Appends of about the same size take turns in the same buffers.
         let wanted = bytes.next_power_of_two().min(self.left()).max(bytes);

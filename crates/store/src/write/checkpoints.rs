@@ -20,7 +20,7 @@ const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
-/// … and after so many records, which a restart has to replay, if that writes no more than this share of what was
+/// … and after this many records, which a restart has to replay, if that writes no more than this share of what was
 /// appended.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;

@@ -54,9 +54,9 @@ use purges::PurgesWritten;
 use segments::Tables;
 use syncs::Flushed;
 
-/// The memory tier makes room for the extents of groups in steps of so many bytes.
+/// The memory tier makes room for the extents of groups in steps of this many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
-/// … and for purges in steps of so many.
+/// … and for purges in steps of this many.
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// The requests to the writer.
@@ -94,7 +94,7 @@ pub(crate) struct Start {
     pub opening: Opening,
     pub memory_bytes: u64,
     pub objects_bytes_max: Option<u64>,
-    /// An append of several records has at most so many bytes …
+    /// An append of several records has at most this many bytes …
     pub append_bytes: u64,
     /// … and the buffers of all in flight, if there are several.
     pub buffers_bytes: u64,

@@ -20,7 +20,7 @@ use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeLog;
 use crate::state::State;
 
-/// A purge waits at most so long for fills that keep others from being forgotten, …
+/// A purge waits at most this long for fills that keep others from being forgotten, …
 const FILLS_WAIT: Duration = Duration::from_secs(5);
 /// … and looks for their end in such steps.
 const FILLS_STEP: Duration = Duration::from_millis(50);

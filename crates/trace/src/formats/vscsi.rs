@@ -33,7 +33,7 @@ pub struct Vscsi {
 }
 
 impl Vscsi {
-    /// Reads `input` from where it stands, in the version that its first records show.
+    /// Reads `input` from its present position, in the version that its first records show.
     ///
     /// *Errors*: they show none.
     pub fn new(input: Input, options: &ReadOptions) -> Result<Vscsi> {

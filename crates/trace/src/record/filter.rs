@@ -1,7 +1,7 @@
 //! The seccomp filter: which calls the recorder is asked about before they go on.
 //!
-//! Owns: the BPF program. Promises: it never refuses a call; every call but those of [`super::calls`] goes on at once,
-//! and the kernel's own table of answers (5.11 and later) makes that free.
+//! Owns: the BPF program. Promises: it never refuses a call; every call but those of [`super::calls`] continues at
+//! once, and the kernel's own table of answers (5.11 and later) makes that free.
 #![forbid(unsafe_code)]
 
 use libc::sock_filter;

@@ -1,9 +1,9 @@
 //! The guard: a small process that lets recorded programs continue if the recorder is gone.
 //!
-//! Why: once nobody listens, every call of the filter fails with "function not implemented", for good, and a program
-//! whose writes fail may lose data. So a child holds the listener too. It sleeps until the recorder ends; where
-//! programs still run then (the recorder was killed, or stopped by its user) it answers their calls, unrecorded, until
-//! the last has ended.
+//! Why: once nobody listens, every filtered call fails with "function not implemented", for good, and a program whose
+//! writes fail may lose data. So a child holds the listener too. It sleeps until the recorder ends; where programs
+//! still run then (the recorder was killed, or stopped by its user) it answers their calls, unrecorded, until the last
+//! has ended.
 //!
 //! Promises: a call that the recorder took and did not answer is answered. The numbers of calls follow one another and
 //! the recorder takes one at a time, so the number of the last one, kept in a page that both see, is enough to find it.

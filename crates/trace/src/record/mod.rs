@@ -132,7 +132,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The exit code that stands for how the command ended: its own, or 128 and the signal that killed it.
+    /// The exit code that represents the command's end: its own, or 128 and the signal that killed it.
     pub fn exit_code(&self) -> u8 {
         match self.outcome {
             Outcome::Exited(code) => code,

@@ -11,7 +11,7 @@ pub const SIZES_MAX: usize = 10_000;
 pub enum Size {
     /// A number of blocks.
     Blocks(u64),
-    /// As many blocks as fit into so many bytes.
+    /// As many blocks as fit into this many bytes.
     Bytes(u64),
     /// A share of the trace's distinct blocks, rounded down, at least one.
     Percent(f64),

@@ -15,7 +15,7 @@ use crate::formats::{self, ReadOptions, Reader};
 /// How many references a run takes unless the caller says otherwise: a GiB of them.
 pub const REFERENCES_MAX: usize = 1 << 27;
 
-/// How many traces may be mixed; a trace's number stands in the upper 16 bits of its blocks.
+/// How many traces may be mixed; a trace's number is in the upper 16 bits of its blocks.
 pub const TRACES_MAX: usize = 1 << 16;
 
 const TRACE_SHIFT: u32 = 48;

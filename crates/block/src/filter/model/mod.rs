@@ -9,7 +9,7 @@
 //! default, the one whose data reach the head first is served next, unless the oldest has waited for [`PATIENCE_NS`].
 //! With a depth of 1 they are served in order of arrival, as by disks of 1999. Any polled operation drives the queue;
 //! there is no task. An operation whose future is dropped while it waits leaves the queue, though the device below may
-//! have done it; one that is being served takes its time all the same.
+//! have done it; one that is being served still takes its time.
 //!
 //! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
 

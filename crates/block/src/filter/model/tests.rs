@@ -140,7 +140,7 @@ fn each_runtime_that_uses_a_device_waits_for_itself() {
     let runtimes: Vec<_> =
         (0..2).map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()).collect();
     for runtime in runtimes.iter().chain(&runtimes) {
-        // The other one stands still meanwhile: a timer that it watches would never be seen to go off.
+        // The other one stops in that time: a timer that it watches would never be seen to go off.
         let limit = Duration::from_secs(10);
         runtime.block_on(async { tokio::time::timeout(limit, read(&device, 0, 4096)).await }).unwrap().unwrap();
     }

@@ -1,4 +1,4 @@
-//! The remembered evicted blocks: those of the last so many evictions.
+//! The remembered evicted blocks: those of the last this many evictions.
 //!
 //! Owns: the row of evictions, oldest first, and which of them keep a block. Promises: a block whose eviction is in the
 //! row is remembered until it comes back; an eviction that is not in the row keeps no block. Leaves to others: the

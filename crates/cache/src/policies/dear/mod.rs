@@ -3,8 +3,8 @@
 //! # Idea
 //! No one replacement suits all programs: LRU ruins a loop that is a little larger than the cache, MRU ruins everything
 //! else. But a program's references show within a few hundred what it is. DEAR (detection based adaptive replacement)
-//! watches each application (a [`Stream`]) through a [`Detector`], whose page tells how, and lets every application
-//! replace its own blocks by what its last verdict suggests.
+//! watches each application (a [`Stream`]) through a [`Detector`], described there, and lets every application replace
+//! its own blocks as its last verdict suggests.
 //!
 //! | verdict | replacement |
 //! |---|---|
@@ -25,20 +25,19 @@
 //!
 //! # What is remembered
 //! The attributes of a block outlive its stay in the cache: without them no loop larger than the cache would be found.
-//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): as many as there are
-//! resident blocks, and at least `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the
-//! same. A block referenced by another stream than before becomes that stream's; it is known there, but has no
-//! distances in its time.
+//! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): as many as there are resident blocks, and
+//! at least `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the same. A block
+//! referenced by another stream than before becomes that stream's; it is known there, but has no distances in its time.
 //!
 //! At most `streams_max` applications are distinguished; the next takes over the manager, with its blocks, of the one
 //! whose last reference is the oldest.
 //!
 //! # Hits are counted together
 //! A hit needs the block's entry from memory, and so does counting it. A processor works ahead on the next references
-//! while it waits, but only so many instructions ahead. So a hit just moves its block and is put by; what is put by is
-//! counted when there are 32, when it would end a period, and before anything else happens that could tell the
-//! difference: a miss, a block that changes its owner, a new stream, a removal. The outcome is the same as if each hit
-//! were counted at once.
+//! while it waits, but only a limited number of instructions ahead. So a hit just moves its block and is put by; what
+//! is put by is counted when there are 32, when it would end a period, and before anything else happens that could tell
+//! the difference: a miss, a block that changes its owner, a new stream, a removal. The outcome is the same as if each
+//! hit were counted at once.
 //!
 //! # Weakness
 //! A program that reads in pieces smaller than a block, or that end within one, refers to a block twice in a row. Plain

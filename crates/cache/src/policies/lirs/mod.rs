@@ -56,9 +56,9 @@ use ids::{Ids, Kind};
 
 /// The HIR share is the capacity divided by this.
 const HIR_DIVISOR: u64 = 100;
-/// The HIR share is at least so much.
+/// The HIR share is at least this much.
 const HIR_MIN: u64 = 2;
-/// Ghosts weigh at most so many times the capacity, unless told otherwise.
+/// Ghosts weigh at most this many times the capacity, unless told otherwise.
 const GHOST_FACTOR: u64 = 3;
 
 /// The low inter-reference recency set, over weighted ids.
@@ -78,7 +78,7 @@ impl Lirs {
         Lirs::with_ghost_factor(capacity, GHOST_FACTOR)
     }
 
-    /// An empty policy of `capacity` units of weight that remembers so many times that weight of evicted ids.
+    /// An empty policy of `capacity` units of weight that remembers this many times that weight of evicted ids.
     pub fn with_ghost_factor(capacity: u64, ghost_factor: u64) -> Lirs {
         Lirs { capacity, ghost_factor, ids: Ids::new(), lir_weight: 0, lir_count: 0, last: None }
     }

@@ -47,7 +47,7 @@ pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
     Some((days_before(year, month) + day - 1) * 86_400 + hour * 3600 + minute * 60 + second.min(59))
 }
 
-/// A number of exactly so many digits.
+/// A number of exactly this many digits.
 fn number(digits: &[u8], count: usize) -> Option<u64> {
     let is_number = digits.len() == count && digits.iter().all(u8::is_ascii_digit);
     is_number.then(|| digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))

@@ -44,7 +44,7 @@ pub struct CrashReport {
     pub broken: Vec<String>,
 }
 
-/// Looks at the crash states of workloads from `seed` on, until there were so many distinct images.
+/// Looks at the crash states of workloads from `seed` on, until there were this many distinct images.
 pub fn run(
     seed: u64,
     images: u64,

@@ -213,7 +213,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
     };
     OpenOptions {
         memory_bytes: 8 << 20,
-        // So little that objects leave memory all the time.
+        // So small that objects leave memory all the time.
         objects_bytes_max: Some((32 << 10) << random.below(4)),
         write_delay: Duration::from_millis(random.below(30)),
         flush_interval: random.chance(30).then(|| Duration::from_millis(40)),

@@ -51,7 +51,7 @@ impl Doubt {
         self.purges.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes that so many purges are durable.
+    /// Notes that this many purges are durable.
     pub fn purges_are_durable(&self, count: u64) {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }

@@ -102,7 +102,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Admission by `options` in a store with so much memory.
+    /// Admission by `options` in a store with this much memory.
     pub fn new(options: &AdmissionOptions, memory_bytes: u64) -> Admission {
         let remembers = options.rule == AdmitRule::SecondRequest;
         let seed = options.seed.unwrap_or_else(random_u64);
@@ -126,12 +126,12 @@ impl Admission {
         self.sketch.as_ref().map_or(0, |sketch| lock(sketch).bytes())
     }
 
-    /// Whether a body of so many bytes is one that may be admitted.
+    /// Whether a body of this many bytes is one that may be admitted.
     pub fn has_size(&self, bytes: u64) -> bool {
         (bytes == 0 || bytes >= self.options.bytes_min) && !self.is_too_long(bytes)
     }
 
-    /// Whether a body of so many bytes or more is too long to be admitted.
+    /// Whether a body of this many bytes or more is too long to be admitted.
     pub fn is_too_long(&self, bytes: u64) -> bool {
         self.options.bytes_max.is_some_and(|most| bytes > most)
     }
@@ -159,7 +159,7 @@ impl Admission {
         self.rate.as_ref().is_none_or(|rate| lock(rate).admits(now_us, written_bytes, waiting_bytes, bytes))
     }
 
-    /// How it stands, when so much was written and counted.
+    /// The state, with these bytes written and counted.
     pub fn stat(&self, written_bytes: u64, counts: &Counts) -> AdmissionStat {
         let (remembered_requests, remembered_bytes) = match &self.sketch {
             Some(sketch) => {
@@ -181,7 +181,7 @@ impl Admission {
     }
 }
 
-/// Counts the decision on an object of so many bytes.
+/// Counts the decision on an object of this many bytes.
 pub(crate) fn count(counters: &Counters, decision: Decision, bytes: u64) {
     let (objects, of_bytes) = match decision {
         Decision::Admitted | Decision::Replaces => (&counters.admitted, &counters.admitted_bytes),

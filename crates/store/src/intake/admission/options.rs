@@ -142,7 +142,7 @@ impl AdmissionOptions {
         Ok(())
     }
 
-    /// These options for a part of a store, of so many of `all` shares.
+    /// These options for a part of a store, of this many of `all` shares.
     pub(crate) fn share(self, share: u64, all: u64) -> AdmissionOptions {
         let part = |bytes: u64| (u128::from(bytes) * u128::from(share) / u128::from(all.max(1))) as u64;
         let write_budget = self.write_budget.map(|budget| WriteBudget { bytes: part(budget.bytes).max(1), ..budget });

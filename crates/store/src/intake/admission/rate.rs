@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::options::WriteBudget;
 use crate::planted::{Bug, planted};
 
-/// A period has so many windows …
+/// A period has this many windows …
 const WINDOWS: usize = 24;
-/// … of at least so many seconds.
+/// … of at least this many seconds.
 const WINDOW_S_MIN: f64 = 60.0;
 
 /// A write budget, and how much of it is used.

@@ -84,8 +84,8 @@ impl Fill {
         FillReader::attach(&self.puts.lookup, &self.fill)
     }
 
-    /// Says which tags the object gets, besides those that were said before: before [`start`](Self::start), or before
-    /// [`refresh`](Self::refresh), which keeps those of the stale object too.
+    /// Adds tags to the object: before [`start`](Self::start), or before [`refresh`](Self::refresh), which also keeps
+    /// those of the stale object.
     ///
     /// *Errors*: `Invalid` if one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are
     /// more than [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store

@@ -23,7 +23,7 @@ pub struct FillReader {
 }
 
 impl FillReader {
-    /// Joins a fill from the start of its body, unless bytes of it are gone already.
+    /// Joins a fill from the start of its body, unless bytes of it have been dropped already.
     pub(super) fn join(lookup: &Arc<Lookup>, fill: &Arc<FillUnderWay>) -> Option<FillReader> {
         {
             let state = fill.lock();

@@ -83,12 +83,12 @@ impl FillTable {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts so many bytes more; tells how many there are.
+    /// Counts this many bytes more; tells how many there are.
     pub fn add(&self, bytes: u64) -> u64 {
         self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// Counts so many bytes less; tells how many are left.
+    /// Counts this many bytes less; tells how many are left.
     pub fn sub(&self, bytes: u64) -> u64 {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes
     }

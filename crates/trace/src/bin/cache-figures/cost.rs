@@ -163,7 +163,7 @@ pub fn cost() -> Vec<String> {
     short
 }
 
-/// Reads and writes so many words of `table` for each reference, each in another line and another place.
+/// Reads and writes this many words of `table` for each reference, each in another line and another place.
 fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
     let last = table.len() - 1;
     for &block in workload.blocks() {

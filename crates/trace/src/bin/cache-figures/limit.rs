@@ -19,7 +19,7 @@ use nectary_trace::simulate::{Workload, misses};
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
 /// The windows tried, in references for each unit of capacity; the last one forgets nothing.
 const WINDOWS: [f64; 6] = [1.0, 2.0, 5.0, 10.0, 20.0, f64::INFINITY];
-/// A leader is chosen so many times in a capacity of references, as in `adaptive`.
+/// A leader is chosen this many times in a capacity of references, as in `adaptive`.
 const CHOICES: u64 = 64;
 const REFERENCES_MIN: u64 = 16;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: which policies and memory sizes are compared, and the tables. Every policy sees the same requests, made from a
 //! seed (`workload.rs` says how), with objects' sizes as weights and the tier's capacity in bytes. MIN, which knows the
-//! future, stands beside them as a bound of requests (for objects of different sizes it is good and not optimal).
+//! future, is added as a bound of requests (for objects of different sizes it is good but not optimal).
 //!
 //! `cargo run --release -p nectary-trace --bin memory-tier`
 

@@ -7,7 +7,7 @@
 //! - *one-hit wonders*: requests for objects that never come again, so many that 50 to 70 % of all requested objects
 //!   are requested once, as content networks report;
 //! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
-//! - *drift*: after every so many requests one rank is given to a new object, so that in the course of the run more
+//! - *drift*: after every this many requests one rank is given to a new object, so that in the course of the run more
 //!   objects become popular and unpopular than the catalogue has at one time.
 
 use std::collections::HashMap;
@@ -30,10 +30,10 @@ pub struct Kind {
     exponent: f64,
     /// The share of requests for objects that never come again.
     wonders: f64,
-    /// A scan begins after so many requests and is so long; none if 0.
+    /// The requests between two scans, and the length of a scan; 0 for none.
     scan_every: usize,
     scan_length: usize,
-    /// After so many requests one rank is given to a new object; never where 0.
+    /// After this many requests one rank is given to a new object; never where 0.
     drift_every: usize,
 }
 
