@@ -168,7 +168,7 @@ fn resolve(from: &str, path: &[&str], modules: &BTreeSet<&str>) -> Option<String
     modules.contains(module.as_str()).then_some(module)
 }
 
-/// The sets of modules of which each reaches each, larger than one.
+/// The sets of two modules or more in which each module reaches every other.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|module| (module.as_str(), reach(module, imports))).collect();

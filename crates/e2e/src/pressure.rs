@@ -5,8 +5,8 @@
 //! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on
 //! the same data: a simulation with half the segments, and a limit of memory that the process must have passed.
 //!
-//! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). If the plan differs it may hit more
-//! often than the simulation, and half a store shows nothing.
+//! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). If it does rewrite, it may hit more
+//! often than the simulation, and the planted bug of half the segments proves nothing.
 
 use crate::access_log::{self, Line};
 use crate::content;

@@ -1,8 +1,8 @@
 //! Stopping: one request to stop that every task of a process can wait for, and the signals that make it.
 //!
-//! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: what stopping means; how long
-//! it may take is theirs too. A second signal ends the process at once with 128 plus the signal's number: a cache may
-//! be killed at any time.
+//! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: how each part stops, and how
+//! long it may take. A second signal ends the process at once with 128 plus the signal's number: a cache may be killed
+//! at any time.
 
 use std::io;
 

@@ -2,8 +2,8 @@
 //!
 //! A line has six words: the time at which it began, in seconds since 1970 with microseconds; the operation,
 //! `write-fua` where it is forced; offset; length; how it ended, `ok`, `dropped` or the kind of error; how long it
-//! took, with its unit. Promises: lines are whole, in the order in which operations end. Operations go on where the
-//! file cannot be written; the lines that are lost are counted in [`LogFilter::lines_lost`]. It writes from the calling
+//! took, with its unit. Promises: lines are whole, in the order in which operations end. Operations go on if the file
+//! cannot be written; the lines that are lost are counted in [`LogFilter::lines_lost`]. It writes from the calling
 //! thread: it is for finding out, not for measuring.
 
 use std::fs::File;

@@ -18,7 +18,7 @@ pub enum Verdict {
     Sequential,
     /// The same blocks again and again in about the same order.
     Looping,
-    /// Blocks of recent reference are referenced soon again.
+    /// Recently referenced blocks are soon referenced again.
     Clustered,
     /// Each block at its own rate.
     Probabilistic,

@@ -2,7 +2,7 @@
 
 use super::{Evict, Item, Model};
 
-/// An id, its weight, its references, its worth, and when that was reckoned.
+/// An id, its weight, its references, its worth, and the time when that was computed.
 type Valued = (u64, u64, u64, u64, u64);
 
 pub struct Gdsf {

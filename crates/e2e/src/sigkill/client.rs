@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Most complaints that are kept in words; all are counted.
 const COMPLAINTS_MAX: usize = 20;
-/// How long a client waits that may not request new objects and whose choice was not stored.
+/// How long a client waits if its choice is not stored and it may not request new objects.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Requests that are never sent to the origin.
 const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];

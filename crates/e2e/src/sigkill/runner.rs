@@ -186,7 +186,8 @@ impl<'a> Runner<'a> {
         let mut connection = Connection::new(nectary.listen, Duration::from_secs(5));
         let mut target = demanded.next();
         while let Some(asked) = target {
-            // A miss must not fetch what the verification will look for; some may be lapped since the last poll.
+            // A miss must not fetch objects that the verification will look for; the ring may have overwritten some
+            // since the last poll.
             match connection.request("GET", asked, &[("Cache-Control", "only-if-cached")]) {
                 Ok(response) if response.is_hit() => {
                     let taken = nectary.process.started().elapsed();

@@ -114,7 +114,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
     seeds.iter().enumerate().map(|(index, seed)| [&[index as u8][..], seed].concat()).collect()
 }
 
-/// A URL: as it is written out, it is read as the same.
+/// A URL: writing it and reading it again gives the same URL.
 pub fn url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(url) = Url::parse(text) {

@@ -10,7 +10,8 @@
 //!    the read.
 //! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id.
 //!    Both are looked at under the lock under which entries enter memory, with the state of the segment.
-//! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
+//! 3. No purge kills it. A later purge finds it like any other object in memory, since purges are compared at every
+//!    hit.
 //! 4. It evicts nothing: if memory is full, warming ends.
 //! 5. A checkpoint made before it has ended also names the objects still to be taken in its hot list: crashes in a row
 //!    leave memory no colder than one does.

@@ -62,7 +62,7 @@ pub struct Scanned {
     pub appends: u64,
     /// Their bytes.
     pub append_bytes: u64,
-    /// The first sequence of the first of them.
+    /// The first sequence of the first append.
     pub first_sequence: Option<u64>,
     /// Records found one by one.
     pub salvaged: u64,

@@ -10,7 +10,8 @@
 //!    segment had before the read began.
 //! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And
 //!    memory has no entry under its id: so none waits to be written.
-//! 3. No purge kills it. One that comes later finds it like anything else in memory: purges are compared at every hit.
+//! 3. No purge kills it. A later purge finds it like any other object in memory, since purges are compared at every
+//!    hit.
 //! 4. The second and the state of the segment are checked again under the lock under which entries enter memory, so
 //!    objects replaced or reclaimed meanwhile do not come back.
 //!

@@ -179,7 +179,7 @@ pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// How many bytes a pipe holds or, of those that do not wait, a socket takes at once; `None` for files without such a
+/// The bytes that a pipe holds, or that a socket in non-blocking mode takes at once; `None` for files without such a
 /// limit.
 pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     // SAFETY: takes numbers only.

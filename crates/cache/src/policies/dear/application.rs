@@ -5,10 +5,11 @@
 //!
 //! # LFU without a heap
 //! Resident blocks are filed by frequency, one timeline each. A hit only raises the count in the block; the block stays
-//! filed under what it had. As counts only grow, a block is never filed above its frequency, so the lowest filing is a
-//! lower bound of all: when a victim is wanted, the newest of the lowest timeline is either filed truly, and is a least
-//! frequently used block, or is filed again and the next is looked at. A hit pays for each refiling, so LFU is
-//! O(1) amortised and costs a hit nothing, which matters while another replacement is active.
+//! filed under what it had. Counts only grow, so a block is never filed above its frequency, and the lowest filing
+//! bounds all frequencies from below. When a victim is wanted, the newest block of the lowest timeline is looked at: if
+//! its filing is still its frequency, it is a least frequently used block; otherwise it is filed again and the next one
+//! is looked at. A hit pays for each refiling, so LFU is O(1) amortised and costs a hit nothing, which matters while
+//! another replacement is active.
 //!
 //! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped
 //! when the search for a victim finds it, unless it has come back by then.

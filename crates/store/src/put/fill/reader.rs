@@ -1,6 +1,6 @@
 //! The followers' side of a fill: readers of a body while it arrives.
 //!
-//! Owns: a position in the body, which the window waits for if the fill is not stored. Promises: the bytes in their
+//! Owns: a position in the body; the window of a fill that is not stored waits for it. Promises: the bytes in their
 //! order, or an error; never a gap.
 
 use std::sync::Arc;
