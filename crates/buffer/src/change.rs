@@ -12,7 +12,7 @@ use crate::options::{Mode, Options};
 use crate::wait::ended;
 
 impl BufferCache {
-    /// Changes the memory of a cache that runs, and ends when it has no more than that.
+    /// Changes the memory of a running cache, and returns when the cache uses no more than that.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] for less than a cache needs.
     pub async fn set_memory(&self, memory_bytes: u64) -> Result<(), Error> {

@@ -44,9 +44,9 @@ pub trait Policy: Send {
     /// grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
-    /// Says that `id` is about to be referred to, so that its memory is on the way when it is: who knows the references
-    /// to come, or has a batch of them, says it of each some 16 references before. Changes nothing; ids that are not
-    /// referred to after all do no harm.
+    /// Announces a reference to `id`, so that its memory is fetched in time. A caller that knows the next references,
+    /// or has a batch of them, announces each some 16 references ahead. Changes nothing; ids that are not referred to
+    /// after all do no harm.
     fn prepare(&self, id: u64) {
         let _ = id;
     }

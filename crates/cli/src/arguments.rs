@@ -366,7 +366,7 @@ pub struct ProxyArguments {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REWRITE_PERCENT_MAX)),
         default_value_t = OpenOptions::default().rewrite_percent)]
     pub rewrite: u32,
-    /// What a read from the store's disk takes: the object, the cluster around it, or whichever has recently saved
+    /// The extent of a read from the store's disk: the object, the cluster around it, or whichever has recently saved
     /// reads
     #[arg(long, value_name = "WHAT", value_parser = ClusterRead::from_str, default_value = ClusterRead::Auto.name())]
     pub cluster_read: ClusterRead,

@@ -1,7 +1,7 @@
 //! A proxy whose store holds known objects: the start of tests of faults.
 //!
 //! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] looks at every object
-//! and tells hits, misses and wrong answers apart; wrong is whatever is not the object's bytes.
+//! and tells hits, misses and wrong answers apart; all bytes but the object's are wrong.
 
 use crate::content;
 use crate::http::{Connection, Failure};

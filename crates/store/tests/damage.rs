@@ -215,7 +215,7 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     assert_eq!(read_all(&store, KeyRef::new(b"key", b"")).await.as_deref(), Some(&b"body"[..]));
     let taken = begun.elapsed();
     println!("{taken:?}");
-    // A checksum of each would be 500 GB to reckon.
+    // Checksums of all of them would cover 500 GB.
     assert!(taken < std::time::Duration::from_secs(10), "{taken:?}");
 }
 

@@ -27,7 +27,7 @@ async fn is_there(store: &Store, name: &str) -> bool {
     store.get(key(name)).await.is_some()
 }
 
-/// A store in which what is put waits in memory until it is synced.
+/// A store whose put objects wait in memory until it is synced.
 async fn patient(device: SharedDevice) -> Store {
     let write_delay = Duration::from_secs(3600);
     Store::open(device, OpenOptions { write_delay, ..options() }).await.unwrap()

@@ -160,7 +160,7 @@ impl Files {
         Ok(())
     }
 
-    /// Deletes a hundredth of a disk's files: it is full sooner than was thought.
+    /// Deletes a hundredth of a disk's files: it is full sooner than expected.
     fn make_room(&self, root: usize) -> Result<(), Error> {
         let mut victims = Vec::new();
         {

@@ -70,7 +70,7 @@ impl Timeline {
         self.daemon = self.served(self.threads[thread], cost);
     }
 
-    /// Lets everybody wait until all is done, and then for this; returns how long that took beyond the last thread's
+    /// Makes all threads wait until all work is done, and then for this call; returns its time beyond the last thread's
     /// end.
     pub fn join(&mut self, cost: &Cost) -> Duration {
         let last = self.threads.iter().copied().max().unwrap_or_default();

@@ -4,8 +4,8 @@
 //! device, and an operation costs at most one on each. The size is `n` times the whole units of the smallest device.
 //! Promises: an operation inside one unit goes to its device unchanged, without a copy; a longer one is begun on all
 //! its devices at once and copied once. A flush covers all devices. Durability, and the unit that is never torn, are
-//! those of the weakest device. Nothing is written anywhere about the order of the devices: it is the SPEC's, and
-//! another order reads as rubbish. Leaves to others: redundancy; the loss of one device is the loss of the stripe.
+//! those of the weakest device. The order of the devices is that of the SPEC and is stored nowhere; another order reads
+//! as rubbish. Leaves to others: redundancy; the loss of one device is the loss of the stripe.
 
 mod map;
 

@@ -44,7 +44,7 @@ const WORTH_UNIT: u64 = 1 << 28;
 const IN_HEAP: u8 = 0;
 const PARKED: u8 = 1;
 
-/// An id's worth, and when it was reckoned: of equal ones the earlier is the lower.
+/// An id's worth, and the time when it was computed: of equal ones the earlier is the lower.
 type Worth = Reverse<(u64, u64)>;
 
 /// Greedy dual size frequency, over weighted ids.

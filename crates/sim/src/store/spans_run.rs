@@ -96,7 +96,7 @@ struct Device {
     disk: Arc<Disk>,
     off: Off,
     is_away: bool,
-    /// As it was in an earlier moment, and the open after which that was.
+    /// Its state at an earlier moment, and the open before that moment.
     copy: Option<(u64, Arc<Disk>)>,
     /// The state after each flush, if a crash is to end an open.
     flushed: Option<Images>,

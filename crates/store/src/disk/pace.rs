@@ -22,7 +22,7 @@ const OPENINGS: u64 = 64;
 /// When segments were opened.
 pub struct Pace {
     begun: Instant,
-    /// By epoch: the milliseconds at which it was opened, and one; 0 if that was in no time that is known.
+    /// By epoch: the time at which it was opened, in milliseconds, plus one; 0 if that time is not known.
     opened: [AtomicU64; OPENINGS as usize],
 }
 

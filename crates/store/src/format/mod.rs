@@ -384,7 +384,7 @@ fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mis
     Ok(())
 }
 
-/// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is reckoned last, so that
+/// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is computed last, so that
 /// bytes that look like frames without being any (a body may hold them) cost nothing.
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mismatch> {
     let header = header(bytes, magic)?;

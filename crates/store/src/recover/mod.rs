@@ -62,7 +62,7 @@ pub struct Recovered {
 pub struct SpanPurges {
     /// The contents of its log, if that was read already.
     pub found: Option<purge_log::Recovered>,
-    /// How far the span will have come with the purges of its store.
+    /// How many purges of its store the span will have.
     pub order: PurgeOrder,
     /// Records of purges that it missed, as other spans have them: they purge its present contents.
     pub missed: Vec<PurgeRecord>,

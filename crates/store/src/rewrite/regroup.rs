@@ -14,7 +14,7 @@
 //! | waits to be written | read from disk | the object is written beside it |
 //! | was put and is written | read from disk | both are, and the other objects put for it |
 //! | was read from disk | read from disk or put | both are, and the objects of the page's group |
-//! | was put and is written | put | nothing: few pages are viewed again, and a view finds it out |
+//! | was put and is written | put | nothing: few pages are viewed again, and the next view of the page finds that it is missing |
 //! | is in memory for long, or unknown | read from disk | nothing: the page's next read is not near |
 //!
 //! The index leads to the new place. The old record stays where it is until its segment is reclaimed.

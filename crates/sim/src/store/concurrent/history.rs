@@ -87,7 +87,7 @@ pub struct Get {
     pub seen: Option<Seen>,
     /// Whether it read a running fill: the object that it sees need not be stored.
     pub follows: bool,
-    /// Whether a miss needs no reason: it looked into memory alone.
+    /// Whether a miss needs no reason, as the get looked only into memory.
     pub may_miss: bool,
     /// The segment epoch that was being written when it ended.
     pub head: u64,
