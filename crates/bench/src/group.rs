@@ -63,7 +63,7 @@ impl MemoryGroup {
         Ok(Path::new(interface()?.parent).join(name))
     }
 
-    /// Makes a group in which the kernel kills who uses more than `limit_bytes`.
+    /// Makes a group in which the kernel kills a process that makes it use more than `limit_bytes`.
     pub fn new(name: &str, limit_bytes: u64) -> Result<MemoryGroup, Error> {
         let interface = interface()?;
         let group = MemoryGroup { path: Path::new(interface.parent).join(name), interface };

@@ -102,7 +102,7 @@ async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
     drop(store);
     let store = open(&device, 20).await;
     assert_eq!(view_b(&store).await, 1);
-    // The page that it lay with first has to read it by itself now.
+    // The page that it was stored with first has to read it separately now.
     assert!(view_a(&store).await >= 1);
 }
 

@@ -201,7 +201,7 @@ impl Policy for S3Fifo {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues take turns, and an id of main may come up four times before the hits of another are used up.
+        // The queues take turns, and an id of main may be offered four times before another id's hits are used up.
         let refusals_max = 8 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghost();

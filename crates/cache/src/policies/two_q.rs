@@ -13,9 +13,9 @@
 //! | oldest when room is needed | out, id to A1out | out | forgotten when A1out outweighs its share | |
 //! | victim refused | newest of A1in again | newest of Am again | | |
 //!
-//! A1out is first in, first out too, by the time of eviction: a reference to what it remembers takes the id out of it
-//! and into Am, and nothing else renews an id's place there. What leaves Am is forgotten at once and not remembered in
-//! A1out, as in the paper: it had its second chance.
+//! A1out is first in, first out too, by the time of eviction: a reference to an id in it moves the id into Am, and
+//! nothing else renews an id's place there. What leaves Am is forgotten at once and not remembered in A1out, as in the
+//! paper: it had its second chance.
 //!
 //! A1in gives victims while it outweighs its share, Am otherwise; after a refusal the other has its turn.
 //!

@@ -26,7 +26,7 @@ pub enum Planted {
     ClusteredFirst,
 }
 
-/// One reference: the block, and whether another stream's block it was.
+/// One reference: the block, and whether it belonged to another stream before.
 type Reference = (u64, bool);
 
 /// One stream's naive detector.

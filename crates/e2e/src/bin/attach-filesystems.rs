@@ -48,7 +48,7 @@ fn main() -> Result<ExitCode> {
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
     println!("attach-filesystems: {}, seed {seed}", arguments.fs.join(","));
     let (mut rng, deadline) = (Rng::new(seed), Instant::now() + Duration::from_secs(arguments.seconds));
-    // Short runs come to all devices too, one with one seed and one with another.
+    // Short runs reach all devices too, with different seeds.
     let first_device = rng.below(DEVICES.len() as u64) as usize;
     let (mut rounds, mut failed) = (0, 0);
     for turn in 0.. {

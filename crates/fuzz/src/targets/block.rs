@@ -101,7 +101,7 @@ pub fn spec_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// Sizes, durations, shares: what is read is in bounds, and sizes are written back nearly as they were.
+/// Sizes, durations, shares: parsed values are in bounds, and sizes are printed nearly as they were read.
 pub fn sizes(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(size) = parse_size(text) {

@@ -120,7 +120,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
 /// How hyper's part of a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// With nothing left to be sent.
+    /// Nothing is left to be sent.
     Well,
     /// With a request that hyper has not seen the end of, and that is still to be refused.
     Refused,

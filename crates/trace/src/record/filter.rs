@@ -28,7 +28,8 @@ pub(super) fn build(machine: u32, is_reads_only: bool) -> Vec<sock_filter> {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let (ask, allow) =
         (instruction(RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF), instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    // If the accumulator equals `k`, ask; each check carries its own answer, so that no jump is longer than one.
+    // If the accumulator equals `k`, ask the recorder; each check has its own answer, so that no jump is longer than
+    // one.
     let ask_if = |program: &mut Vec<sock_filter>, code: u16, k: u32| {
         program.extend([instruction(code, 0, 1, k), ask]);
     };

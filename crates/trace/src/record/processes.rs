@@ -46,7 +46,7 @@ struct Process {
     ancestor: Option<u32>,
     /// Whether it started its program by exec while it was recorded.
     is_fresh: bool,
-    /// It called exec, which may have failed; where its stack began before.
+    /// It called exec, which may have failed; the value is the start of its stack before.
     exec_from: Option<u64>,
 }
 

@@ -80,7 +80,7 @@ impl Signals {
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
     }
 
-    /// What was blocked before.
+    /// The signals that were blocked before.
     pub(super) fn former(&self) -> Mask {
         self.former
     }

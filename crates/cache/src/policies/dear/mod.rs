@@ -301,7 +301,7 @@ impl Dear {
         }
     }
 
-    /// The place of a block that is no ghost any more, the ghost's or a new one's; `None` if there are too many
+    /// The place of a block that is no ghost any more: that of the ghost, or a new one. `None` if there are too many
     /// blocks.
     fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> Option<usize> {
         let Some(at) = known else { return self.blocks.insert(id, position) };

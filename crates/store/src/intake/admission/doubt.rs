@@ -46,7 +46,7 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Notes that a purge begins; before it takes anything out of the index.
+    /// Notes that a purge begins. Call it before the purge removes anything from the index.
     pub fn purge_begins(&self) {
         self.purges.fetch_add(1, Ordering::AcqRel);
     }
@@ -63,7 +63,7 @@ impl Doubt {
         lock(&self.moving).insert(hash)
     }
 
-    /// Notes that it was written; when the index leads to its new place, if it is to.
+    /// Notes that it was written. A rewritten entry is noted only when the index leads to its new place.
     pub fn move_ends(&self, hash: KeyHash) {
         lock(&self.moving).remove(&hash);
     }

@@ -7,8 +7,8 @@
 //! - *one-hit wonders*: requests for objects that never come again, so many that 50 to 70 % of all requested objects
 //!   are requested once, as content networks report;
 //! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
-//! - *drift*: after every this many requests one rank is given to a new object, so that in the course of the run more
-//!   objects become popular and unpopular than the catalogue has at one time.
+//! - *drift*: after this many requests each time one rank is given to a new object, so that in the course of the run
+//!   more objects become popular and unpopular than the catalogue has at one time.
 
 use std::collections::HashMap;
 
