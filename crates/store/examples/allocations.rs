@@ -37,7 +37,7 @@ const CHUNKS: usize = 4;
 const ROUNDS: u64 = 5;
 const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
-/// This long nothing is allocated once a store has opened to its end.
+/// How long no allocation may happen before a store counts as opened to its end.
 const QUIET: Duration = Duration::from_millis(300);
 /// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not
 /// that of the disk.
