@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// The longest time from exec to the first hit.
 pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
+/// The ring overtakes few bodies that are being read: at most this share of the answers.
+const CUT_SHORT_SHARE_MAX: f64 = 0.001;
 /// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, this often at
 /// most.
 const PLANT_ATTEMPTS_MAX: u64 = 5;
@@ -223,6 +225,9 @@ impl Summary {
             ("wrong after a clean stop", stop.wrong),
         ];
         problems.extend(counted.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what}: {count}")));
+        if total.cut_short as f64 > CUT_SHORT_SHARE_MAX * total.requests as f64 {
+            problems.push(format!("cut short: {} of {} answers", total.cut_short, total.requests));
+        }
         let [key, tag, prefix, all] = total.purges.map(|count| count as f64);
         let [key_min, tag_min, prefix_min, all_min] = self.load.purges_min;
         let least = [

@@ -14,11 +14,20 @@ const STORE_BYTES: u64 = 64 << 20;
 const OBJECTS_BYTES: u64 = 128 << 10;
 const BODY_BYTES: usize = 3000;
 
+/// When a read is held.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    /// Before it comes to the device.
+    Before,
+    /// After the device has read.
+    After,
+}
+
 /// Holds the next read that this thread begins, or all writes, until it is opened.
 struct Gate {
     device: SharedDevice,
     thread: ThreadId,
-    read: Mutex<Option<watch::Receiver<bool>>>,
+    read: Mutex<Option<(When, watch::Receiver<bool>)>>,
     writes: watch::Receiver<bool>,
 }
 
@@ -41,10 +50,13 @@ impl Filter for Gate {
         let gate = is_own.then(|| self.read.lock().unwrap().take()).flatten();
         let device = Arc::clone(&self.device);
         Box::pin(async move {
-            if let Some(gate) = gate {
-                opened(gate).await;
+            let Some((when, gate)) = gate else { return device.read_at(offset, buffers, context).await };
+            if when == When::Before {
+                opened(gate.clone()).await;
             }
-            device.read_at(offset, buffers, context).await
+            let read = device.read_at(offset, buffers, context).await;
+            opened(gate).await;
+            read
         })
     }
 
@@ -71,11 +83,11 @@ struct Held {
 
 impl Held {
     async fn new() -> Held {
-        Held::of(Some(OBJECTS_BYTES)).await
+        Held::of(STORE_BYTES, Some(OBJECTS_BYTES)).await
     }
 
-    async fn of(objects_bytes_max: Option<u64>) -> Held {
-        let device: SharedDevice = Arc::new(MemoryDevice::new(STORE_BYTES));
+    async fn of(store_bytes: u64, objects_bytes_max: Option<u64>) -> Held {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(store_bytes));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
         let (writes, gate) = watch::channel(true);
         let gate = Arc::new(Gate { device, thread: thread::current().id(), read: Mutex::new(None), writes: gate });
@@ -110,9 +122,9 @@ impl Held {
     }
 
     /// Holds the next read until the returned handle releases it.
-    fn hold_read(&self) -> watch::Sender<bool> {
+    fn hold_read(&self, when: When) -> watch::Sender<bool> {
         let (open, gate) = watch::channel(false);
-        *self.gate.read.lock().unwrap() = Some(gate);
+        *self.gate.read.lock().unwrap() = Some((when, gate));
         open
     }
 }
@@ -122,7 +134,7 @@ async fn a_version_that_is_replaced_while_it_is_read_does_not_come_back() {
     let held = Held::new().await;
     held.put("key", 1).await;
     held.push_out(1).await;
-    let open = held.hold_read();
+    let open = held.hold_read(When::Before);
     let (read, ()) = tokio::join!(held.get(), async {
         held.put("key", 2).await;
         held.push_out(2).await;
@@ -140,7 +152,7 @@ async fn forty_gets_of_one_object_make_one_read() {
     held.put("key", 7).await;
     held.push_out(1).await;
     let before = held.store.stat().counts;
-    let open = held.hold_read();
+    let open = held.hold_read(When::Before);
     let (read, ()) = tokio::join!(join_all((0..40).map(|_| held.get())), async {
         tokio::task::yield_now().await;
         open.send_replace(true);
@@ -156,7 +168,7 @@ async fn a_get_that_comes_after_a_put_does_not_take_what_an_older_read_finds() {
     let held = Held::new().await;
     held.put("key", 1).await;
     held.push_out(1).await;
-    let open = held.hold_read();
+    let open = held.hold_read(When::Before);
     let (_, second) = tokio::join!(held.get(), async {
         held.put("key", 2).await;
         held.push_out(2).await;
@@ -171,8 +183,31 @@ async fn a_get_that_comes_after_a_put_does_not_take_what_an_older_read_finds() {
 }
 
 #[tokio::test]
+async fn what_was_purged_does_not_come_back_with_a_read_that_the_ring_overtakes() {
+    let held = Held::of(1 << 20, Some(OBJECTS_BYTES)).await;
+    let key = KeyRef::new(b"key", b"");
+    held.put("key", 1).await;
+    held.push_out(1).await;
+    held.store.purge_key(b"key").await.unwrap();
+    assert_eq!(held.store.stat().purge_records, 1);
+    let open = held.hold_read(When::After);
+    let gets = async { tokio::join!(held.store.get(key), held.store.get(key)) };
+    let ((first, second), ()) = tokio::join!(gets, async {
+        // Until its segment is overwritten, and the purge forgotten.
+        let mut number = 0;
+        while held.store.stat().purge_records > 0 {
+            held.put(&format!("lap {number}"), 0).await;
+            number += 1;
+            assert!(number < 10_000, "the purge is remembered");
+        }
+        open.send_replace(true);
+    });
+    assert!(first.is_none() && second.is_none(), "it was purged before");
+}
+
+#[tokio::test]
 async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it_where_its_length_is_known() {
-    let held = Held::of(None).await;
+    let held = Held::of(STORE_BYTES, None).await;
     let fill = async |name: &'static str, body_bytes: Option<u64>| {
         let key = KeyRef::new(name.as_bytes(), b"");
         let FillRole::Leader(mut fill) = held.store.begin_fill(key, None) else { panic!("nobody fills it") };

@@ -44,7 +44,7 @@ pub struct Tally {
     pub missing: u64,
     /// Wrong bytes, versions that may not answer, purged keys that hit, broken answers.
     pub wrong: u64,
-    /// Hits whose body broke off while the process lived, as the ring overtook it.
+    /// Answers that broke off while the process lived, as the ring overtook their body.
     pub cut_short: u64,
     /// Hits after the kill.
     pub verified_hits: u64,
@@ -90,6 +90,8 @@ pub struct Round<'a> {
     pub runtime: PathBuf,
     /// Purges that reach keys of several clients.
     pub purges: &'a Purges,
+    /// Longer bodies are stored as several records.
+    pub whole_bytes_max: u64,
     /// The segment epoch that the ring had reached at the latest poll.
     pub head: AtomicU64,
     /// Set just before the kill: from then on a broken answer is no complaint.
@@ -243,13 +245,13 @@ impl Client {
                 Ok(response) if response.is_hit() || response.status != 504 => {
                     if let Some(version) = check(&key.target, &response, round, &mut tally) {
                         tally.verified_hits += 1;
-                        compare(&key.target, &response, expected, Some(version), &mut tally);
+                        compare(key, &response, expected, Some(version), &mut tally);
                         key.restarted(Some(version), began);
                     }
                 }
                 Ok(response) => {
                     tally.requests += 1;
-                    compare(&key.target, &response, expected, None, &mut tally);
+                    compare(key, &response, expected, None, &mut tally);
                     key.restarted(None, began);
                 }
                 Err(failure) => {
@@ -316,12 +318,20 @@ impl Client {
                 key.hit(response.version().unwrap_or(0), began, Instant::now());
                 return self.note_missed(index, reach_after, "cut short");
             }
-            Err(failure) => return broken(&key.target, &failure, round, tally),
+            // The same before the head has left the proxy, or while a body is read along that is still being fetched.
+            Err(failure) if key.has_fragments(round.whole_bytes_max) && !matches!(failure, Failure::Malformed(_)) => {
+                tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
+                return self.note_missed(index, reach_after, "cut short");
+            }
+            Err(failure) => {
+                let what = format!("{failure}; before: {}", key.history());
+                return broken(&key.target, &what, round, tally);
+            }
         };
         let Some(version) = check(&key.target, &response, round, tally) else { return };
         if fetched_at.is_none() {
             // From the store, or from the fetch of the request before, which is not over in the store yet.
-            compare(&key.target, &response, expected, Some(version), tally);
+            compare(key, &response, expected, Some(version), tally);
         }
         if response.is_hit() {
             key.hit(version, began, Instant::now());
@@ -411,15 +421,16 @@ fn check(target: &str, response: &Response, round: &Round<'_>, tally: &mut Tally
 }
 
 /// Compares a hit or a miss with the model.
-fn compare(target: &str, response: &Response, expected: Expectation, hit: Option<u64>, tally: &mut Tally) {
+fn compare(key: &KeyModel, response: &Response, expected: Expectation, hit: Option<u64>, tally: &mut Tally) {
     let count = match judge(expected, hit) {
         Verdict::Right => return,
         Verdict::Missing => &mut tally.missing,
         Verdict::Resurrected | Verdict::Stale { .. } => &mut tally.wrong,
     };
     *count += 1;
-    let status = response.cache_status();
-    tally.complain(format!("{target} version {hit:?}: {:?} by {expected:?}: {status:?}", judge(expected, hit)));
+    let (target, status, history) = (&key.target, response.cache_status(), key.history());
+    let verdict = judge(expected, hit);
+    tally.complain(format!("{target} version {hit:?}: {verdict:?} by {expected:?}: {status:?}; before: {history}"));
 }
 
 /// Notes an answer that did not come, unless the proxy has been killed.

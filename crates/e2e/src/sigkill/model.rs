@@ -13,12 +13,16 @@
 //! 6. Once a purge of any kind has returned, an object fetched before the purge was sent never answers again. While one
 //!    is under way, no object that it reaches is required to hit.
 //!
-//! Pure: no clock, no I/O.
+//! Decides without a clock and without I/O; only the history in complaints has times of now.
 
 use super::purges::Reach;
 use crate::nectary::RingPosition;
 use crate::origin::Resource;
+use std::collections::VecDeque;
 use std::time::Instant;
+
+/// Events of a key that are kept for complaints.
+const HISTORY_MAX: usize = 16;
 
 /// A poll of the store's progress.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +109,22 @@ pub struct KeyModel {
     version_min_alive: u64,
     version_min_ever: u64,
     purged_below: u64,
+    history: VecDeque<(Instant, Event)>,
+}
+
+/// What happened to a key, as its complaints tell it.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// It was requested when the origin had this version.
+    Requested(u64),
+    /// The origin gave this version.
+    Fetched(u64),
+    /// This version was a hit.
+    Hit(u64),
+    /// A purge that was sent then is known to hold.
+    Purged(Instant),
+    /// After a restart this version was there.
+    Restarted(Option<u64>),
 }
 
 impl KeyModel {
@@ -124,7 +144,37 @@ impl KeyModel {
             version_min_alive,
             version_min_ever,
             purged_below,
+            history: VecDeque::new(),
         }
+    }
+
+    /// Its latest events, in milliseconds before now.
+    pub fn history(&self) -> String {
+        let now = Instant::now();
+        let ago = |at: Instant| now.saturating_duration_since(at).as_secs_f64() * 1e3;
+        let tell = |(at, event): &(Instant, Event)| {
+            let what = match event {
+                Event::Requested(version) => format!("requested {version}"),
+                Event::Fetched(version) => format!("fetched {version}"),
+                Event::Hit(version) => format!("hit {version}"),
+                Event::Purged(sent) => format!("knows of a purge sent {:.1} ms ago", ago(*sent)),
+                Event::Restarted(version) => format!("restarted, found {version:?}"),
+            };
+            format!("{:.1} ms ago {what}", ago(*at))
+        };
+        self.history.iter().map(tell).collect::<Vec<_>>().join(", ")
+    }
+
+    fn note(&mut self, at: Instant, event: Event) {
+        if self.history.len() == HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((at, event));
+    }
+
+    /// True if it is stored as several records, some of which the ring may overwrite during the read.
+    pub fn has_fragments(&self, whole_bytes_max: u64) -> bool {
+        self.bytes > whole_bytes_max
     }
 
     /// True if something is surely stored, as far as the ring has not reached it.
@@ -148,6 +198,7 @@ impl KeyModel {
             let count = self.fetched.len();
             self.fetched.retain(|fetched| fetched.asked_at >= before);
             if self.fetched.len() < count {
+                self.note(Instant::now(), Event::Purged(before));
                 self.purged_below = self.fetched.first().map_or(self.requested + 1, |fetched| fetched.version);
             }
         }
@@ -158,17 +209,20 @@ impl KeyModel {
     /// What the next answer must be while the process lives, if it is a hit; the origin would answer with `version`.
     pub fn asked(&mut self, version: u64) -> Expectation {
         self.requested = version;
+        self.note(Instant::now(), Event::Requested(version));
         Expectation { must_hit: false, purged_below: self.purged_below, version_min: self.version_min_alive }
     }
 
     /// The origin was asked at `asked_at` by the latest request, before which the ring was at `head`.
     pub fn fetched(&mut self, asked_at: Instant, head: u64) {
+        self.note(asked_at, Event::Fetched(self.requested));
         self.fetched.push(Fetched { version: self.requested, asked_at, epoch_min: head });
     }
 
     /// A request that began at `began` was answered at `at` as a hit.
     pub fn hit(&mut self, version: u64, began: Instant, at: Instant) {
         self.version_min_alive = self.version_min_alive.max(version);
+        self.note(at, Event::Hit(version));
         match self.stored.last_mut() {
             Some(newest) if newest.version == version => newest.hit_began = began,
             Some(newest) if newest.version > version => {}
@@ -194,6 +248,7 @@ impl KeyModel {
 
     /// The first answer after a restart, to a request that began at `began`: the version that hit, if one did.
     pub fn restarted(&mut self, hit: Option<u64>, began: Instant) {
+        self.note(began, Event::Restarted(hit));
         self.stored.clear();
         if let Some(version) = hit {
             self.fetched.retain(|fetched| fetched.version >= version);

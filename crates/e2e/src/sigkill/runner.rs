@@ -88,6 +88,7 @@ impl<'a> Runner<'a> {
         let (nectary, first_hit) = self.restart(stop)?;
         stop.ring = nectary.control()?.progress()?.1;
         let is_planted = self.plant_after_restart(&nectary, stop)?;
+        stop.ring = settled(&nectary)?;
         let mut tally = loaded.tally;
         tally.add(&self.verify(&nectary, stop)?);
         self.nectary = Some(nectary);
@@ -129,6 +130,7 @@ impl<'a> Runner<'a> {
         round.may_break = self.campaign.kill_at_calls.is_some();
         round.purge_all_after = Mutex::new(purge_all_after);
         round.head = AtomicU64::new(ring_before.head);
+        round.whole_bytes_max = ring_before.whole_bytes_max;
         let address = nectary.listen;
         let mut tally = Tally::default();
         let polled = std::thread::scope(|scope| {
@@ -168,6 +170,7 @@ impl<'a> Runner<'a> {
             origin: &self.origin,
             runtime: self.command.runtime_folder(),
             purges: &self.purges,
+            whole_bytes_max: u64::MAX,
             head: AtomicU64::new(0),
             killed: AtomicBool::new(false),
             may_break: false,
@@ -330,6 +333,22 @@ fn poll(
         }
         let left = end.saturating_duration_since(began);
         std::thread::sleep(if left.is_zero() { POLL_INTERVAL } else { POLL_INTERVAL.min(left) });
+    }
+}
+
+/// Where the ring is once nothing waits to be written.
+fn settled(nectary: &Nectary) -> Result<RingPosition> {
+    let mut control = nectary.control()?;
+    let deadline = Instant::now() + READY_MAX;
+    loop {
+        let (sequences, ring) = control.progress()?;
+        if sequences.written >= sequences.last {
+            return Ok(ring);
+        }
+        if Instant::now() > deadline {
+            bail!("{sequences:?}: not written {READY_MAX:?} after the last request");
+        }
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

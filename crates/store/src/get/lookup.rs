@@ -59,8 +59,15 @@ impl Lookup {
     /// Finds an object in memory.
     pub fn find_resident(&self, key: KeyRef<'_>) -> Resident {
         let (_, hash) = self.span.hash(key);
-        let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
-        let verdict = self.state.verdict(&entry);
+        let (entry, verdict) = loop {
+            let head = self.span.head();
+            let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
+            let verdict = self.state.verdict(&entry);
+            // Where it left memory for a segment that was opened in between, the purge that killed it may be forgotten.
+            if self.span.head() == head || self.state.memory.holds(&entry) {
+                break (entry, verdict);
+            }
+        };
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
@@ -125,14 +132,22 @@ impl Lookup {
             Some(Resident::Absent) => None,
             None => self.state.memory.get_hashed(hash),
         };
-        let current = resident.or_else(|| {
-            let ReadEntry { entry, epoch } = found?;
-            let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
-            Some(entry).filter(|entry| is_newest && key.is_none_or(|key| entry.is(hash, key)))
-        })?;
-        if current.kind.is_object() && self.state.is_purged(&current) {
-            return Some(None);
-        }
+        let current = match resident {
+            Some(entry) => entry,
+            None => {
+                let ReadEntry { entry, epoch } = found?;
+                // Before the place, as in `state`, rule 5.
+                let is_purged = entry.kind.is_object() && self.state.is_purged(&entry);
+                let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
+                if !is_newest || key.is_some_and(|key| !entry.is(hash, key)) {
+                    return None;
+                }
+                if is_purged {
+                    return Some(None);
+                }
+                entry
+            }
+        };
         Counters::add(&self.span.counters.hits_disk, 1);
         Counters::add(&self.span.counters.reads_shared, 1);
         current.ask();
@@ -154,6 +169,12 @@ impl Lookup {
                 Found::Entry(entry) => {
                     let fragment = matches!(entry.kind, EntryKind::Fragment { .. });
                     let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
+                    let epoch = self.span.epoch_at(location, head);
+                    // The purge that killed it may be forgotten (`state`, rule 5).
+                    if !fragment && self.span.is_overtaken(epoch) {
+                        Counters::add(&self.span.counters.reads_wasted, 1);
+                        continue;
+                    }
                     if verdict != Verdict::Live {
                         Counters::add(&self.span.counters.hits_purged, 1);
                     }
@@ -168,7 +189,6 @@ impl Lookup {
                     Counters::add(&self.span.counters.hits_disk, 1);
                     entry.ask();
                     self.state.referenced.set(location);
-                    let epoch = self.span.epoch_at(location, head);
                     let in_memory = self.state.memory.put_read(&entry, || {
                         // Its replacement may have been written, read and evicted during this read.
                         self.state.is_newest(hash, location, epoch) || planted(Bug::ReadUnchecked)

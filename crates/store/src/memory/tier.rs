@@ -179,6 +179,11 @@ impl MemoryTier {
         self.map.pin().get(hash.0 as u64).is_some_and(|entry| entry.hash == hash)
     }
 
+    /// Whether memory holds this very entry; no reference.
+    pub fn holds(&self, entry: &Arc<Entry>) -> bool {
+        self.map.pin().holds(entry)
+    }
+
     /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it
     /// replaces.
     ///

@@ -76,10 +76,10 @@ impl Rewriting {
         let Intake { queue, admission, .. } = &*self.intake;
         let mut sequence = 0;
         queue.push_if_idle::<Refusal>(|| {
+            let verdict = self.state.verdict(entry);
             if self.span.is_overtaken(epoch) {
                 return Err(Refusal::Overtaken);
             }
-            let verdict = self.state.verdict(entry);
             let purged = verdict != Verdict::Live;
             let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
                 || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);

@@ -9,6 +9,9 @@
 //!    and at every hit.
 //! 4. The newest version of a key decides: if a purge by tag killed it, the replaced version is not found in its place.
 //!    So it stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
+//! 5. A purge is forgotten after the segments that it is about have left index and memory, and after the head says so.
+//!    So purges are compared first, and only then it is looked at whether the place is still there: where the ring came
+//!    by in between, the answer of the purges is worth nothing.
 
 pub mod record;
 

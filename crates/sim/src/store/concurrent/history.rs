@@ -285,18 +285,19 @@ impl<'a> Register<'a> {
         }
     }
 
-    /// Whether a version is certain to outlive all crashes up to a life.
+    /// Whether a version is certain to be on the disk in a life: it was written, and every crash up to then came later.
     fn survives(&self, version: &Version, life: usize) -> bool {
-        let Some(sequence) = self.sequence(version) else { return version.life == life };
-        let is_admitted = !matches!(version.outcome, Outcome::Accepted { is_admitted: false, .. });
-        let lives = self.history.lives.get(version.life + 1..=life).unwrap_or_default();
-        lives.iter().all(|life| is_admitted && sequence <= life.recovered)
+        version.life == life
+            || (!matches!(version.outcome, Outcome::Accepted { is_admitted: false, .. }) && self.hides(version, life))
     }
 
-    /// Whether the version that `newer` replaced stays away in a life.
+    /// Whether the version that `newer` replaced stays away in a life: no crash up to then went back before `newer`. If
+    /// `newer` was not admitted it replaced nothing on the disk, but a reclaimed version is there again if the segment
+    /// that was to overwrite it was not written.
     fn hides(&self, newer: &Version, life: usize) -> bool {
-        // A version that is only in memory replaces nothing on the disk.
-        matches!(newer.outcome, Outcome::Accepted { is_admitted: false, .. }) || self.survives(newer, life)
+        let Some(sequence) = self.sequence(newer) else { return newer.life == life };
+        let lives = self.history.lives.get(newer.life + 1..=life).unwrap_or_default();
+        lives.iter().all(|life| sequence <= life.recovered)
     }
 
     fn hit(&self, at: usize, get: &Get, seen: Seen) -> Option<String> {
@@ -466,6 +467,19 @@ mod tests {
         assert!(broken(&history).contains("was promised"), "{}", broken(&history));
         history.lives[1].after = End::Power;
         assert!(!broken(&history).contains("was promised"), "{}", broken(&history));
+    }
+
+    #[test]
+    fn what_was_not_admitted_hides_what_it_replaced_unless_a_crash_went_back_before_it() {
+        let mut history = replaced();
+        history.versions[1].outcome = Outcome::Accepted { sequence: 6, is_admitted: false };
+        history.lives.push(life(10, 5));
+        get(&mut history, 11, 12, Some((1, 5)));
+        assert_eq!(broken(&history), "", "the segment of version 1 was reclaimed, and not overwritten yet");
+        history.lives[1].recovered = 6;
+        assert!(broken(&history).contains("replaced by 2"), "{}", broken(&history));
+        history.gets[0].seen = None;
+        assert_eq!(broken(&history), "", "version 2 was in memory alone");
     }
 
     #[test]
