@@ -177,8 +177,8 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     path.split(':').chain(["/usr/sbin", "/sbin"]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
 }
 
-/// Makes the kernel kill the child with its parent, lets it open many files, and pins it to one processor where asked,
-/// with priority.
+/// Makes the kernel kill the child with its parent, lets it open many files, and, if requested, pins it to one
+/// processor with priority.
 fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
     let files = libc::rlimit { rlim_cur: files_max(), rlim_max: files_max() };
     // SAFETY: prctl, setrlimit, setpriority and sched_setaffinity are plain system calls, allowed between fork and

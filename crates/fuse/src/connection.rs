@@ -154,7 +154,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker of a connection. There are to be no more than its limits say: each waits here for its memory.
+    /// A worker of a connection. Each operation waits here for its memory, so no more run than the limits allow.
     pub fn new(connection: &Arc<Connection>, channel: Channel) -> Worker {
         let data = connection.pool.take_blocking(connection.limits.request_bytes);
         Worker {

@@ -1,6 +1,6 @@
 //! The mutator: small changes to an input, from a seed.
 //!
-//! Owns: which changes there are. The same seed and the same inputs give the same mutants on every machine.
+//! Owns: the list of changes. The same seed and the same inputs give the same mutants on every machine.
 
 use nectary_sim::random::Random;
 

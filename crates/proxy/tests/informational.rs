@@ -39,7 +39,7 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
     {
         let mut client = Client::connect(proxy.address).await;
         client.send(request(&[&line, "content-length: 0"]).as_bytes()).await;
-        // It comes while the origin is still at work, and nothing of the connection to the origin with it.
+        // It arrives while the origin is still at work, without any header of the connection to the origin.
         let hint = client.head().await;
         assert_eq!((hint.status, hint.header("link").as_str(), hint.header("y").as_str()), (103, "</x>", ""));
         assert!(hint.header("via").contains("nectary") && hint.header("connection").is_empty());

@@ -1,4 +1,5 @@
-//! What hints tie together is written side by side and read at once; neighbours that were purged or replaced stay away.
+//! Objects that hints tie together are written side by side and read at once; purged or replaced neighbours do not
+//! enter memory.
 
 mod common;
 

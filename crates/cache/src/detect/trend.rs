@@ -58,8 +58,8 @@ impl Trend {
     }
 }
 
-/// The bucket of a sample, by its attribute value above the smallest: that itself below [`EXACT_BUCKETS`], and 16
-/// buckets from each power of two to the next.
+/// The bucket of a sample, by its attribute value above the smallest one: one bucket for each value below
+/// [`EXACT_BUCKETS`], then 16 buckets from each power of two to the next.
 #[inline]
 fn bucket_of(word: u64, smallest: u64) -> usize {
     let value = (word >> FORWARD_BITS).wrapping_sub(smallest);

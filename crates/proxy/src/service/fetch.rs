@@ -289,7 +289,7 @@ async fn fetch_body(
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {
-        // An origin in trouble may be well again for the next request.
+        // An origin in trouble may answer the next request again.
         if !is_trouble(status) && plan.stale.is_none() {
             worker.hit_for_miss.borrow_mut().insert(&plan.key, times.response_ms);
         }

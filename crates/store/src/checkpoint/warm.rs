@@ -1,7 +1,7 @@
 //! Warming up: what was in memory comes back after a restart, from the disk, in the order of the disk.
 //!
-//! Owns: which objects are taken into memory without being requested, and how gently. The list is the checkpoint's (its
-//! hot list) and, before it, what was replayed, newest first. Leaves to others: the storage of the list (`checkpoint`),
+//! Owns: which objects are taken into memory without being requested, and how gently. The list has the replayed
+//! records, newest first, and then the checkpoint's hot list. Leaves to others: the storage of the list (`checkpoint`),
 //! and the room in memory (`memory`).
 //!
 //! # Invariants

@@ -205,7 +205,8 @@ impl Lookup {
                     if !self.intake.admission.is_open() {
                         self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
                     }
-                    // The youngest goes last: a checkpoint between must not have one that it replaced, and not it.
+                    // The youngest goes last: a checkpoint made in between must not have an older version without the
+                    // youngest.
                     for &older in candidates[position..].iter().rev() {
                         self.state.index.remove(hash, older);
                     }

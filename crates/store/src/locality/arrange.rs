@@ -1,4 +1,5 @@
-//! The order in which the records of an append lie: what hints tie together side by side, in as few clusters as may be.
+//! The order of the records in an append: objects that hints tie together are side by side, in as few clusters as
+//! possible.
 //!
 //! Owns: that order, and the number that says which neighbours are tied. Leaves to others: which records an append has
 //! (`pack`: always the next ones by sequence), so that promises about sequences do not depend on hints.

@@ -183,7 +183,7 @@ mod tests {
 
     const EXTRA: u64 = 56 << 10;
 
-    /// How many of `count` reads take the cluster, of which one in `hit_every` saves a read.
+    /// The number of `count` reads that take the cluster, if one neighbour in `hit_every` saves a read.
     fn cluster_reads(clusters: &Clusters, count: u64, hit_every: u64) -> u64 {
         let mut taken = 0;
         for _ in 0..count {

@@ -25,8 +25,8 @@ pub(super) const QUEUE_DEPTH: usize = 32;
 /// For how long the oldest request may be passed over, in nanoseconds of the disk's time.
 pub(super) const PATIENCE_NS: u64 = 500_000_000;
 
-/// How long after its end a request that is served may still choose the next; then any that waits does. *Units*: real
-/// time.
+/// For this time after its end a served request may still choose the next one; then any waiting request does. *Units*:
+/// real time.
 const GRACE: Duration = Duration::from_millis(1);
 
 /// On a virtual clock a served request ends when no new one has come for this time. *Units*: real time. Longer than the

@@ -130,7 +130,7 @@ impl Application {
         blocks.refresh::<RECENCY>(&mut self.recency, at);
     }
 
-    /// Files a block that is not filed, or filed above its frequency, which only a refused victim is.
+    /// Files a block that is not filed, or a refused victim, which is filed above its frequency.
     #[inline]
     pub(super) fn keep_filed(&mut self, blocks: &mut Blocks, at: usize) {
         let block = blocks.get(at);

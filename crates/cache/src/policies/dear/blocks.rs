@@ -59,8 +59,8 @@ pub(super) struct Block {
     place: u32,
     /// The application that referred to it last.
     pub(super) owner: u16,
-    /// The frequency under which it is filed in the owner's LFU order, the true one may have grown since, or
-    /// [`UNFILED`]; and above [`RANK_BITS`] the state.
+    /// The frequency under which it is filed in the owner's LFU order, or [`UNFILED`]; the true frequency may be
+    /// higher. The state is above [`RANK_BITS`].
     rank_and_state: u16,
 }
 

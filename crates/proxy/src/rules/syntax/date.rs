@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        // Every ninth day and some, to the year 2169.
+        // Times about nine days apart, to the year 2169.
         for step in 0..8000 {
             let unix_s = step * (9 * 86_400 + 4321);
             let text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s));

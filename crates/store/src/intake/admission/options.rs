@@ -107,8 +107,8 @@ pub struct AdmissionOptions {
     pub bytes_min: u64,
     /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,
-    /// How much may be written to the device: beyond it less is admitted. Of a store of several spans each gets the
-    /// share of its size.
+    /// How much may be written to the device: beyond it less is admitted. In a store of several spans each span gets a
+    /// share by its size.
     pub write_budget: Option<WriteBudget>,
     /// The source of chance under a write budget; by default each store's own.
     pub seed: Option<u64>,

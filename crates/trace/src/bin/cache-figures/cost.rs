@@ -1,10 +1,10 @@
 //! The cost of a reference at 1 Mi blocks: LRU, and `dear` and `adaptive` above it, and the least on this machine.
 //!
-//! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references, so
-//! that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over the
-//! rounds. References are drawn again for each replay: repeated they would be a loop, in which what was drawn most often
-//! is worth keeping. Before it is timed each policy plays some, so that all find the processor's caches as they left them. Time is that of this
-//! thread on the processor.
+//! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references,
+//! so that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over
+//! the rounds. References are drawn again for each replay: repeated they would be a loop, in which what was drawn most
+//! often is worth keeping. Each policy plays some references before it is timed, so that each finds its own data in the
+//! processor's caches. Time is that of this thread on the processor.
 //!
 //! Each policy is timed in a simulation, which announces blocks ahead ([`Policy::prepare`]), and with references that
 //! are not announced.

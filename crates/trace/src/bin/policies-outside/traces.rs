@@ -21,7 +21,7 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A number below `bound`, the lower the likelier: by a power of a uniform one.
+    /// A number below `bound`, low ones more often: a power of a uniform random number.
     fn skewed(&mut self, bound: u64, power: u32) -> u64 {
         let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         (bound as f64 * (0..power).fold(1.0, |product, _| product * uniform)) as u64
