@@ -173,7 +173,7 @@ impl Disk {
 }
 
 impl State {
-    /// Takes a write that has been checked, from the moment in which the device may hold it.
+    /// Takes a checked write. Call it once the device may hold the write.
     fn begin(&mut self, offset: u64, data: Vec<u8>) -> u64 {
         let sectors = offset / SECTOR_BYTES..(offset + data.len() as u64).div_ceil(SECTOR_BYTES);
         let healed: Vec<u64> = self.rotten.range(sectors).map(|(&sector, _)| sector).collect();
