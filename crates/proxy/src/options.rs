@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use crate::admin::AdminOptions;
+use crate::admin::{AdminOptions, is_loopback};
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
 
@@ -85,11 +85,6 @@ impl ProxyOptions {
     pub fn admits(&self, client: IpAddr) -> bool {
         is_loopback(client) || self.clients.iter().any(|net| net.contains(client))
     }
-}
-
-/// Whether an address is this machine's loopback, also where IPv4 is mapped into IPv6.
-pub fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
 }
 
 /// What is believed, and told to origins, of how requests came here: `Forwarded` and `X-Forwarded-*`.
