@@ -17,5 +17,6 @@ pub(crate) mod mru;
 pub(crate) mod ordered;
 pub(crate) mod s3fifo;
 pub(crate) mod sieve;
+pub(crate) mod swept;
 pub(crate) mod two_q;
 pub(crate) mod w_tinylfu;
