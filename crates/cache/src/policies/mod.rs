@@ -15,6 +15,7 @@ pub(crate) mod lru;
 pub(crate) mod min;
 pub(crate) mod mru;
 pub(crate) mod ordered;
+pub(crate) mod ranked;
 pub(crate) mod s3fifo;
 pub(crate) mod sieve;
 pub(crate) mod swept;
