@@ -6,7 +6,7 @@ use crate::policy::Policy;
 
 /// The outcome of one step towards a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// A victim left, or the order changed so that one is nearer.
     Done,
     /// A victim was offered and refused; it is now at the far end of some order.

@@ -3,9 +3,11 @@
 //! Owns: the line of `docs/formats/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them,
 //! so that no worker waits for a disk or a pipe.
 
+use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -99,7 +101,41 @@ pub(crate) struct Line<'a> {
     pub object_bytes: Option<u64>,
 }
 
-/// The destination of a worker's lines.
+/// Counts the requests of a worker, and logs them where there is a log.
+#[derive(Debug)]
+pub(crate) struct RequestLog {
+    pub stats: Arc<WorkerStats>,
+    lines: RefCell<Option<LogBuffer>>,
+}
+
+impl RequestLog {
+    /// Of a worker, with the buffer of its lines where there is a log.
+    pub fn new(stats: Arc<WorkerStats>, lines: Option<LogBuffer>) -> Rc<RequestLog> {
+        Rc::new(RequestLog { stats, lines: RefCell::new(lines) })
+    }
+
+    /// Whether there is a log.
+    pub fn is_on(&self) -> bool {
+        self.lines.borrow().is_some()
+    }
+
+    /// Counts and logs a request.
+    pub fn note(&self, line: &Line<'_>) {
+        line.outcome.count(&self.stats);
+        if let Some(lines) = &mut *self.lines.borrow_mut() {
+            lines.push(line);
+        }
+    }
+
+    /// Hands the lines over.
+    pub fn flush(&self) {
+        if let Some(lines) = &mut *self.lines.borrow_mut() {
+            lines.flush();
+        }
+    }
+}
+
+/// Where a worker's lines go.
 #[derive(Debug)]
 pub(crate) struct LogBuffer {
     lines: Vec<u8>,

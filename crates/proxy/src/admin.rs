@@ -8,13 +8,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use subtle::ConstantTimeEq;
 
 use crate::error::Error;
-use crate::options::is_loopback;
 
 /// The shortest token: shorter ones can be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
@@ -42,6 +41,11 @@ impl AdminOptions {
             None => Ok(()),
         }
     }
+}
+
+/// Whether an address is this machine's loopback, also where IPv4 is mapped into IPv6.
+pub fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
 }
 
 /// A secret that a request for administration shows as `Authorization: Bearer TOKEN`.

@@ -16,10 +16,9 @@ use http::{HeaderValue, Method, Version};
 use http_body::{Body, Frame, SizeHint};
 use nectary_store::{BodyReader, FillReader, Object};
 
-use crate::access_log::{Line, Outcome};
+use crate::access_log::{Line, Outcome, RequestLog};
 use crate::rules::multipart::{Multipart, Section};
 use crate::wire::deadlines::Watch;
-use crate::worker::Worker;
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +169,7 @@ impl Body for ReplyBody {
 
 /// A request that is logged and counted when its body is done with.
 pub(crate) struct Ticket {
-    pub worker: Rc<Worker>,
+    pub log: Rc<RequestLog>,
     pub client: std::net::IpAddr,
     pub at_ms: u64,
     pub started: Instant,
@@ -187,8 +186,8 @@ pub(crate) struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.worker.stats.body_bytes_sent.add(self.sent_bytes);
-        self.worker.log(&Line {
+        self.log.stats.body_bytes_sent.add(self.sent_bytes);
+        self.log.note(&Line {
             client: self.client,
             at_ms: self.at_ms,
             method: &self.method,

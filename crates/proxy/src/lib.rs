@@ -12,9 +12,11 @@
 //! when it is to end, waits for it, and closes the store.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod access_log;
 mod admin;
 mod body;
+mod connections;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use crate::admin::AdminOptions;
+use crate::admin::{AdminOptions, is_loopback};
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
 
@@ -87,12 +87,7 @@ impl ProxyOptions {
     }
 }
 
-/// Whether an address is this machine's loopback, even if IPv4 is mapped into IPv6.
-pub fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
-}
-
-/// Which of `Forwarded` and `X-Forwarded-*` are believed, and sent to origins.
+/// What is believed, and told to origins, of how requests came here: `Forwarded` and `X-Forwarded-*`.
 #[derive(Debug, Clone, Default)]
 pub struct ForwardedOptions {
     /// The proxies in front of this one, which are believed; from anybody else such headers are removed.

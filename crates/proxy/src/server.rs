@@ -11,11 +11,13 @@ use nectary_host::Shutdown;
 use nectary_store::Spans;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::accept;
 use crate::access_log::{LogBuffer, LogWriter};
+use crate::connections::Door;
 use crate::error::Error;
 use crate::options::ProxyOptions;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
-use crate::worker::{Door, Worker};
+use crate::worker::Worker;
 
 /// Connections that may wait to be accepted, a listener.
 const BACKLOG: i32 = 1024;
@@ -197,7 +199,7 @@ fn serve(
         .map_err(failed)?;
     let result = runtime.block_on(async {
         let worker = Worker::new(options, store, stats, origin, log, instance);
-        worker.run(listeners, shutdown).await
+        accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);
     result.map_err(failed)

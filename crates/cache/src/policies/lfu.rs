@@ -41,8 +41,7 @@
 
 use std::mem;
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::policies::ranked::{PARKED, Ranked, Ranking};
 use crate::structures::arena::{Arena, Queue};
 
 /// Frequencies are halved after this many references for each resident id.
@@ -51,7 +50,6 @@ const REFERENCES_PER_ID: u64 = 4;
 const NONE: u32 = u32::MAX;
 
 const GROUPED: u8 = 0;
-const PARKED: u8 = 1;
 
 /// The ids of one frequency, by when they reached it.
 #[derive(Debug)]
@@ -64,41 +62,35 @@ struct Group {
 }
 
 /// Least frequently used, over weighted ids; ties go to the oldest.
-#[derive(Debug)]
-pub struct Lfu {
-    is_aged: bool,
-    capacity: u64,
-    used: u64,
-    count: usize,
-    arena: Arena,
-    groups: Vec<Group>,
-    lowest: u32,
-    free: u32,
-    parked: Queue,
-    /// References until the frequencies are halved.
-    references_left: u64,
-}
+pub type Lfu = Ranked<ByFrequency>;
 
 impl Lfu {
     /// An empty policy of `capacity` units of weight that never forgets a frequency of a resident id.
     pub fn new(capacity: u64) -> Lfu {
-        Lfu {
-            is_aged: false,
-            capacity,
-            used: 0,
-            count: 0,
-            arena: Arena::new(),
-            groups: Vec::new(),
-            lowest: NONE,
-            free: NONE,
-            parked: Queue::new(PARKED),
-            references_left: REFERENCES_PER_ID,
-        }
+        Ranked::of(capacity, ByFrequency::new(false))
     }
 
     /// An empty policy of `capacity` units of weight whose frequencies are halved from time to time.
     pub fn aged(capacity: u64) -> Lfu {
-        Lfu { is_aged: true, ..Lfu::new(capacity) }
+        Ranked::of(capacity, ByFrequency::new(true))
+    }
+}
+
+/// Ids by how often they were referenced.
+#[derive(Debug)]
+pub struct ByFrequency {
+    is_aged: bool,
+    groups: Vec<Group>,
+    lowest: u32,
+    free: u32,
+    /// References until the frequencies are halved.
+    references_left: u64,
+}
+
+impl ByFrequency {
+    fn new(is_aged: bool) -> ByFrequency {
+        let references_left = REFERENCES_PER_ID;
+        ByFrequency { is_aged, groups: Vec::new(), lowest: NONE, free: NONE, references_left }
     }
 
     /// Adds an empty group of `frequency` after the group `lower`, or as the lowest.
@@ -141,7 +133,7 @@ impl Lfu {
     }
 
     /// Puts an id that is in no queue into the group of `frequency`, which is searched for from `below` upwards.
-    fn put(&mut self, index: u32, frequency: u64, below: u32) {
+    fn put(&mut self, arena: &mut Arena, index: u32, frequency: u64, below: u32) {
         let mut lower = below;
         let mut higher = if lower == NONE { self.lowest } else { self.groups[lower as usize].higher };
         while higher != NONE && self.groups[higher as usize].frequency < frequency {
@@ -149,24 +141,14 @@ impl Lfu {
         }
         let is_there = higher != NONE && self.groups[higher as usize].frequency == frequency;
         let group = if is_there { higher } else { self.add_group(lower, frequency) };
-        self.arena.link(&mut self.groups[group as usize].queue, index);
-        self.arena.entry_mut(index).place = group;
+        arena.link(&mut self.groups[group as usize].queue, index);
+        arena.entry_mut(index).place = group;
     }
 
-    /// Forgets an id that is in no queue any more.
-    fn forget(&mut self, index: u32) {
-        let entry = self.arena.entry_mut(index);
-        // Ageing looks at forgotten entries too: this one must not name a group that is gone.
-        (entry.queue, entry.place) = (PARKED, 0);
-        self.used -= entry.weight;
-        self.count -= 1;
-        self.arena.forget(index);
-    }
-
-    /// Takes an id out of its group and returns the group; the caller frees the group if it is empty then.
-    fn take(&mut self, index: u32) -> u32 {
-        let group = self.arena.entry(index).place;
-        self.arena.unlink(&mut self.groups[group as usize].queue, index);
+    /// Takes an id out of its group and gives the group; the caller frees it where it is empty then.
+    fn take_from_group(&mut self, arena: &mut Arena, index: u32) -> u32 {
+        let group = arena.entry(index).place;
+        arena.unlink(&mut self.groups[group as usize].queue, index);
         group
     }
 
@@ -176,37 +158,13 @@ impl Lfu {
         }
     }
 
-    /// One more reference to a resident id.
-    fn promote(&mut self, index: u32) {
-        if self.arena.entry(index).queue == PARKED {
-            self.unpark(index, 1);
-            return;
-        }
-        let group = self.take(index);
-        let frequency = self.groups[group as usize].frequency + 1;
-        self.put(index, frequency, group);
-        self.free_if_empty(group);
-    }
-
-    fn unpark(&mut self, index: u32, more: u64) {
-        self.arena.unlink(&mut self.parked, index);
-        let frequency = u64::from(self.arena.entry(index).place) + more;
-        self.put(index, frequency, NONE);
-    }
-
-    fn unpark_oldest(&mut self) -> bool {
-        let Some(oldest) = self.parked.oldest() else { return false };
-        self.unpark(oldest, 0);
-        true
-    }
-
     /// Counts a reference and halves the frequencies when it is time.
-    fn age(&mut self) {
+    fn age(&mut self, arena: &mut Arena, count: usize) {
         self.references_left = self.references_left.saturating_sub(1);
         if self.references_left > 0 || !self.is_aged {
             return;
         }
-        self.references_left = (self.count as u64).max(1) * REFERENCES_PER_ID;
+        self.references_left = (count as u64).max(1) * REFERENCES_PER_ID;
         let mut at = self.lowest;
         while at != NONE {
             let group = &mut self.groups[at as usize];
@@ -214,12 +172,12 @@ impl Lfu {
             let (frequency, lower, higher) = (group.frequency, group.lower, group.higher);
             if lower != NONE && self.groups[lower as usize].frequency == frequency {
                 let newer = mem::replace(&mut self.groups[at as usize].queue, Queue::new(GROUPED));
-                self.arena.append(&mut self.groups[lower as usize].queue, newer);
+                arena.append(&mut self.groups[lower as usize].queue, newer);
             }
             at = higher;
         }
         // Groups that joined the one below are empty now; their ids are told before they go.
-        for entry in self.arena.entries_mut() {
+        for entry in arena.entries_mut() {
             if entry.queue == PARKED {
                 entry.place /= 2;
             } else if self.groups[entry.place as usize].queue.count == 0 {
@@ -235,85 +193,43 @@ impl Lfu {
     }
 }
 
-impl Evicts for Lfu {
-    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        if self.lowest == NONE && !self.unpark_oldest() {
-            return Step::Nothing;
-        }
-        let lowest = self.lowest;
-        let Some(victim) = self.groups[lowest as usize].queue.oldest() else { return Step::Nothing };
-        let frequency = self.groups[lowest as usize].frequency;
-        let is_given_up = evict(self.arena.entry(victim).id);
-        self.take(victim);
-        self.free_if_empty(lowest);
-        if is_given_up {
-            self.forget(victim);
-            self.unpark_oldest();
-        } else {
-            self.arena.link(&mut self.parked, victim);
-            self.arena.entry_mut(victim).place = frequency.min(u64::from(u32::MAX)) as u32;
-        }
-        Step::answered(is_given_up)
-    }
-}
-
-impl Policy for Lfu {
+impl Ranking for ByFrequency {
     fn name(&self) -> &'static str {
         if self.is_aged { "lfu-aged" } else { "lfu" }
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        self.age();
-        if let Some(index) = self.arena.find(id) {
-            self.promote(index);
-            return Access::Hit;
-        }
-        let weight = weight.max(1);
-        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
-            return Access::Bypassed;
-        }
-        let Some(index) = self.arena.add(id, weight) else { return Access::Bypassed };
-        self.put(index, 1, NONE);
-        self.used += weight;
-        self.count += 1;
-        Access::Inserted
+    fn begin(&mut self, arena: &mut Arena, count: usize) {
+        self.age(arena, count);
     }
 
-    fn prepare(&self, id: u64) {
-        self.arena.prepare(id);
+    fn lowest(&self) -> Option<u32> {
+        self.groups.get(self.lowest as usize)?.queue.oldest()
     }
 
-    fn remove(&mut self, id: u64) -> bool {
-        let Some(index) = self.arena.find(id) else { return false };
-        if self.arena.entry(index).queue == PARKED {
-            self.arena.unlink(&mut self.parked, index);
-        } else {
-            let group = self.take(index);
-            self.free_if_empty(group);
-        }
-        self.forget(index);
-        true
+    fn add(&mut self, arena: &mut Arena, index: u32) {
+        self.put(arena, index, 1, NONE);
     }
 
-    fn contains(&self, id: u64) -> bool {
-        self.arena.find(id).is_some()
+    fn put_back(&mut self, arena: &mut Arena, index: u32, is_hit: bool) {
+        let frequency = u64::from(arena.entry(index).place) + u64::from(is_hit);
+        self.put(arena, index, frequency, NONE);
     }
 
-    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        self.capacity = capacity;
-        let refusals_max = self.count;
-        make_room(self, 0, refusals_max, evict);
+    fn raise(&mut self, arena: &mut Arena, index: u32) {
+        let group = self.take_from_group(arena, index);
+        let frequency = self.groups[group as usize].frequency + 1;
+        self.put(arena, index, frequency, group);
+        self.free_if_empty(group);
     }
 
-    fn capacity(&self) -> u64 {
-        self.capacity
+    fn take(&mut self, arena: &mut Arena, index: u32) {
+        let group = self.take_from_group(arena, index);
+        self.free_if_empty(group);
     }
 
-    fn used(&self) -> u64 {
-        self.used
-    }
-
-    fn len(&self) -> usize {
-        self.count
+    fn take_to_park(&mut self, arena: &mut Arena, index: u32) {
+        let frequency = self.groups[self.lowest as usize].frequency;
+        self.take(arena, index);
+        arena.entry_mut(index).place = frequency.min(u64::from(u32::MAX)) as u32;
     }
 }

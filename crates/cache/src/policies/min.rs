@@ -32,16 +32,14 @@ use std::sync;
 
 use hashbrown::HashMap;
 
-use crate::eviction::{Evicts, Step, make_room};
-use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
-use crate::structures::arena::{Arena, Queue};
+use crate::policies::ranked::{Ranked, Ranking};
+use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
 /// The next reference of an id that never comes again; so a trace has at most this many references.
 const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
-const PARKED: u8 = 1;
 
 /// For each reference of a trace the position of the next one to the same id. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -74,153 +72,81 @@ impl Future {
 /// let misses = ids.iter().filter(|&&id| policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit).count();
 /// assert_eq!(misses, 6);
 /// ```
-#[derive(Debug)]
-pub struct Min {
-    is_bypassing: bool,
-    capacity: u64,
-    used: u64,
-    count: usize,
-    future: Future,
-    now: usize,
-    /// The next reference of the newcomer for which room is made, if it may be bypassed.
-    newcomer: Option<u32>,
-    arena: Arena,
-    heap: Heap,
-    parked: Queue,
-}
+pub type Min = Ranked<ByNextReference>;
 
 impl Min {
     /// An empty policy of `capacity` units of weight that takes every miss in.
     pub fn new(capacity: u64, future: &Future) -> Min {
-        Min {
-            is_bypassing: false,
-            capacity,
-            used: 0,
-            count: 0,
-            future: future.clone(),
-            now: 0,
-            newcomer: None,
-            arena: Arena::new(),
-            heap: Heap::new(),
-            parked: Queue::new(PARKED),
-        }
+        Ranked::of(capacity, ByNextReference::of(future, false))
     }
 
     /// An empty policy of `capacity` units of weight that bypasses an id which would be the next victim.
     pub fn bypassing(capacity: u64, future: &Future) -> Min {
-        Min { is_bypassing: true, ..Min::new(capacity, future) }
-    }
-
-    fn unpark_oldest(&mut self) {
-        if let Some(oldest) = self.parked.oldest() {
-            let key = self.arena.entry(oldest).place;
-            self.unpark(oldest, key);
-        }
-    }
-
-    fn unpark(&mut self, index: u32, key: u32) {
-        self.arena.unlink(&mut self.parked, index);
-        self.arena.entry_mut(index).queue = IN_HEAP;
-        self.heap.push(&mut self.arena, index, key);
-    }
-
-    /// Forgets an id that is neither in the heap nor parked any more.
-    fn forget(&mut self, index: u32) {
-        self.used -= self.arena.entry(index).weight;
-        self.count -= 1;
-        self.arena.forget(index);
+        Ranked::of(capacity, ByNextReference::of(future, true))
     }
 }
 
-impl Evicts for Min {
-    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        if self.heap.highest().is_none() {
-            self.unpark_oldest();
-        }
-        let Some((key, victim)) = self.heap.highest() else { return Step::Nothing };
-        if self.newcomer.is_some_and(|newcomer| newcomer >= key) {
-            return Step::Nothing;
-        }
-        let is_given_up = evict(self.arena.entry(victim).id);
-        self.heap.remove(&mut self.arena, victim);
-        if is_given_up {
-            self.forget(victim);
-            self.unpark_oldest();
-        } else {
-            self.arena.link(&mut self.parked, victim);
-            self.arena.entry_mut(victim).place = key;
-        }
-        Step::answered(is_given_up)
+/// Ids by when they are referenced next.
+#[derive(Debug)]
+pub struct ByNextReference {
+    is_bypassing: bool,
+    future: Future,
+    now: usize,
+    /// When what is referenced now is referenced again.
+    next: u32,
+    heap: Heap,
+}
+
+impl ByNextReference {
+    fn of(future: &Future, is_bypassing: bool) -> ByNextReference {
+        ByNextReference { is_bypassing, future: future.clone(), now: 0, next: NEVER, heap: Heap::new() }
+    }
+
+    fn push(&mut self, arena: &mut Arena, index: u32, key: u32) {
+        arena.entry_mut(index).queue = IN_HEAP;
+        self.heap.push(arena, index, key);
     }
 }
 
-impl Policy for Min {
+impl Ranking for ByNextReference {
     fn name(&self) -> &'static str {
         "min"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        let next = self.future.0.get(self.now).copied().unwrap_or(NEVER);
+    fn begin(&mut self, _: &mut Arena, _: usize) {
+        self.next = self.future.0.get(self.now).copied().unwrap_or(NEVER);
         self.now += 1;
-        if let Some(index) = self.arena.find(id) {
-            if self.arena.entry(index).queue == PARKED {
-                self.unpark(index, next);
-            } else {
-                self.heap.change(&mut self.arena, index, next);
-            }
-            return Access::Hit;
-        }
-        let weight = weight.max(1);
-        if weight > self.capacity {
-            return Access::Bypassed;
-        }
-        self.newcomer = self.is_bypassing.then_some(next);
-        let has_room = make_room(self, weight, REFUSALS_MAX, evict);
-        self.newcomer = None;
-        if !has_room {
-            return Access::Bypassed;
-        }
-        let Some(index) = self.arena.add(id, weight) else { return Access::Bypassed };
-        self.heap.push(&mut self.arena, index, next);
-        self.used += weight;
-        self.count += 1;
-        Access::Inserted
     }
 
-    fn prepare(&self, id: u64) {
-        self.arena.prepare(id);
+    fn lowest(&self) -> Option<u32> {
+        self.heap.highest().map(|(_, index)| index)
     }
 
-    fn remove(&mut self, id: u64) -> bool {
-        let Some(index) = self.arena.find(id) else { return false };
-        if self.arena.entry(index).queue == PARKED {
-            self.arena.unlink(&mut self.parked, index);
-        } else {
-            self.heap.remove(&mut self.arena, index);
-        }
-        self.forget(index);
-        true
+    fn may_leave(&self, room: u64) -> bool {
+        let is_newcomer_last = || self.heap.highest().is_some_and(|(key, _)| self.next >= key);
+        room == 0 || !self.is_bypassing || !is_newcomer_last()
     }
 
-    fn contains(&self, id: u64) -> bool {
-        self.arena.find(id).is_some()
+    fn add(&mut self, arena: &mut Arena, index: u32) {
+        self.push(arena, index, self.next);
     }
 
-    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        self.capacity = capacity;
-        let refusals_max = self.count;
-        make_room(self, 0, refusals_max, evict);
+    fn put_back(&mut self, arena: &mut Arena, index: u32, is_hit: bool) {
+        let key = if is_hit { self.next } else { arena.entry(index).place };
+        self.push(arena, index, key);
     }
 
-    fn capacity(&self) -> u64 {
-        self.capacity
+    fn raise(&mut self, arena: &mut Arena, index: u32) {
+        self.heap.change(arena, index, self.next);
     }
 
-    fn used(&self) -> u64 {
-        self.used
+    fn take(&mut self, arena: &mut Arena, index: u32) {
+        self.heap.remove(arena, index);
     }
 
-    fn len(&self) -> usize {
-        self.count
+    fn take_to_park(&mut self, arena: &mut Arena, index: u32) {
+        let key = self.heap.highest().map_or(NEVER, |(key, _)| key);
+        self.take(arena, index);
+        arena.entry_mut(index).place = key;
     }
 }

@@ -91,7 +91,7 @@ impl Queue {
 
 /// The slab and the table.
 #[derive(Debug, Clone)]
-pub(crate) struct Arena {
+pub struct Arena {
     entries: Vec<Entry>,
     free: u32,
     table: Table<Index>,

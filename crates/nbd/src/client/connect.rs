@@ -9,8 +9,7 @@ use nectary_host::tls::ClientTls;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 
-use super::handshake::{Action, Agreed, Goal, Handshake};
-use super::info::Listed;
+use super::handshake::{Action, Agreed, Goal, Handshake, Listed};
 use crate::error::{Error, ErrorKind};
 use crate::limits::HANDSHAKE_TIME_MAX;
 use crate::transport::{Transport, prepare, read_all};

@@ -5,7 +5,8 @@
 //! with its size constraints, or by `NBD_OPT_EXPORT_NAME` if the server knows no other way. Promises: lengths are
 //! bounded before they are used; a reply that fits nothing ends the haggling with a reason.
 
-use super::info::Listed;
+use serde::Serialize;
+
 use crate::error::ErrorKind;
 use crate::limits::{OPTION_REPLIES_MAX, OPTION_REPLY_BYTES_MAX};
 use crate::wire::bytes::{Reader, message, text};
@@ -49,6 +50,15 @@ pub(crate) struct Agreed {
     pub description: Option<String>,
     /// Smallest and preferred block, largest payload.
     pub block_sizes: Option<(u32, u32, u32)>,
+}
+
+/// An export as a server lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What the server says of it.
+    pub description: Option<String>,
 }
 
 enum State {

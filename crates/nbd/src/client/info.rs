@@ -3,21 +3,12 @@
 use serde::Serialize;
 
 use super::connect::{ConnectOptions, Reached, open};
-use super::handshake::{Agreed, Goal};
+use super::handshake::{Agreed, Goal, Listed};
 use crate::error::{Error, ErrorKind};
 use crate::url::Url;
 use crate::wire::flag;
 
-/// An export as a server lists it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Listed {
-    /// Its name.
-    pub name: String,
-    /// The server's description of it.
-    pub description: Option<String>,
-}
-
-/// A server's description of an export.
+/// What a server says of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportInfo {
     /// The name as the server has it, or as given.

@@ -28,7 +28,8 @@ pub(crate) mod replies;
 
 pub use connect::ConnectOptions;
 pub use device::NbdDevice;
-pub use info::{ExportInfo, Listed, info, list};
+pub use handshake::Listed;
+pub use info::{ExportInfo, info, list};
 
 use std::sync::Arc;
 

@@ -91,7 +91,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
                 let reader = fill.reader();
                 let plan = Plan::new(&request, variant.names, stale.clone());
                 let (tell, told) = oneshot::channel();
-                worker.tasks.spawn_local(fetch::run(plan, fill, tell));
+                worker.connections.tasks.spawn_local(fetch::run(plan, fill, tell));
                 return lead(request, why, reader, told, stale).await;
             }
             FillRole::Follower(reader) => match follow(request, why, reader, stale.clone()).await {
@@ -117,7 +117,7 @@ fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderN
     }
     if let Ok(FillRole::Leader(fill)) = worker.store.begin_fill(key, Some(object)) {
         let plan = Plan::for_later(request, names.to_vec(), object.clone());
-        worker.tasks.spawn_local(fetch::run(plan, fill, oneshot::channel().0));
+        worker.connections.tasks.spawn_local(fetch::run(plan, fill, oneshot::channel().0));
     }
 }
 

@@ -20,12 +20,13 @@ use tokio::net::TcpStream;
 
 use super::request::Client;
 use super::{direct, hit, refusal, route, tunnel};
+use crate::admin::is_loopback;
 use crate::body::ReplyBody;
-use crate::options::is_loopback;
-use crate::wire::deadlines::Watch;
+use crate::connections::Door;
+use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::framing::Violation;
 use crate::wire::stream::{SharedStream, WatchedStream};
-use crate::worker::{Door, Mode, Worker};
+use crate::worker::{Mode, Worker};
 
 /// How long a client may take to read a refusal while it goes on sending.
 const LINGER: Duration = Duration::from_secs(1);
@@ -158,17 +159,7 @@ async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Opti
     _ = tokio::time::timeout(LINGER, until_killed(watch, drain)).await;
 }
 
-/// Runs something until it is done or the watch ends the connection.
-pub(super) async fn until_killed(watch: &Rc<Watch>, work: impl Future<Output = ()>) {
-    let mut work = std::pin::pin!(work);
-    poll_fn(|context| {
-        watch.register(context);
-        if watch.is_killed() { Poll::Ready(()) } else { work.as_mut().poll(context) }
-    })
-    .await;
-}
-
-/// The function that hyper calls for every request of a connection.
+/// What hyper calls for every request of a connection.
 struct Front {
     worker: Rc<Worker>,
     client: Rc<Client>,

@@ -69,8 +69,8 @@ impl Shortcut for Direct {
 
         worker.stats.requests.add(1);
         worker.stats.body_bytes_sent.add(body.len() as u64);
-        if worker.has_log() {
-            worker.log(&Line {
+        if worker.log.is_on() {
+            worker.log.note(&Line {
                 client: self.client.address.ip(),
                 at_ms,
                 method: &Method::GET,

@@ -156,7 +156,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     loop {
         let request_ms = worker.now_ms();
         let hear = |response: &Informational| plan.herald.announce(response);
-        let (response, lease) = match exchange(&worker, &to, head, RequestBody::Empty, &hear).await {
+        let (response, lease) = match exchange(&worker.upstream, &to, head, RequestBody::Empty, &hear).await {
             Ok(got) => got,
             Err(error) => {
                 worker.stats.failed_fills.add(1);

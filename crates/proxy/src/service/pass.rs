@@ -51,7 +51,8 @@ pub(super) async fn ask(
         _ => RequestBody::Empty,
     };
     let herald = request.herald();
-    let (response, lease) = exchange(&request.worker, &to, head, body, &|response| herald.announce(response)).await?;
+    let (response, lease) =
+        exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
     invalidate(request, &response).await;
     Ok((response, lease))
 }

@@ -186,7 +186,7 @@ fn log(
         Content::Whole(bytes) if bytes.len() as u64 <= LOGGED_AT_ONCE_BYTES_MAX => bytes.len() as u64,
         _ => {
             return Some(Box::new(Ticket {
-                worker: question.worker.clone(),
+                log: question.worker.log.clone(),
                 client: question.client.address.ip(),
                 at_ms: question.at_ms,
                 started: question.started,
@@ -204,11 +204,11 @@ fn log(
     };
     let worker = question.worker;
     worker.stats.body_bytes_sent.add(sent_bytes);
-    if !worker.has_log() {
+    if !worker.log.is_on() {
         outcome.count(&worker.stats);
         return None;
     }
-    worker.log(&Line {
+    worker.log.note(&Line {
         client: question.client.address.ip(),
         at_ms: question.at_ms,
         method: question.method,

@@ -57,7 +57,7 @@ impl ClientRequest {
     /// The log line and counters of a response, written when it is done with.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         Ticket {
-            worker: self.worker.clone(),
+            log: self.worker.log.clone(),
             client: self.client.address.ip(),
             at_ms: self.at_ms,
             started: self.started,

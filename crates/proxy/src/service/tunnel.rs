@@ -10,7 +10,6 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::connection::until_killed;
 use super::reply::{failed, finish, own};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
@@ -18,7 +17,7 @@ use crate::body::{Content, ReplyBody, Ticket};
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::key::Origin;
 use crate::upstream::connect_tcp;
-use crate::wire::deadlines::Watch;
+use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
 
@@ -39,7 +38,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    match connect_tcp(&request.worker, &target.host, target.port, request.reach()).await {
+    match connect_tcp(&request.worker.upstream, &target.host, target.port, request.reach()).await {
         Ok(stream) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
             *request.client.tunnel.borrow_mut() = Some((stream, ticket));

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use hyper::client::conn::http1;
@@ -14,15 +13,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::exchange::FetchError;
+use super::error::FetchError;
 use super::socket::Socket;
 use super::{Destination, Idle, Reach, Upstream};
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
-use crate::worker::Worker;
 
 /// Connects to the first of a host's addresses that answers, within the connect timeout.
-pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16, reach: Reach) -> Result<TcpStream, FetchError> {
+pub(crate) async fn connect_tcp(
+    upstream: &Upstream,
+    host: &str,
+    port: u16,
+    reach: Reach,
+) -> Result<TcpStream, FetchError> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let attempt = async {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -42,7 +45,7 @@ pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16, reach: R
         }
         Err(last)
     };
-    match tokio::time::timeout(worker.options.limits.connect_timeout, attempt).await {
+    match tokio::time::timeout(upstream.options.limits.connect_timeout, attempt).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(FetchError::Connect(error.to_string())),
         Err(_) => Err(FetchError::TimedOut("connecting")),
@@ -50,35 +53,35 @@ pub(crate) async fn connect_tcp(worker: &Worker, host: &str, port: u16, reach: R
 }
 
 /// Opens a connection to an origin.
-pub(super) async fn connect(worker: &Rc<Worker>, to: &Destination) -> Result<Idle, FetchError> {
+pub(super) async fn connect(upstream: &Upstream, to: &Destination) -> Result<Idle, FetchError> {
     let origin = &to.origin;
-    let tcp = connect_tcp(worker, &origin.host, origin.port, to.reach).await?;
-    worker.stats.origin_connections.add(1);
+    let tcp = connect_tcp(upstream, &origin.host, origin.port, to.reach).await?;
+    upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
     if !origin.https {
-        return handshake(worker, socket.clone(), socket).await;
+        return handshake(upstream, socket.clone(), socket).await;
     }
-    let connector = worker.upstream.tls(worker)?;
+    let connector = upstream.tls()?;
     let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     let attempt = connector.connect(name, socket.clone());
-    match tokio::time::timeout(worker.options.limits.connect_timeout, attempt).await {
-        Ok(Ok(stream)) => handshake(worker, stream, socket).await,
+    match tokio::time::timeout(upstream.options.limits.connect_timeout, attempt).await {
+        Ok(Ok(stream)) => handshake(upstream, stream, socket).await,
         Ok(Err(error)) => Err(FetchError::Connect(format!("TLS: {error}"))),
         Err(_) => Err(FetchError::TimedOut("the TLS handshake")),
     }
 }
 
-/// Puts hyper on a stream, in its own task, which ends with the connection.
-async fn handshake<S>(worker: &Rc<Worker>, stream: S, socket: Socket) -> Result<Idle, FetchError>
+/// Puts hyper on a stream, in a task of its own that ends with the connection.
+async fn handshake<S>(upstream: &Upstream, stream: S, socket: Socket) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let watch = worker.new_watch(Side::Origin);
+    let watch = upstream.connections.new_watch(Side::Origin);
     let stream = TokioIo::new(WatchedStream::new(stream, watch.clone()));
     let (sender, connection) =
         http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
-    worker.supervise(watch.clone(), connection);
+    upstream.connections.supervise(watch.clone(), connection);
     Ok(Idle { sender, watch, socket })
 }
 
@@ -90,14 +93,14 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 
 impl Upstream {
     /// TLS with the system's certificates, read when it is first needed.
-    fn tls(&self, worker: &Worker) -> Result<TlsConnector, FetchError> {
+    fn tls(&self) -> Result<TlsConnector, FetchError> {
         if let Some(connector) = self.tls.get() {
             return Ok(connector.clone());
         }
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(found.certs);
-        if let Some(path) = &worker.options.origin_ca {
+        if let Some(path) = &self.options.origin_ca {
             roots.add_parsable_certificates(read_certificates(path).map_err(FetchError::Connect)?);
         }
         if roots.is_empty() {

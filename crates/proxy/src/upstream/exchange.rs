@@ -10,48 +10,17 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::connect::connect;
-use super::{BodyFault, Destination, Idle, RequestBody, RequestHead};
+use super::error::FetchError;
+use super::{Destination, Idle, RequestBody, RequestHead, Upstream};
 use crate::body::{BodyError, Pieces};
-use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;
-use crate::worker::{Mode, Worker};
-
-/// Why there is no response.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum FetchError {
-    /// No connection.
-    #[error("cannot connect to the origin: {0}")]
-    Connect(String),
-    /// It took too long.
-    #[error("the origin took too long: {0}")]
-    TimedOut(&'static str),
-    /// The client's request has no good body, so the origin could not answer it.
-    #[error("{0}")]
-    Client(BodyFault),
-    /// The origin's bytes are ambiguous or no HTTP.
-    #[error("the origin's response is refused: {0}")]
-    Refused(Violation),
-    /// The connection broke, or the bytes are no response.
-    #[error("the origin broke the exchange: {0}")]
-    Broken(String),
-}
-
-impl FetchError {
-    /// The consequence for the stored response.
-    pub fn failure(&self) -> Failure {
-        match self {
-            FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,
-            FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
-        }
-    }
-}
 
 /// A connection in use for one exchange.
 ///
 /// Given back by [`Lease::finish`] once the response is read to its end; dropped otherwise, which ends the connection.
 pub(crate) struct Lease {
-    worker: Rc<Worker>,
+    upstream: Rc<Upstream>,
     to: Destination,
     connection: Option<Idle>,
     /// Whether nothing of the request can still be under way when the response has ended.
@@ -63,9 +32,8 @@ impl Lease {
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
-            let connections_max = self.worker.options.limits.origin_idle_connections_max;
-            if self.is_reusable && !self.worker.is_stopping() {
-                self.worker.upstream.keep(&self.to, connection, connections_max);
+            if self.is_reusable {
+                self.upstream.keep(&self.to, connection);
             }
         }
     }
@@ -100,7 +68,7 @@ pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
 /// Sends a request and waits for the head of the final response; `hear` receives the informational ones before it.
 pub(crate) async fn exchange(
-    worker: &Rc<Worker>,
+    upstream: &Rc<Upstream>,
     to: &Destination,
     head: RequestHead,
     body: RequestBody,
@@ -108,11 +76,11 @@ pub(crate) async fn exchange(
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
     if may_repeat {
-        while let Some(mut kept) = worker.upstream.take(to) {
+        while let Some(mut kept) = upstream.take(to) {
             if kept.sender.ready().await.is_err() {
                 continue;
             }
-            match send(worker, to, kept, head.clone(), RequestBody::Empty, hear).await {
+            match send(upstream, to, kept, head.clone(), RequestBody::Empty, hear).await {
                 // A kept connection that broke had probably ended before the request was sent; bytes that came before it
                 // are no response to it.
                 Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
@@ -120,29 +88,29 @@ pub(crate) async fn exchange(
             }
         }
     }
-    let fresh = connect(worker, to).await;
-    if matches!(worker.mode, Mode::Reverse { .. }) {
-        worker.origin.note(fresh.as_ref().err());
+    let fresh = connect(upstream, to).await;
+    if let Some(origin) = &upstream.origin {
+        origin.note(fresh.as_ref().err());
     }
     let fresh = fresh?;
-    send(worker, to, fresh, head, body, hear).await
+    send(upstream, to, fresh, head, body, hear).await
 }
 
 async fn send(
-    worker: &Rc<Worker>,
+    upstream: &Rc<Upstream>,
     to: &Destination,
     mut connection: Idle,
     head: RequestHead,
     body: RequestBody,
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
-    worker.stats.origin_requests.add(1);
+    upstream.stats.origin_requests.add(1);
     connection.watch.begin(head.method == Method::HEAD);
     let is_reusable = body.is_empty();
     let fault = body.fault();
     let mut response = pin!(connection.sender.send_request(head.with_body(body)));
     let watch = connection.watch.clone();
-    let lease = Lease { worker: worker.clone(), to: to.clone(), connection: Some(connection), is_reusable };
+    let lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), is_reusable };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);

@@ -5,26 +5,32 @@
 //! gets a new connection.
 
 mod connect;
+mod error;
 mod exchange;
 mod forwarding;
 mod request;
 mod socket;
 
 pub(crate) use connect::{connect_tcp, read_certificates};
-pub(crate) use exchange::{FetchError, Lease, exchange, pieces};
+pub(crate) use error::FetchError;
+pub(crate) use exchange::{Lease, exchange, pieces};
 pub(crate) use forwarding::Forwarding;
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use hyper::client::conn::http1::SendRequest;
 use tokio_rustls::TlsConnector;
 
 use self::socket::Socket;
+use crate::connections::Connections;
+use crate::options::ProxyOptions;
 use crate::rules::key::Origin;
+use crate::stats::{OriginState, WorkerStats};
 use crate::wire::deadlines::Watch;
 
 /// The destination of an exchange, and its limits.
@@ -71,13 +77,29 @@ impl Idle {
 }
 
 /// A worker's connections to origins.
-#[derive(Default)]
 pub(crate) struct Upstream {
+    options: Arc<ProxyOptions>,
+    stats: Arc<WorkerStats>,
+    connections: Rc<Connections>,
+    /// Where it is noted whether the origin takes connections; in a reverse proxy alone.
+    origin: Option<Arc<OriginState>>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
     tls: OnceCell<TlsConnector>,
+    is_closed: Cell<bool>,
 }
 
 impl Upstream {
+    /// No connections yet.
+    pub fn new(
+        options: Arc<ProxyOptions>,
+        stats: Arc<WorkerStats>,
+        connections: Rc<Connections>,
+        origin: Option<Arc<OriginState>>,
+    ) -> Rc<Upstream> {
+        let (idle, tls, is_closed) = (RefCell::default(), OnceCell::new(), Cell::new(false));
+        Rc::new(Upstream { options, stats, connections, origin, idle, tls, is_closed })
+    }
+
     /// Forgets connections that have ended.
     pub fn sweep(&self) {
         self.idle.borrow_mut().retain(|_, connections| {
@@ -86,8 +108,9 @@ impl Upstream {
         });
     }
 
-    /// Ends every connection that waits.
+    /// Ends every connection that waits, and keeps none from here on.
     pub fn close(&self) {
+        self.is_closed.set(true);
         self.idle.borrow_mut().clear();
     }
 
@@ -102,8 +125,8 @@ impl Upstream {
         None
     }
 
-    fn keep(&self, to: &Destination, connection: Idle, connections_max: usize) {
-        if !connection.is_usable() {
+    fn keep(&self, to: &Destination, connection: Idle) {
+        if self.is_closed.get() || !connection.is_usable() {
             return;
         }
         let mut idle = self.idle.borrow_mut();
@@ -111,7 +134,7 @@ impl Upstream {
             Some(connections) => connections,
             None => idle.entry(to.clone()).or_default(),
         };
-        if connections.len() < connections_max {
+        if connections.len() < self.options.limits.origin_idle_connections_max {
             connections.push(connection);
         }
     }

@@ -9,8 +9,10 @@
 //! clock.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::framing::{Framing, Phase, Violation};
@@ -371,6 +373,16 @@ impl Watch {
             self.unflushed.set(false);
         }
     }
+}
+
+/// Runs something until it is done or the watch ends the connection.
+pub async fn until_killed(watch: &Watch, work: impl Future) {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        watch.register(context);
+        if watch.is_killed() { Poll::Ready(()) } else { work.as_mut().poll(context).map(drop) }
+    })
+    .await;
 }
 
 #[cfg(test)]

@@ -6,11 +6,13 @@
 pub mod policies;
 mod run;
 mod runs;
+mod said;
 pub mod sizes;
 pub mod svg;
 pub mod table;
 mod workload;
 
 pub use run::misses;
-pub use runs::{Period, Row, Run, Said, run_all};
+pub use runs::{Row, Run, run_all};
+pub use said::{Period, Said};
 pub use workload::{LoadOptions, REFERENCES_MAX, TRACES_MAX, Workload};

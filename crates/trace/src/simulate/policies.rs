@@ -6,7 +6,7 @@
 use nectary_cache::detect::PeriodEvent;
 use nectary_cache::{Adaptive, Dear, Event, Min, Policy};
 
-use super::runs::{Period, Said};
+use super::said::{Period, Said};
 use super::workload::Workload;
 
 /// Every policy of the house in the order of tables.

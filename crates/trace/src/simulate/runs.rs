@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nectary_cache::detect::PeriodReport;
-use nectary_cache::{Lru, Stream};
+use nectary_cache::Lru;
 
+use super::said::Said;
 use super::{Workload, misses, policies};
 use crate::error::{Error, Result};
 
@@ -26,26 +26,6 @@ pub struct Run<'a> {
     pub size: u64,
     /// Whether a policy that detects patterns reports its findings of each period.
     pub is_explained: bool,
-}
-
-/// The reports of a detecting policy in the course of a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Said {
-    /// As one line.
-    pub line: String,
-    /// The figures behind it, if it is about one period of one stream.
-    pub period: Option<Period>,
-}
-
-/// The findings of a detecting policy in one period of one stream.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Period {
-    /// Whose period it was.
-    pub stream: Stream,
-    /// What was found.
-    pub report: PeriodReport,
-    /// The replacement that is active from there on.
-    pub replacement: &'static str,
 }
 
 /// What a run gave.

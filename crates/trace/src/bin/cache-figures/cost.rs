@@ -17,6 +17,8 @@
 
 use nectary_cache::{Access, Lru, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Blocks that fit.
 const CAPACITY: u64 = 1 << 20;
@@ -40,20 +42,17 @@ fn now() -> Option<f64> {
 /// Draws references.
 struct Draw {
     name: &'static str,
-    state: u64,
+    random: SplitMix64,
     rank: fn(u64) -> u64,
 }
 
 impl Draw {
     /// The next `count` references.
     fn workload(&mut self, count: u64) -> Workload {
-        let Draw { name, state, rank } = self;
+        let Draw { name, random, rank } = self;
         let block = |_| {
-            *state ^= *state << 13;
-            *state ^= *state >> 7;
-            *state ^= *state << 17;
             // A number that does not say the rank.
-            (rank(*state).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, Stream(0))
+            (rank(random.next_u64()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, Stream(0))
         };
         Workload::new(*name, (0..count).map(block))
     }
@@ -65,7 +64,11 @@ fn draws() -> [Draw; 2] {
         ((random >> 11) as f64 / (1_u64 << 53) as f64 * highest).exp() as u64
     };
     let uniform = |random: u64| random % (2 * CAPACITY);
-    [Draw { name: "skewed", state: 1, rank: skewed }, Draw { name: "uniform", state: 1, rank: uniform }]
+    [("skewed", skewed as fn(u64) -> u64), ("uniform", uniform)].map(|(name, rank)| Draw {
+        name,
+        random: SplitMix64::seed_from_u64(1),
+        rank,
+    })
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -6,6 +6,8 @@ use std::sync::mpsc::channel;
 
 use nectary_cache::detect::Verdict;
 use nectary_cache::{Adaptive, Event, Policy, Stream};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// The most periods with a verdict. *Units*: percent.
 const VERDICTS_PERCENT_MAX: f64 = 5.0;
@@ -45,14 +47,9 @@ fn count(capacity: u64, universe: u64) -> (usize, usize) {
             let _ = sender.send(period.period.report.verdict);
         }
     }));
-    // SplitMix64.
-    let mut state = capacity ^ universe;
+    let mut random = SplitMix64::seed_from_u64(capacity ^ universe);
     for _ in 0..REFERENCES {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        adaptive.reference((z ^ (z >> 31)) % universe, 1, Stream(0), &mut |_| true);
+        adaptive.reference(random.next_u64() % universe, 1, Stream(0), &mut |_| true);
     }
     drop(adaptive);
     let verdicts: Vec<Verdict> = receiver.iter().collect();

@@ -1,0 +1,210 @@
+//! Policies that rank their ids: the lowest leaves, and a refused victim is *parked*.
+//!
+//! Owns: the ids, those that are parked, and one reference from end to end. A parked id returns to its rank after the next
+//! victim that is given up, or when all others are parked too, or when it is referenced. Leaves to others: the ranks
+//! ([`Ranking`]; the policies have a file each).
+
+use crate::eviction::{Evicts, Step, make_room};
+use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::structures::arena::{Arena, Queue};
+
+/// The number of the queue of parked ids; ids with a rank have any other.
+pub(super) const PARKED: u8 = 1;
+
+/// What sets these policies apart. An id is an index of the arena.
+pub trait Ranking: std::fmt::Debug + Send {
+    /// The policy's name as users write it.
+    fn name(&self) -> &'static str;
+
+    /// A reference begins, to an id that is resident or not; so many are.
+    fn begin(&mut self, arena: &mut Arena, count: usize) {
+        let _ = (arena, count);
+    }
+
+    /// The id that leaves next.
+    fn lowest(&self) -> Option<u32>;
+
+    /// Whether the lowest may leave to make so much room; none is made for a newcomer where it is 0.
+    fn may_leave(&self, room: u64) -> bool {
+        let _ = room;
+        true
+    }
+
+    /// Ranks a newcomer.
+    fn add(&mut self, arena: &mut Arena, index: u32);
+
+    /// Ranks an id that was parked and is in no queue now; `is_hit` where it is because it is referenced.
+    fn put_back(&mut self, arena: &mut Arena, index: u32, is_hit: bool);
+
+    /// Ranks an id higher that is referenced.
+    fn raise(&mut self, arena: &mut Arena, index: u32);
+
+    /// Takes an id out of the ranks.
+    fn take(&mut self, arena: &mut Arena, index: u32);
+
+    /// Takes the lowest out of the ranks: it was given up.
+    fn take_victim(&mut self, arena: &mut Arena, index: u32) {
+        self.take(arena, index);
+    }
+
+    /// Takes the lowest out of the ranks and notes in its entry what [`Ranking::put_back`] needs.
+    fn take_to_park(&mut self, arena: &mut Arena, index: u32);
+
+    /// How often a resident id was referenced, as far as that is counted.
+    fn references(&self, arena: &Arena, index: u32) -> u32 {
+        let _ = (arena, index);
+        1
+    }
+
+    /// Notes that an id counts as referenced so often; `false` where that is not counted. Its rank is set afterwards.
+    fn credit(&mut self, arena: &mut Arena, index: u32, references: u32) -> bool {
+        let _ = (arena, index, references);
+        false
+    }
+}
+
+/// A policy of ranks, over weighted ids.
+#[derive(Debug)]
+pub struct Ranked<R> {
+    capacity: u64,
+    used: u64,
+    count: usize,
+    arena: Arena,
+    parked: Queue,
+    ranking: R,
+}
+
+impl<R: Ranking> Ranked<R> {
+    /// An empty policy of `capacity` units of weight.
+    pub(super) fn of(capacity: u64, ranking: R) -> Ranked<R> {
+        Ranked { capacity, used: 0, count: 0, arena: Arena::new(), parked: Queue::new(PARKED), ranking }
+    }
+
+    fn is_parked(&self, index: u32) -> bool {
+        self.arena.entry(index).queue == PARKED
+    }
+
+    fn unpark(&mut self, index: u32, is_hit: bool) {
+        self.arena.unlink(&mut self.parked, index);
+        self.ranking.put_back(&mut self.arena, index, is_hit);
+    }
+
+    fn unpark_oldest(&mut self) {
+        if let Some(oldest) = self.parked.oldest() {
+            self.unpark(oldest, false);
+        }
+    }
+
+    /// Forgets an id that has no rank and is not parked any more.
+    fn forget(&mut self, index: u32) {
+        let entry = self.arena.entry_mut(index);
+        // Who looks at all entries sees forgotten ones too: this one must not name a place that is gone.
+        (entry.queue, entry.place) = (PARKED, 0);
+        self.used -= entry.weight;
+        self.count -= 1;
+        self.arena.forget(index);
+    }
+}
+
+impl<R: Ranking> Evicts for Ranked<R> {
+    fn step(&mut self, room: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        if self.ranking.lowest().is_none() {
+            self.unpark_oldest();
+        }
+        let Some(victim) = self.ranking.lowest() else { return Step::Nothing };
+        if !self.ranking.may_leave(room) {
+            return Step::Nothing;
+        }
+        let is_given_up = evict(self.arena.entry(victim).id);
+        if is_given_up {
+            self.ranking.take_victim(&mut self.arena, victim);
+            self.forget(victim);
+            self.unpark_oldest();
+        } else {
+            self.ranking.take_to_park(&mut self.arena, victim);
+            self.arena.link(&mut self.parked, victim);
+        }
+        Step::answered(is_given_up)
+    }
+}
+
+impl<R: Ranking> Policy for Ranked<R> {
+    fn name(&self) -> &'static str {
+        self.ranking.name()
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        self.ranking.begin(&mut self.arena, self.count);
+        if let Some(index) = self.arena.find(id) {
+            if self.is_parked(index) {
+                self.unpark(index, true);
+            } else {
+                self.ranking.raise(&mut self.arena, index);
+            }
+            return Access::Hit;
+        }
+        let weight = weight.max(1);
+        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
+            return Access::Bypassed;
+        }
+        let Some(index) = self.arena.add(id, weight) else { return Access::Bypassed };
+        self.ranking.add(&mut self.arena, index);
+        self.used += weight;
+        self.count += 1;
+        Access::Inserted
+    }
+
+    fn prepare(&self, id: u64) {
+        self.arena.prepare(id);
+    }
+
+    fn references(&self, id: u64) -> u32 {
+        self.arena.find(id).map_or(0, |index| self.ranking.references(&self.arena, index))
+    }
+
+    fn credit(&mut self, id: u64, references: u32) {
+        let Some(index) = self.arena.find(id) else { return };
+        if !self.ranking.credit(&mut self.arena, index, references) {
+            return;
+        }
+        if self.is_parked(index) {
+            self.arena.unlink(&mut self.parked, index);
+        } else {
+            self.ranking.take(&mut self.arena, index);
+        }
+        self.ranking.put_back(&mut self.arena, index, false);
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(index) = self.arena.find(id) else { return false };
+        if self.is_parked(index) {
+            self.arena.unlink(&mut self.parked, index);
+        } else {
+            self.ranking.take(&mut self.arena, index);
+        }
+        self.forget(index);
+        true
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.arena.find(id).is_some()
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        let refusals_max = self.count;
+        make_room(self, 0, refusals_max, evict);
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.used
+    }
+
+    fn len(&self) -> usize {
+        self.count
+    }
+}

@@ -1,0 +1,111 @@
+//! Policies of one queue over which a hand goes, and whose hits write one bit.
+//!
+//! Owns: the ids, their bits, and one reference from end to end. Leaves to others: how the hand goes ([`Hand`]; the policies
+//! have a file each).
+//!
+//! Cost: a hit is one look-up and one bit; a miss is O(1) amortised, as each id that the hand passes pays with a bit that a
+//! hit has set. 43 to 53 bytes a resident id.
+
+use crate::eviction::{Evicts, Step, make_room};
+use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
+use crate::structures::arena::{Arena, Queue};
+
+/// What sets these policies apart.
+pub trait Hand: std::fmt::Debug + Default + Send {
+    /// The policy's name as users write it.
+    const NAME: &'static str;
+
+    /// Goes on by one id, which it offers to `evict` unless its bit is set.
+    fn step(&mut self, circle: &mut Circle, evict: &mut dyn FnMut(u64) -> bool) -> Step;
+
+    /// An id is about to be removed.
+    fn before_removal(&mut self, circle: &Circle, index: u32) {
+        let _ = (circle, index);
+    }
+}
+
+/// The resident ids in the order of their insertion, each with `hits` of 1 where its bit is set.
+#[derive(Debug)]
+pub struct Circle {
+    pub(super) arena: Arena,
+    pub(super) queue: Queue,
+}
+
+impl Circle {
+    pub(super) fn remove(&mut self, index: u32) {
+        self.arena.remove(&mut self.queue, index);
+    }
+}
+
+/// A policy of one queue and a hand, over weighted ids.
+#[derive(Debug)]
+pub struct Swept<H> {
+    capacity: u64,
+    circle: Circle,
+    hand: H,
+}
+
+impl<H: Hand> Swept<H> {
+    /// An empty policy of `capacity` units of weight.
+    pub fn new(capacity: u64) -> Swept<H> {
+        Swept { capacity, circle: Circle { arena: Arena::new(), queue: Queue::new(0) }, hand: H::default() }
+    }
+}
+
+impl<H: Hand> Evicts for Swept<H> {
+    fn step(&mut self, _: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
+        self.hand.step(&mut self.circle, evict)
+    }
+}
+
+impl<H: Hand> Policy for Swept<H> {
+    fn name(&self) -> &'static str {
+        H::NAME
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        if let Some(index) = self.circle.arena.find(id) {
+            self.circle.arena.entry_mut(index).hits = 1;
+            return Access::Hit;
+        }
+        let weight = weight.max(1);
+        if weight > self.capacity || !make_room(self, weight, REFUSALS_MAX, evict) {
+            return Access::Bypassed;
+        }
+        if self.circle.arena.insert(&mut self.circle.queue, id, weight) { Access::Inserted } else { Access::Bypassed }
+    }
+
+    fn prepare(&self, id: u64) {
+        self.circle.arena.prepare(id);
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(index) = self.circle.arena.find(id) else { return false };
+        self.hand.before_removal(&self.circle, index);
+        self.circle.remove(index);
+        true
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.circle.arena.find(id).is_some()
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.capacity = capacity;
+        // What is refused on the hand's first lap comes up once more before what had its bit set.
+        let refusals_max = 2 * self.len();
+        make_room(self, 0, refusals_max, evict);
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.circle.queue.weight
+    }
+
+    fn len(&self) -> usize {
+        self.circle.queue.count
+    }
+}

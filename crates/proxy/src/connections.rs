@@ -1,0 +1,130 @@
+//! The open connections of one worker.
+//!
+//! Owns: a watch for each, the clock of the watches, and ending what is overdue, to be drained or to be cut off. Leaves
+//! to others: when that is (`accept`), what is said on a connection (`service`, `upstream`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+use crate::options::ProxyOptions;
+use crate::stats::WorkerStats;
+use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
+
+/// What an address that the proxy listens on is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// Clients.
+    Clients,
+    /// Administration alone.
+    Admin,
+}
+
+/// What one side of the proxy allows its connections.
+#[derive(Debug, Clone, Copy)]
+struct Allowed {
+    deadlines: Deadlines,
+    head_bytes_max: usize,
+}
+
+/// The connections of a worker that are open, to clients and to origins.
+pub(crate) struct Connections {
+    /// What runs for them; a worker ends when these have.
+    pub tasks: TaskTracker,
+    /// The most connections of clients that this worker takes.
+    pub clients_max: usize,
+    clock: Rc<Clock>,
+    clients: Allowed,
+    origins: Allowed,
+    next: Cell<u64>,
+    open: RefCell<HashMap<u64, Rc<Watch>>>,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(options: &ProxyOptions) -> Rc<Connections> {
+        let limits = &options.limits;
+        let ticks = Deadlines::ticks;
+        let clients = Deadlines {
+            idle: ticks(limits.keep_alive_timeout),
+            head: ticks(limits.head_timeout),
+            body: ticks(limits.body_timeout),
+            write: ticks(limits.write_timeout),
+            tunnel: ticks(limits.tunnel_timeout),
+            linger: ticks(Duration::from_secs(1)),
+        };
+        let origins =
+            Deadlines { idle: ticks(limits.origin_idle_timeout), head: ticks(limits.response_timeout), ..clients };
+        Rc::new(Connections {
+            tasks: TaskTracker::new(),
+            clients_max: limits.connections_max.div_ceil(options.worker_count()),
+            clock: Rc::default(),
+            clients: Allowed { deadlines: clients, head_bytes_max: limits.request_head_bytes_max },
+            origins: Allowed { deadlines: origins, head_bytes_max: limits.response_head_bytes_max },
+            next: Cell::new(0),
+            open: RefCell::default(),
+        })
+    }
+
+    /// A watch for a new connection.
+    pub fn new_watch(&self, side: Side) -> Rc<Watch> {
+        let allowed = match side {
+            Side::Client => self.clients,
+            Side::Origin => self.origins,
+        };
+        Watch::new(side, self.clock.clone(), allowed.deadlines, allowed.head_bytes_max)
+    }
+
+    /// Puts a connection under the sweeper's eye until the returned value is dropped.
+    pub fn enlist(self: &Rc<Self>, watch: Rc<Watch>) -> Enlisted {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.open.borrow_mut().insert(number, watch);
+        Enlisted { connections: self.clone(), number }
+    }
+
+    /// Runs a connection to an origin until it ends or its watch ends it.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
+        let enlisted = self.enlist(watch.clone());
+        self.tasks.spawn_local(async move {
+            until_killed(&watch, connection).await;
+            drop(enlisted);
+        });
+    }
+
+    /// Goes on by one tick and ends what is overdue.
+    pub fn sweep(&self, stats: &WorkerStats) {
+        self.clock.advance();
+        for watch in self.open.borrow().values() {
+            if !watch.is_killed() && watch.is_overdue() {
+                stats.overdue_connections.add(1);
+                watch.kill();
+            }
+        }
+    }
+
+    /// Lets every connection end with the exchange that is under way on it.
+    pub fn drain(&self) {
+        self.open.borrow().values().for_each(|watch| watch.drain());
+    }
+
+    /// Ends every connection now.
+    pub fn kill(&self) {
+        self.open.borrow().values().for_each(|watch| watch.kill());
+    }
+}
+
+/// A connection under the sweeper's eye.
+pub(crate) struct Enlisted {
+    connections: Rc<Connections>,
+    number: u64,
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        self.connections.open.borrow_mut().remove(&self.number);
+    }
+}
