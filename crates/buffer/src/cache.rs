@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::frame::Pinned;
-use crate::names::{BLOCK_BITS, FileId, Reference, id_of};
+use crate::names::{BLOCK_BITS, FileId, Reference, id_of, ids_of};
 use crate::options::{Mode, Options, READ_BLOCKS_MAX};
 use crate::read::collect;
 use crate::shared::Shared;
@@ -61,6 +61,11 @@ impl BufferCache {
         Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(Owner(stop)) })
     }
 
+    /// Whether two handles are of the same cache.
+    pub fn is_same(&self, other: &BufferCache) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The options as they are now.
     pub fn options(&self) -> Options {
         self.shared.options().clone()
@@ -106,17 +111,15 @@ impl BufferCache {
         let mut state = self.shared.lock();
         state.files.remove(&file.0);
         let ids = id_of(file.0, 0)..id_of(file.0, 0) + (1 << BLOCK_BITS);
+        state.forget_pins(ids.clone());
         forget_clean(&mut state, ids, true);
         Ok(())
     }
 
     /// Forgets what memory has of a range, as others changed it: the next read asks the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
-        let block = self.shared.block_bytes as u64;
-        let last = (1 << BLOCK_BITS) - 1;
-        let (first, end) = ((offset / block).min(last), offset.saturating_add(length).div_ceil(block).min(last));
-        let mut state = self.shared.lock();
-        forget_clean(&mut state, id_of(file.0, first)..id_of(file.0, first.max(end)), false);
+        let ids = ids_of(file.0, offset, length, self.shared.block_bytes as u64);
+        forget_clean(&mut self.shared.lock(), ids, false);
     }
 
     /// Forgets what memory has behind a new end of a file that was cut, what is dirty included: where it grows again,
@@ -131,7 +134,9 @@ impl BufferCache {
             let block_bytes = self.shared.block_bytes;
             state.change(start, part..block_bytes, block_bytes, || None, |into| into.fill(0));
         }
-        forget_clean(&mut state, start + u64::from(part > 0)..end, true);
+        let gone = start + u64::from(part > 0)..end;
+        state.forget_pins(gone.clone());
+        forget_clean(&mut state, gone, true);
     }
 
     /// The bytes of a range where all of them are in memory, without waiting; `None` counts nothing, and
@@ -317,8 +322,11 @@ impl BufferCache {
             written_through: counts.written_through,
             written_back: counts.written_back,
             write_back_errors: counts.write_back_errors,
+            pinned_hits: counts.pinned_hits,
             capacity_blocks: state.policy.capacity(),
             resident_blocks: state.policy.len() as u64,
+            pinned_bytes: state.pins.len() as u64 * block,
+            pinned_bytes_max: State::pins_max(state.budget.capacity) * block,
             memory_bytes: state.budget.frames * block,
             used_bytes: state.budget.frames.saturating_sub(free) * block,
             dirty_bytes: state.dirty.len() as u64 * block,
@@ -344,17 +352,35 @@ impl BufferCache {
         all
     }
 
+    /// The files that are in the cache.
+    pub fn files(&self) -> Vec<FileId> {
+        let mut files: Vec<FileId> = self.shared.lock().files.keys().map(|&number| FileId(number)).collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// Flushes all files, and says which could not be; see [`flush`](Self::flush).
+    pub async fn flush_all(&self) -> Vec<(FileId, Error)> {
+        let mut failed = Vec::new();
+        for file in self.files() {
+            let flushed = self.flush(file, Context::default()).await;
+            // One that was removed meanwhile was flushed for it.
+            if let Err(error) = flushed
+                && self.shared.lock().files.contains_key(&file.0)
+            {
+                failed.push((file, error));
+            }
+        }
+        failed
+    }
+
     /// Flushes all files, and waits for what is under way though its caller went away.
     ///
     /// *Errors*: the first that a flush reports; all files are flushed all the same, and nothing is waited for.
     pub async fn close(&self) -> Result<(), Error> {
-        let mut files: Vec<u32> = self.shared.lock().files.keys().copied().collect();
-        files.sort_unstable();
-        let mut result = Ok(());
-        for file in files {
-            result = result.and(self.flush(FileId(file), Context::default()).await);
+        if let Some((_, error)) = self.flush_all().await.into_iter().next() {
+            return Err(error);
         }
-        result?;
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         self.shared.tasks.reopen();

@@ -8,7 +8,7 @@
 //! # Reading order
 //! `source` (what is cached), `options` (how memory is divided), `cache` (the calls), `state` (what is in memory),
 //! `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the ways through), `streams` (what was done for
-//! whom), `device` (the SPEC).
+//! whom), `users` (what users do while it runs), `device` (the SPEC).
 //!
 //! # Invariants
 //! 1. A block has at most one entry; a resident block of the policy always has one.
@@ -34,7 +34,6 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod change;
 mod device;
 mod frame;
 mod locks;
@@ -48,6 +47,7 @@ mod source;
 mod state;
 mod stats;
 mod streams;
+mod users;
 mod wait;
 mod write;
 mod writeback;
@@ -60,4 +60,8 @@ pub use names::{FileId, Reference};
 pub use options::{BLOCK_BYTES, MEMORY_BLOCKS_MIN, Mode, Options, READ_BLOCKS_MAX};
 pub use source::{DeviceSource, Source};
 pub use stats::Stats;
-pub use streams::{STREAMS_MAX, StreamStats, region_stream, stream_of};
+pub use streams::{STREAMS_MAX, StreamStats, region_of, region_stream, stream_of};
+pub use users::advise::{Advice, AdviceRow, Counted, Window};
+pub use users::caches::{Caches, Opened};
+pub use users::look::{HeldRange, Holding};
+pub use users::pins::{Dropped, PIN_PERCENT_MAX};
