@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{
-    Arguments, BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation,
-    Registry, Request, SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
+    Arguments, BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request,
+    SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
 };
 
 use crate::cache::BufferCache;
@@ -19,7 +19,6 @@ use crate::names::FileId;
 use crate::options::{Mode, Options, READ_BLOCKS_MAX};
 use crate::source::{DeviceSource, Source};
 use crate::streams::region_stream;
-use crate::users::caches::Caches;
 use crate::wait::ready;
 
 /// A device with a cache before it; see the file's head. Clones share both.
@@ -284,11 +283,6 @@ impl Source for SharedSource {
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         self.0.write_zeroes(offset, length, context)
     }
-}
-
-/// Adds `cache(SPEC,…)` to the names that a SPEC can use; [`Caches::register`] also lists what it opens.
-pub fn register(registry: &mut Registry) {
-    Caches::default().register(registry);
 }
 
 /// Opens what a SPEC says.

@@ -54,7 +54,7 @@ mod writeback;
 mod zero;
 
 pub use cache::BufferCache;
-pub use device::{CacheDevice, register};
+pub use device::CacheDevice;
 pub use frame::Pinned;
 pub use names::{FileId, Reference};
 pub use options::{BLOCK_BYTES, MEMORY_BLOCKS_MIN, Mode, Options, READ_BLOCKS_MAX};
@@ -62,6 +62,6 @@ pub use source::{DeviceSource, Source};
 pub use stats::Stats;
 pub use streams::{STREAMS_MAX, StreamStats, region_of, region_stream, stream_of};
 pub use users::advise::{Advice, AdviceRow, Counted, Window};
-pub use users::caches::{Caches, Opened};
+pub use users::caches::{Caches, Opened, register};
 pub use users::look::{HeldRange, Holding};
 pub use users::pins::{Dropped, PIN_PERCENT_MAX};

@@ -24,7 +24,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::arguments::{AttachArguments, DetachArguments};
 use crate::device::{engine, registry_listing};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
-use crate::live::methods::{self, Cached};
+use crate::live::cached::Cached;
+use crate::live::methods;
 use crate::{output, runtime};
 
 /// How long each part may take to answer.

@@ -25,7 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
-use crate::live::methods::{Cached, register};
+use crate::live::cached::Cached;
+use crate::live::methods::register;
 use crate::{output, runtime};
 
 /// The component's name in a status.

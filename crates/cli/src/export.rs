@@ -18,7 +18,8 @@ use crate::arguments::ExportArguments;
 use crate::attach::device_figures;
 use crate::device::{engine, registry_listing};
 use crate::exit::{Failure, GOOD, USAGE};
-use crate::live::methods::{Cached, register};
+use crate::live::cached::Cached;
+use crate::live::methods::register;
 use crate::output;
 
 /// Exports devices until a signal comes.

@@ -19,6 +19,11 @@ pub struct Caches(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
 #[derive(Clone)]
 pub struct Opened(Arc<CacheDevice>);
 
+/// Adds `cache(SPEC,…)` to the names that a SPEC can use; [`Caches::register`] also lists what it opens.
+pub fn register(registry: &mut Registry) {
+    Caches::default().register(registry);
+}
+
 impl Caches {
     /// Adds `cache(SPEC,…)` to the names that a SPEC can use; what it opens is in this list.
     pub fn register(&self, registry: &mut Registry) {

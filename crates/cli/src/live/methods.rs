@@ -9,29 +9,21 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use nectary_attach::{PathError, Tree};
+use nectary_attach::PathError;
 use nectary_block::{Context, Error, ErrorKind, parse_size};
-use nectary_buffer::{Caches, Holding, Opened};
+use nectary_buffer::{Holding, Opened};
 use nectary_host::{Fault, FaultKind, Methods};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::cached::Cached;
 use super::report::Reports;
 
 /// So many files of a directory are listed at most.
 const FILES_MAX: usize = 1000;
 /// So many ranges of one file are listed at most.
 const RANGES_MAX: usize = 1000;
-
-/// The caches of a process.
-#[derive(Clone)]
-pub enum Cached {
-    /// A directory that is shown.
-    Tree(Arc<Tree>),
-    /// What SPECs have opened, and the name under which the device is known.
-    Devices(Caches, String),
-}
 
 type Answer = Result<Value, Fault>;
 
@@ -188,6 +180,11 @@ impl Place {
     }
 }
 
+fn no_cache(name: &str) -> Fault {
+    let remedy = "put one before it: `cache(SPEC,memory=1G)` instead of SPEC";
+    Fault::new(FaultKind::NotFound, format!("{name} has no cache"), remedy)
+}
+
 fn fault(error: &Error) -> Fault {
     let (kind, remedy) = match error.kind {
         ErrorKind::Absent => (FaultKind::NotFound, ""),
@@ -218,25 +215,20 @@ impl Cached {
         let Cached::Devices(caches, name) = self else {
             return Err(Fault::new(FaultKind::Failed, "it is no device", ""));
         };
-        caches.opened().into_iter().next().ok_or_else(|| {
-            let remedy = "put one before it: `cache(SPEC,memory=1G)` instead of SPEC";
-            Fault::new(FaultKind::NotFound, format!("{name} has no cache"), remedy)
-        })
-    }
-
-    /// All caches, with a name each.
-    pub fn all(&self) -> Vec<(String, nectary_buffer::BufferCache)> {
-        match self {
-            Cached::Tree(tree) => vec![(tree.options().directory.display().to_string(), tree.cache().clone())],
-            Cached::Devices(caches, name) => {
-                let opened = caches.opened();
-                let names = opened.iter().enumerate().map(|(index, opened)| {
-                    let name = if index == 0 { name.clone() } else { format!("{name} {}", opened.spec()) };
-                    (name, opened.cache().clone())
-                });
-                names.collect()
-            }
+        let mut opened = caches.opened().into_iter();
+        let Some(outer) = opened.next() else {
+            return Err(no_cache(name));
+        };
+        let spec = outer.spec();
+        if opened.any(|other| !spec.contains(&other.spec())) {
+            let message = format!("{name} has several caches side by side, and this is for one");
+            return Err(Fault::new(
+                FaultKind::Invalid,
+                message,
+                "give each device a process: export or attach it alone",
+            ));
         }
+        Ok(outer)
     }
 
     fn figures(&self) -> Answer {
@@ -248,8 +240,10 @@ impl Cached {
     }
 
     async fn flush(&self) -> Answer {
-        if let Cached::Devices(..) = self {
-            self.outer()?;
+        if let Cached::Devices(caches, name) = self
+            && caches.opened().is_empty()
+        {
+            return Err(no_cache(name));
         }
         let written =
             || self.all().iter().map(|(_, cache)| cache.stats().written_back * cache.block_bytes() as u64).sum();

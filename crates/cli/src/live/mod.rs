@@ -4,6 +4,7 @@
 //! the caches answer (`methods`, `report`), and how it is shown (`commands`, `advise`, `top`).
 
 pub mod advise;
+pub mod cached;
 pub mod commands;
 pub mod methods;
 mod report;

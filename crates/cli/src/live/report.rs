@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nectary_buffer::{BufferCache, Counted, Stats, StreamStats};
 use serde_json::{Map, Value, json};
 
-use super::methods::Cached;
+use super::cached::Cached;
 
 /// The least that any policy could have missed is counted again after so long.
 const WINDOW_VALID: Duration = Duration::from_secs(10);

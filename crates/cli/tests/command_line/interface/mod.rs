@@ -62,14 +62,18 @@ struct Exported {
 
 impl Exported {
     fn new(scratch: &Scratch) -> Exported {
-        let mut command = scratch.command("export cache(memory:64M,memory=8M,policy=dear) --nbd unix:./e.sock");
+        let exported = Exported::start(scratch, "cache(memory:64M,memory=8M,policy=dear)", "e.sock");
+        // Something that reads and writes it.
+        scratch.run(&format!("store create {}", exported.url)).exits(0);
+        exported
+    }
+
+    fn start(scratch: &Scratch, devices: &str, socket: &str) -> Exported {
+        let mut command = scratch.command(&format!("export {devices} --nbd unix:./{socket}"));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut url).expect("it prints its URL");
-        let exported = Exported { child, url: url.trim_end().to_owned() };
-        // Something that reads and writes it.
-        scratch.run(&format!("store create {} --size 64M", exported.url)).exits(0);
-        exported
+        Exported { child, url: url.trim_end().to_owned() }
     }
 }
 
@@ -105,6 +109,11 @@ fn running_caches_are_shown_and_changed_and_what_is_wrong_has_its_code() {
     let frame = run("top NAME --once").exits(0).text();
     assert!(frame.contains("64M at ") && frame.contains("to MIN"), "{frame}");
     run("top --json --prometheus").exits(2);
+    let devices = "a=cache(memory:16M,memory=8M,policy=lru) b=cache(memory:16M,memory=8M,policy=lirs)";
+    let two = Exported::start(&scratch, devices, "two.sock");
+    let both = two.url.split_whitespace().next().unwrap_or_default().to_owned();
+    scratch.run(&format!("cache set {both} --memory 9M")).exits(2).says("several caches side by side");
+    scratch.run(&format!("cache flush {both}")).exits(0);
 }
 
 #[test]
