@@ -9,11 +9,14 @@
 //! | `serve` | what each request means |
 //! | `nodes`, `handles` | the nodes that the kernel knows, and the files that programs have open |
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
-//! | `processes` | whose thread reads |
+//! | `processes`, `names` | whose thread reads, and what streams are called |
+//! | `commands` | what users do with a tree that is shown |
 //! | `sys` | system calls |
 
+mod commands;
 mod data;
 mod handles;
+mod names;
 mod nodes;
 mod processes;
 mod serve;
@@ -31,7 +34,9 @@ use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Pool,
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+pub use commands::{HeldFile, PathError};
 use data::Bytes;
+pub use names::StreamName;
 use serve::TreeFileSystem;
 
 /// Memory for reads of more blocks than the cache pins at once. *Units*: bytes.
@@ -59,6 +64,8 @@ pub struct Tree {
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     descriptors_max: u64,
+    /// Nodes that have a look-up for their pins.
+    pinned: Mutex<std::collections::BTreeSet<u64>>,
 }
 
 /// The counters and contents of a tree.
@@ -142,7 +149,7 @@ impl Tree {
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Mutex::new(vec![crew, waiter]);
-        Ok(Tree { options, file_system, ended, threads, descriptors_max })
+        Ok(Tree { options, file_system, ended, threads, descriptors_max, pinned: Mutex::default() })
     }
 
     /// How it is shown.
