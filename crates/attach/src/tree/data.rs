@@ -37,8 +37,9 @@ impl Bytes {
     }
 
     fn context(&self, caller: Caller, file: &OpenFile) -> Context {
-        let process = self.processes.of(caller.thread);
-        Context { stream: stream_of(process.into(), file.node.number), ..Context::default() }
+        let owner = self.processes.of(caller.thread);
+        let part = if self.processes.is_by_session() { 0 } else { file.node.number };
+        Context { stream: stream_of(owner.into(), part), ..Context::default() }
     }
 
     /// The bytes that a read can have now.
