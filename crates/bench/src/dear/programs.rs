@@ -44,8 +44,8 @@ pub const PROGRAMS: [Program; 7] = [
         needs: &["cscope"],
         is_nobody: false,
         make: |maker| {
-            maker.c_sources(&mut Random::new(11), 660, 24, 120, 0)?;
-            let files: String = (0..660).map(|file| format!("source/s{file}.c\n")).collect();
+            maker.c_sources(&mut Random::new(11), 1280, 24, 120, 0)?;
+            let files: String = (0..1280).map(|file| format!("source/s{file}.c\n")).collect();
             maker.write("cscope.files", &files)?;
             let queries =
                 "01230123".chars().zip(0..).map(|(kind, number)| format!("{kind}f{}_{number}\n", number * 70));
