@@ -25,6 +25,8 @@ mod replay;
 mod report;
 mod results;
 mod run;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use crate::{Error, ErrorKind};
@@ -172,7 +174,7 @@ pub fn name_of(programs: &[&Program]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+mod plan_tests {
     use super::*;
 
     #[test]
