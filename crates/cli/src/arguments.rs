@@ -31,7 +31,10 @@ use crate::exit;
 pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
-pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
+pub use bench::{
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
+    SeedPrograms, SeedTable,
+};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};

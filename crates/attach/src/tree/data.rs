@@ -41,10 +41,11 @@ impl Bytes {
     }
 
     fn context(&self, caller: Caller, file: &OpenFile) -> Context {
-        let process = self.processes.of(caller.thread);
-        let stream = stream_of(process.into(), file.node.number);
-        if file.named.swap(process, Ordering::Relaxed) != process {
-            self.names.learn(stream, process, &file.node);
+        let owner = self.processes.of(caller.thread);
+        let part = if self.processes.is_by_session() { 0 } else { file.node.number };
+        let stream = stream_of(owner.into(), part);
+        if file.named.swap(owner, Ordering::Relaxed) != owner {
+            self.names.learn(stream, owner, &file.node);
         }
         Context { stream, ..Context::default() }
     }

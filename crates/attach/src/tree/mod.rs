@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use nectary_buffer::{BufferCache, Mode, Options, Stats, StreamStats};
+use nectary_buffer::{BufferCache, Mode, Options, Reference, Stats, StreamStats};
 use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Pool, unmount};
 use tokio::sync::{oneshot, watch};
 
@@ -162,6 +162,17 @@ impl Tree {
         let cache = &self.file_system.bytes.cache;
         let nodes = self.file_system.nodes.count();
         TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
+    }
+
+    /// Makes a session with all its processes and files one stream from here on, in place of process and file: what a
+    /// user started as one program, as the experiments of the paper count.
+    pub fn set_streams_by_session(&self, by_session: bool) {
+        self.file_system.bytes.processes.set_by_session(by_session);
+    }
+
+    /// Tells every reference to `recorder` from here on; as [`BufferCache::record`].
+    pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
+        self.file_system.bytes.cache.record(recorder);
     }
 
     /// A watch that turns true when the tree is unmounted, by anybody.
