@@ -30,7 +30,7 @@ fn read_direct(device: &str, offset: u64, bytes: usize) -> Vec<u8> {
 fn write_direct(device: &str, offset: u64, value: u8, bytes: usize) {
     let mut file = File::options().write(true).custom_flags(libc::O_DIRECT).open(device).expect("it opens");
     file.seek(SeekFrom::Start(offset)).expect("it seeks");
-    let mut buffer = vec![value; bytes + 4096];
+    let buffer = vec![value; bytes + 4096];
     let start = buffer.as_ptr().align_offset(4096);
     file.write_all(&buffer[start..start + bytes]).expect("it is written");
     drop(buffer);

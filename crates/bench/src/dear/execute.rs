@@ -23,6 +23,9 @@ use crate::disk::{DiskCounts, DiskOptions, MeasuredDisk, SharedClock, Timekeepin
 use crate::group::MemoryGroup;
 use crate::{Error, ErrorKind, sys};
 
+/// How a program ended: its exit code, what it used, and when.
+type Ended = (i32, sys::Usage, Duration);
+
 /// The seeds' disk, and from how many waiting requests it chooses.
 pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
@@ -234,7 +237,7 @@ impl Place<'_> {
             running.push(Running { child: self.start(order, program)?, is_reaped: false });
         }
         // Each is waited for by a thread: their ends are times.
-        let ended: Vec<Result<Option<(i32, sys::Usage, Duration)>, Error>> = std::thread::scope(|scope| {
+        let ended: Vec<Result<Option<Ended>, Error>> = std::thread::scope(|scope| {
             let wait = |child: u32| {
                 sys::wait_for(child, PATIENCE).map(|ended| ended.map(|(code, usage)| (code, usage, began.elapsed())))
             };

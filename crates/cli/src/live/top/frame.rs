@@ -81,7 +81,7 @@ fn size(bytes: u64) -> String {
     let unit = units.into_iter().find(|(one, _)| bytes >= *one);
     match unit {
         None => bytes.to_string(),
-        Some((one, unit)) if bytes / one >= 100 || bytes % one == 0 => format!("{}{unit}", bytes / one),
+        Some((one, unit)) if bytes / one >= 100 || bytes.is_multiple_of(one) => format!("{}{unit}", bytes / one),
         Some((one, unit)) => format!("{:.1}{unit}", (bytes as f64 * 10.0 / one as f64).floor() / 10.0),
     }
 }
