@@ -273,7 +273,9 @@ mod tests {
                 let text = lines.join("\n");
                 assert!(lines.iter().all(|line| line.chars().count() <= columns.max(COLUMNS_MIN)), "{columns}\n{text}");
                 assert!(!text.contains('\u{1b}'), "a name moves the cursor");
-                for part in ["looping", "file.c", "2 lost against LRU (5 - 7)", "+20.0 % misses", "1 block in 8"] {
+                let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "1 block in 8"];
+                // The narrowest cuts the last two.
+                for part in &parts[..if columns < 60 { 3 } else { 5 }] {
                     assert!(text.contains(part), "{columns}: no {part} in\n{text}");
                 }
                 assert_eq!(text.contains("100.0 % of 100/s"), before.is_some() && columns != 0, "{columns}\n{text}");
