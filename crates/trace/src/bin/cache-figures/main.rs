@@ -1,14 +1,17 @@
 //! The figures that the detecting policies have to reach, measured: every point, the sum, the worst point.
 //!
-//! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each. Exits with 1 where a figure is missed, with 2 where the
-//! command line or a trace is wrong. `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`
+//! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each.
+//! Exits with 1 where a figure is missed, with 2 where the command line or a trace is wrong. `cargo run --release -p
+//! nectary-trace --bin cache-figures -- --traces ../shared/traces`
 
 mod books;
 mod cost;
 mod dear;
 mod fork;
+mod generated;
 mod limit;
 mod misses;
+mod size;
 mod verdicts;
 
 use std::collections::BTreeMap;
@@ -25,6 +28,7 @@ Examples:
   cache-figures --traces ../shared/traces --policy lirs --quiet
   cache-figures --only recorded --only books --only verdicts
   cache-figures --only cost
+  cache-figures --only size --only held-out --only generated
 
 Usage: cache-figures [--traces DIR] [OPTIONS]
 
@@ -37,19 +41,35 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
                      single, pairs, triple: misses on the traces, their pairs, and cs+cpp+ps
                      recorded: misses on the traces that the project recorded
                      held-out: misses on the recorded traces that nothing was tuned on
-                     forks: how near any policy can be for certain at the points of these five
+                     generated: misses on generated accesses at 20,000 to 200,000 blocks
+                     forks: how near any policy can be for certain at the points of the first five
+                     size: the lines and the constants of adaptive
                      books: ledgers and windows against simulations of their own
                      verdicts: on uniform random references
-                     cost: nanoseconds a reference at 1 Mi blocks
+                     cost: nanoseconds an access at 1 Ki to 1 Mi blocks
   --threads N        [default: one for each core]
   --quiet            only the sums, the worst points and what falls short
 
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
-const PARTS: [&str; 10] =
-    ["dear", "single", "pairs", "triple", "recorded", "held-out", "forks", "books", "verdicts", "cost"];
+const PARTS: [&str; 12] = [
+    "dear",
+    "single",
+    "pairs",
+    "triple",
+    "recorded",
+    "held-out",
+    "generated",
+    "forks",
+    "size",
+    "books",
+    "verdicts",
+    "cost",
+];
+/// The parts that are run only where they are named.
+const PARTS_NAMED: [&str; 1] = ["cost"];
 /// The parts whose points are judged.
-const PARTS_OF_POINTS: [&str; 5] = ["single", "pairs", "triple", "recorded", "held-out"];
+const PARTS_OF_POINTS: [&str; 6] = ["single", "pairs", "triple", "recorded", "held-out", "generated"];
 /// The parts that need the traces of the papers.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
@@ -68,6 +88,14 @@ struct Options {
     parts: Vec<String>,
     threads: Option<usize>,
     is_quiet: bool,
+}
+
+/// A workload that is judged.
+pub struct Judged {
+    /// Whose sum it is part of.
+    group: &'static str,
+    workload: Workload,
+    sizes: Vec<u64>,
 }
 
 fn main() -> ExitCode {
@@ -149,9 +177,10 @@ fn list(text: &str) -> Vec<String> {
 
 /// Prints every figure and gives a line for each that is missed.
 fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
-    let wants = |part: &str| match options.parts.is_empty() {
-        true => part != "cost" && (options.traces.is_some() || !PARTS_OF_TRACES.contains(&part)),
-        false => options.parts.iter().any(|wanted| wanted == part),
+    let wants = |part: &str| {
+        let is_named = |wanted: &str| options.parts.iter().any(|named| named == wanted);
+        let has_traces = options.traces.is_some() || !PARTS_OF_TRACES.contains(&part);
+        is_named(part) || options.parts.is_empty() && has_traces && !PARTS_NAMED.contains(&part)
     };
     let singles = match &options.traces {
         Some(directory) => load(directory, ".trace.gz", &options.names)?,
@@ -168,42 +197,48 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if wants("dear") {
         short.extend(dear::dear(&singles, options)?);
     }
-    let mut judged: Vec<(Workload, Vec<u64>)> = Vec::new();
-    let mut add = |workload: Workload, more: &[u64]| {
+    let mut judged: Vec<Judged> = Vec::new();
+    let mut add = |group, workload: Workload, more: &[u64]| {
         let percent = PERCENT.map(|percent| (workload.distinct() * percent / 100).max(1));
-        judged.push((workload, [&percent[..], more].concat()));
+        judged.push(Judged { group, workload, sizes: [&percent[..], more].concat() });
     };
     if wants("single") {
-        singles.values().for_each(|workload| add(workload.clone(), &[]));
+        singles.values().for_each(|workload| add("papers", workload.clone(), &[]));
     }
     if wants("pairs") {
         for (index, first) in options.names.iter().enumerate() {
             for second in &options.names[index + 1..] {
-                add(Workload::mix(&[&singles[first], &singles[second]])?, &[]);
+                add("papers", Workload::mix(&[&singles[first], &singles[second]])?, &[]);
             }
         }
     }
     if wants("triple")
         && let [Some(cs), Some(cpp), Some(ps)] = ["cs", "cpp", "ps"].map(|name| singles.get(name))
     {
-        add(Workload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
+        add("papers", Workload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
     }
     if wants("recorded") {
-        recorded.values().for_each(|workload| add(recorded_name(workload), &[]));
+        recorded.values().for_each(|workload| add("recorded", recorded_name(workload), &[]));
     }
     if wants("held-out") {
         let held_out = load(&data().join("held_out"), ".nectrace.gz", &HELD_OUT.map(str::to_owned))?;
-        for (name, mut workload) in held_out {
-            workload.rename(&format!("{name}{}", misses::HELD_OUT_ENDING));
-            add(workload, &[]);
-        }
+        held_out.values().for_each(|workload| add("held out", recorded_name(workload), &[]));
+    }
+    if wants("generated") {
+        let of_size = |size| generated::generated(size).map(move |workload| (size, workload));
+        let all = generated::SIZES.into_iter().flat_map(of_size);
+        judged.extend(all.map(|(size, workload)| Judged { group: generated::GROUP, workload, sizes: vec![size] }));
     }
     short.extend(misses::judge(&judged, options)?);
     if wants("forks") {
+        judged.retain(|judged| judged.group != generated::GROUP);
         short.extend(fork::forks(&judged, options));
     }
+    if wants("size") {
+        short.extend(size::size());
+    }
     if wants("books") {
-        let mixes = judged.iter().map(|judged| &judged.0).filter(|workload| workload.name().contains('+'));
+        let mixes = judged.iter().map(|judged| &judged.workload).filter(|workload| workload.name().contains('+'));
         short.extend(books::books(singles.values().chain(recorded.values()).chain(mixes)));
     }
     if wants("verdicts") {
