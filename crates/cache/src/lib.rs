@@ -27,7 +27,9 @@ mod policy;
 mod registry;
 mod structures;
 
-pub use policies::adaptive::{Adaptive, Event, EventSink, LeaderChange, Ledger, Reason, StreamPeriod, WindowReport};
+pub use policies::adaptive::{
+    Adaptive, Event, EventSink, LeaderChange, Ledger, Reason, StreamPeriod, Tuning, WindowReport,
+};
 pub use policies::arc::Arc;
 pub use policies::clock::Clock;
 pub use policies::dear::{self, Dear};

@@ -2,94 +2,66 @@
 //! itself.
 //!
 //! # Idea
-//! No policy is the best on all references, and which one is shows only while they come. So `adaptive` runs several of them
-//! as *ghosts* on metadata alone (`ghosts.rs`), counts what each would have missed, and lets its own contents follow those
-//! that miss least (`live.rs`, `guard.rs`). That learns from evidence and costs no reads of its own: a block that a better
-//! ghost holds is kept when it comes, and nothing is fetched for the sake of a change.
+//! No policy is the best on all accesses, and which one is shows only while they come. So LIRS, LRU, S3-FIFO and W-TinyLFU run as
+//! *shadow caches*, on metadata alone and on a sample of the ids: those whose hash falls into one of 2^k parts, in
+//! caches of one 2^k-th of the size (`shadows.rs`). The one that misses fewest beyond chance leads (`choice.rs`), and
+//! the contents move to its order as they are accessed (`live.rs`).
 //!
-//! Policies differ sooner in smaller caches, so the candidates run at a half and at a quarter of the size too (`smaller.rs`), and
-//! who is better there has a bounded bonus.
+//! From the second stream on there is one more shadow cache, which is divided between the streams, a policy and a share
+//! for each (`divided.rs`), by what each stream's curve of misses against size says the next block is worth
+//! (`curve.rs`, `division.rs`).
 //!
-//! Detection tells it what to expect (`streams.rs`): a stream's verdict makes one candidate the favourite, which is
-//! believed until it loses by more than a bonus; then the *guard* takes the choice back and says so.
+//! The files hang together as a tree: `shadows.rs` has the candidates, the choice and the division, `division.rs` the curves
+//! and a divided cache, `divided.rs` a changing cache for each stream; `candidate.rs` and `tuning.rs` are its leaves. Nobody knows who
+//! uses it.
 //!
-//! | verdict | favourite |
-//! |---|---|
-//! | sequential, looping | LIRS: keeps a fixed part of a loop, and lets a scan through one percent of the cache |
-//! | probabilistic | LIRS |
-//! | clustered | LRU |
-//! | none | none: the best of the ghosts |
-//!
-//! From the second stream on one more ghost, the *partition* (`partition.rs`), divides the cache between streams, each with
-//! a follower of its own, by what each stream's curve of misses against size says the next block is worth
-//! (`allocation.rs`). It leads where streams are separate and different; it is not followed where one policy over all of
-//! them does better.
-//!
-//! # Large caches
-//! Up to 16 Ki units of capacity all of that is exact. Above, a *scout* does it on a sample: ids whose hash falls into one of
-//! 2^k parts, in a cache of one 2^k-th of the size, at most 4 Ki units. The cache itself then has one policy in force, LRU to begin with,
-//! takes over the scout's leader where that is clearly ahead, and changes without losing its contents (`migrating.rs`,
-//! `divided.rs`). Ledgers are estimates from the sample then, and windows count its references alone. A cache whose
-//! capacity grows over the limit becomes a large one with what it holds, and stays one; where another k is called for, the
-//! scout begins anew.
+//! # Cost
+//! An access of the sample is one of each shadow cache, of the divided one, and of the curve's 18 small caches where its id is
+//! in their sample; all of that is at most 4 Ki units large. Detection and windows are there only where somebody listens.
 //!
 //! # What it says
-//! [`Adaptive::explain_to`] gives away every period of every stream, every change of the leader with its reason, and after
-//! each window the misses of the optimum from the same contents (`window.rs`). [`Adaptive::ledger`] is what was saved and
-//! lost against LRU (`ledger.rs`).
+//! [`Adaptive::explain_to`] gives away every period of every stream (`verdict.rs`), every change of the leader with its
+//! reason, and after each window the misses of the optimum from the same contents (`window.rs`). [`Adaptive::ledger`]
+//! is what was saved and lost against LRU (`streams.rs`). Where ids are sampled these are of the sample.
 //!
 //! # Invariants
 //! 1. Those of [`Policy`].
 //! 2. `saved - lost` of all ledgers is exactly the misses of LRU less those of the cache (of a sample, where it is sampled).
 //!
-//! # Cost
-//! Exact: some 40 small policies for each stream, about 2 to 6 µs a reference; 700 bytes a unit of capacity for each ghost
-//! set, that is for the cache and again for each stream's share of it; candidates at smaller sizes are most of the time and nearly half
-//! of that memory. Sampled: the policy in force, and one 2^k-th of
-//! that. Detection: histories of up to 64 Ki blocks a stream, at most 56 MB for all 16; 60 bytes a reference of a window, at
-//! most 4 MB.
-//!
 //! # Source
-//! Following ghosts: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache behavior to
-//! workloads", MICRO 2006. Votes of experts with exponential weights: N. Littlestone, M. Warmuth, "The weighted majority
-//! algorithm", Information and Computation 108(2), 1994. Detection: see [`crate::detect`]. Marginal gain: D. Thiébaut,
-//! H. S. Stone, J. L. Wolf, "Improving disk cache hit-ratios through cache partitioning", IEEE Transactions on Computers
-//! 41(6), 1992.
+//! Following shadow caches: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache
+//! behavior to workloads", MICRO 2006. Marginal gain: D. Thiébaut, H. S. Stone, J. L. Wolf, "Improving disk cache
+//! hit-ratios through cache partitioning", IEEE Transactions on Computers 41(6), 1992.
 
-mod allocation;
-mod divided;
+mod candidate;
+mod choice;
+mod curve;
+mod division;
 mod follower;
-mod ghosts;
-mod guard;
-mod large;
-mod ledger;
 mod live;
-mod migrating;
-mod partition;
 mod report;
-mod scout;
-mod smaller;
+mod shadows;
 mod streams;
+mod tuning;
+mod verdict;
 mod window;
 
-pub use guard::Reason;
-pub use ledger::Ledger;
+pub use choice::Reason;
 pub use report::{Event, EventSink, LeaderChange, StreamPeriod};
+pub use streams::Ledger;
+pub use tuning::Tuning;
 pub use window::WindowReport;
 
-use crate::detect::PeriodSink;
+use crate::detect::{PeriodEvent, PeriodSink};
 use crate::structures::hash::hash;
 use crate::{Access, Policy, Stream};
 
-use large::Large;
-use scout::Scout;
-
-/// Ghosts are exact up to this capacity. *Units*: units of weight.
-const EXACT_MAX: u64 = 16 << 10;
-/// A sample of a larger cache is of one of at most this capacity. *Units*: units of weight.
-const SAMPLE_MAX: u64 = 4 << 10;
-/// A large cache takes over the scout's division once in so many references of the sample.
-const TAKE_OVER_REFERENCES: u64 = 256;
+use candidate::{DIVIDED, candidate};
+use follower::Follower;
+use live::{Lead, Live};
+use report::Explanation;
+use shadows::Shadows;
+use streams::Streams;
 
 /// The adaptive policy, over weighted ids and streams.
 ///
@@ -103,33 +75,50 @@ const TAKE_OVER_REFERENCES: u64 = 256;
 /// }
 /// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
 /// assert!(hits > 45_000);
-/// let ledger = cache.ledger(Stream(7)).expect("referred");
+/// let ledger = cache.ledger(Stream(7)).expect("accessed");
 /// assert_eq!((ledger.saved, ledger.lost), (u64::from(hits), 0));
 /// ```
 pub struct Adaptive {
-    capacity: u64,
-    /// Ids are sampled one in 2^shift; 0 where the scout is the cache.
+    tuning: Tuning,
+    /// Ids are sampled one in 2^shift.
     shift: u32,
-    scout: Scout,
-    /// The cache itself, where the scout sees a sample only.
-    large: Option<Large>,
+    live: Live,
+    shadows: Shadows,
+    streams: Streams,
+    leader: &'static str,
+    reason: Reason,
+    /// Accesses, those outside the sample as an estimate.
+    accesses: u64,
+    explanation: Option<Explanation>,
 }
 
 impl Adaptive {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> Adaptive {
-        let shift = shift_of(capacity);
+        Adaptive::with(capacity, Tuning::default())
+    }
+
+    /// As [`Adaptive::new`] with other constants, to see what each of them is worth.
+    pub fn with(capacity: u64, tuning: Tuning) -> Adaptive {
+        let shift = shift_of(capacity, &tuning);
+        let shadows = Shadows::new(capacity >> shift, shift == 0, "", tuning);
+        let leader = shadows.leader();
         Adaptive {
-            capacity,
+            tuning,
             shift,
-            scout: Scout::new(capacity, shift),
-            large: (shift > 0).then(|| Large::new(capacity)).flatten(),
+            live: Live::new(lead(leader, capacity, shift)),
+            shadows,
+            streams: Streams::default(),
+            leader,
+            reason: Reason::Start,
+            accesses: 0,
+            explanation: None,
         }
     }
 
     /// Gives everything that there is to say to `sink` from here on, in place of any sink before.
     pub fn explain_to(&mut self, sink: EventSink) {
-        self.scout.sink = Some(sink);
+        self.explanation = Some(Explanation::to(sink));
     }
 
     /// Gives every period of every stream to `sink` from here on, and nothing else.
@@ -141,42 +130,113 @@ impl Adaptive {
         }));
     }
 
-    /// What was saved and lost against LRU for a stream; an estimate where ids are sampled. The sixteenth stream and all
-    /// after it share one ledger, which is that of every stream without one of its own; before, `None` says that the stream
-    /// did not refer yet.
+    /// What was saved and lost against LRU for a stream; an estimate where ids are sampled. The sixteenth stream and
+    /// all after it share one ledger, with those that ended and were forgotten; it is that of every stream without one
+    /// of its own. Before, `None` says that the stream did not access anything yet.
     pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
-        self.scout.ledger(stream)
+        self.streams.ledger(stream)
     }
 
     /// The streams that are told apart.
     pub fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
-        self.scout.streams()
+        self.streams.slots.iter().map(|slot| slot.stream)
     }
 
-    /// The policy in force by name: a candidate's, or `partition`.
+    /// The policy by name: a candidate's, or `partition`.
     pub fn leader(&self) -> &'static str {
-        self.large.as_ref().map_or_else(|| self.scout.leader(), Large::name)
+        self.leader
     }
 
-    /// What the ghosts missed that led, of a sample where ids are sampled: the misses if contents came along with a change
-    /// of leader. The misses beyond these are the price of following.
+    /// What the shadow caches missed that led, of a sample where ids are sampled: the misses if contents came along
+    /// with a change of leader. The misses beyond these are the price of following.
     pub fn misses_of_leaders(&self) -> u64 {
-        self.scout.misses_of_leaders()
+        self.shadows.misses_of_leaders()
     }
 
-    /// One in how many ids the ghosts see, as a power of two; 0 where they see all.
+    /// One in how many ids the shadow caches see, as a power of two; 0 where they see all.
     pub fn sample_shift(&self) -> u32 {
         self.shift
     }
+
+    /// An access of the sample.
+    #[inline(never)]
+    fn access_sampled(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let ended = (self.tuning.window * (self.live.capacity() >> self.shift) as f64) as u64;
+        let slot = self.streams.access(stream, ended);
+        if let (Some(slot), Some(division)) = (self.streams.forgotten, &mut self.shadows.division) {
+            division.forget(slot);
+        }
+        let change = self.shadows.access(id, weight, slot);
+        self.accesses += 1 << self.shift;
+        if let Some((from, leader, misses, misses_best)) = change {
+            self.reason = Reason::Evidence { from, misses, misses_best };
+            self.leader = leader;
+            let change = LeaderChange { reference: self.accesses, leader, reason: self.reason };
+            self.explanation.iter_mut().for_each(|explanation| (explanation.sink)(Event::Leader(change)));
+        }
+        let Adaptive { live, shadows, explanation, shift, .. } = self;
+        if let Some(follower) = live.follower() {
+            match shadows.lost().filter(|_| change.is_none()) {
+                Some(lost) => follower.guide(shadows.holds(id), lost),
+                None => {
+                    follower.regroup(&|id| shadows.holds(id));
+                    follower.guide(shadows.holds(id), &[]);
+                }
+            }
+        } else if self.leader != live.name() && !live.is_busy() {
+            live.change(lead(self.leader, live.capacity(), *shift));
+        }
+        let mut evict = |victim| evicts(victim, *shift, explanation, evict);
+        let access = live.reference(id, weight, Stream(slot as u32), &mut evict);
+        let is_hit = access == Access::Hit;
+        self.streams.slots[slot].ledger.count(self.shift, is_hit, self.shadows.is_lru_hit());
+        self.explain(slot, id, weight, is_hit);
+        access
+    }
+
+    fn explain(&mut self, slot: usize, id: u64, weight: u64, is_hit: bool) {
+        let Some(explanation) = &mut self.explanation else { return };
+        if let Some(report) = explanation.window.count(id, weight, is_hit, self.live.capacity() >> self.shift) {
+            (explanation.sink)(Event::Window(report));
+        }
+        let is_new = self.streams.forgotten == Some(slot);
+        let Some(report) = explanation.detection(slot, is_new).count(id) else { return };
+        let plan = self.shadows.division.as_ref().and_then(|division| division.share(slot));
+        let plan = plan.filter(|_| self.leader == DIVIDED);
+        let slot = &self.streams.slots[slot];
+        let replacement = plan.map_or(self.leader, |(_, name)| name);
+        (explanation.sink)(Event::Period(StreamPeriod {
+            period: PeriodEvent { stream: slot.stream, report: &report, replacement },
+            reason: self.reason,
+            share: plan.map(|(share, _)| share),
+            ledger: slot.ledger,
+        }));
+    }
 }
 
-fn shift_of(capacity: u64) -> u32 {
-    let most = if capacity <= EXACT_MAX { EXACT_MAX } else { SAMPLE_MAX };
-    (0..).find(|shift| capacity >> shift <= most).unwrap_or(0)
+/// An empty cache that follows exact shadow caches, or is of the leader's policy.
+fn lead(leader: &str, capacity: u64, shift: u32) -> Lead {
+    match shift {
+        0 => Lead::Follower(Follower::new(capacity)),
+        _ => Lead::Alone(candidate(leader, capacity)),
+    }
 }
 
-/// Whether an id is in the sample of one in 2^`shift`. Tables use the top and the low bits of the hash, curves those from 24
-/// on.
+/// Offers a victim, and notes it where somebody listens.
+fn evicts(id: u64, shift: u32, explanation: &mut Option<Explanation>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+    let is_given_up = evict(id);
+    if let Some(explanation) = explanation.as_mut().filter(|_| is_given_up && is_sampled(id, shift)) {
+        explanation.window.evict(id);
+    }
+    is_given_up
+}
+
+fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
+    (0..).find(|shift| capacity >> shift <= tuning.sample_max).unwrap_or(0)
+}
+
+/// Whether an id is in the sample of one in 2^`shift`. Tables use the top and the low bits of the hash, curves those
+/// from 24 on.
 #[inline]
 fn is_sampled(id: u64, shift: u32) -> bool {
     (hash(id) >> 40) & ((1 << shift) - 1) == 0
@@ -189,62 +249,63 @@ impl Policy for Adaptive {
 
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let weight = weight.max(1);
-        let Some(large) = &mut self.large else { return self.scout.reference(id, weight, stream, evict) };
         if is_sampled(id, self.shift) {
-            return large.reference_sampled(id, weight, stream, &mut self.scout, self.shift, evict);
+            return self.access_sampled(id, weight, stream, evict);
         }
-        large.reference(id, weight, stream, &mut self.scout, evict)
+        // Little stands between two accesses here, so that the processor waits for the memory of several at once.
+        if self.explanation.is_none()
+            && let Some(policy) = self.live.sole()
+        {
+            return policy.reference(id, weight, stream, evict);
+        }
+        let Adaptive { live, explanation, shift, .. } = self;
+        live.reference(id, weight, stream, &mut |victim| evicts(victim, *shift, explanation, evict))
     }
 
     fn prepare(&self, id: u64) {
-        if let Some(large) = &self.large {
-            large.prepare(id);
-        }
+        self.live.prepare(id);
     }
 
     fn remove(&mut self, id: u64) -> bool {
-        let was_in_scout = is_sampled(id, self.shift) && self.scout.remove(id);
-        self.large.as_mut().map_or(was_in_scout, |large| large.remove(id))
+        if is_sampled(id, self.shift) {
+            self.shadows.remove(id);
+            self.explanation.iter_mut().for_each(|explanation| explanation.window.remove(id));
+        }
+        self.live.remove(id)
     }
 
     fn contains(&self, id: u64) -> bool {
-        match &self.large {
-            Some(large) => large.contains(id),
-            None => self.scout.contains(id),
-        }
+        self.live.contains(id)
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        self.capacity = capacity;
-        let shift = shift_of(capacity);
-        if shift > 0 && self.large.is_none() {
-            self.large = Large::with_residents(capacity, &self.scout.residents());
-        }
-        if shift != self.shift {
+        let (shift, before) = (shift_of(capacity, &self.tuning), self.shift);
+        if shift == before {
+            self.shadows.set_capacity(capacity >> shift);
+        } else {
+            // Another sample: its shadow caches begin empty, with the leader that there is where it is one of them.
             self.shift = shift;
-            self.scout.begin_anew(capacity, shift);
+            self.shadows = Shadows::new(capacity >> shift, shift == 0, self.leader, self.tuning);
         }
-        match &mut self.large {
-            Some(large) => {
-                self.scout.set_capacity(capacity, &mut |_| true);
-                large.set_capacity(capacity, evict);
-            }
-            None => self.scout.set_capacity(capacity, evict),
+        self.leader = self.shadows.leader();
+        if (shift == 0) != (before == 0) {
+            self.live.change(lead(self.leader, self.live.capacity(), shift));
         }
+        self.live.follower().into_iter().for_each(|follower| follower.regroup(&|id| self.shadows.holds(id)));
+        let Adaptive { live, explanation, .. } = self;
+        live.set_capacity(capacity, &mut |victim| evicts(victim, shift, explanation, evict));
+        self.explanation.iter_mut().for_each(|explanation| explanation.window.resize());
     }
 
     fn capacity(&self) -> u64 {
-        self.capacity
+        self.live.capacity()
     }
 
     fn used(&self) -> u64 {
-        self.large.as_ref().map_or_else(|| self.scout.used(), |large| large.used())
+        self.live.used()
     }
 
     fn len(&self) -> usize {
-        self.large.as_ref().map_or_else(|| self.scout.len(), |large| large.len())
+        self.live.len()
     }
 }
-
-#[cfg(test)]
-mod tests;

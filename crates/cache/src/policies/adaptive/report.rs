@@ -1,12 +1,14 @@
 //! What `adaptive` says of itself: periods, changes of leader, windows; as data and as one line each.
 //!
-//! Owns: the events and their text. Leaves to others: when they happen.
+//! Owns: the events, their text, and the books that are kept only where somebody listens. Leaves to others: when they
+//! happen.
 
 use std::fmt;
 
-use super::guard::Reason;
-use super::ledger::Ledger;
-use super::window::WindowReport;
+use super::choice::Reason;
+use super::streams::Ledger;
+use super::verdict::Detection;
+use super::window::{Window, WindowReport};
 use crate::detect::PeriodEvent;
 
 /// Something that the policy says, on its way out of it.
@@ -23,9 +25,9 @@ pub enum Event<'a> {
 /// One period of one stream, and what was made of it.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamPeriod<'a> {
-    /// The verdict with what it rests on, and the policy in force for the stream.
+    /// The verdict with what it rests on, and the policy of the stream.
     pub period: PeriodEvent<'a>,
-    /// Why that policy is in force.
+    /// Why that policy, or the division, leads.
     pub reason: Reason,
     /// The stream's share of the cache, where the cache is divided. *Units*: units of weight.
     pub share: Option<u64>,
@@ -33,28 +35,52 @@ pub struct StreamPeriod<'a> {
     pub ledger: Ledger,
 }
 
-/// A change of the policy in force.
+/// A change of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaderChange {
-    /// References of all streams until then.
+    /// Accesses of all streams until then.
     pub reference: u64,
-    /// The policy in force from here on.
+    /// The policy from here on.
     pub leader: &'static str,
     /// Why.
     pub reason: Reason,
 }
 
-/// Who wants to hear all that: called with each event as it happens, from within the reference.
+/// The listener: called with each event as it happens, from within the access.
 pub type EventSink = Box<dyn FnMut(Event<'_>) + Send>;
+
+/// What is kept for a listener.
+pub(super) struct Explanation {
+    pub(super) sink: EventSink,
+    pub(super) window: Window,
+    /// By slot of the stream.
+    detections: Vec<Detection>,
+}
+
+impl Explanation {
+    /// Of accesses from here on.
+    pub(super) fn to(sink: EventSink) -> Explanation {
+        Explanation { sink, window: Window::default(), detections: Vec::new() }
+    }
+
+    /// The detection of a slot's stream; a new one where the slot has another stream than before.
+    pub(super) fn detection(&mut self, slot: usize, is_new: bool) -> &mut Detection {
+        while self.detections.len() <= slot {
+            self.detections.push(Detection::new());
+        }
+        if is_new {
+            self.detections[slot] = Detection::new();
+        }
+        &mut self.detections[slot]
+    }
+}
 
 impl fmt::Display for Reason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Start => formatter.write_str("begun with"),
-            Reason::Verdict => formatter.write_str("chosen by the verdict"),
-            Reason::Smaller { from } => write!(formatter, "better than {from} at smaller sizes"),
-            Reason::Guard { from, misses, misses_best } => {
-                write!(formatter, "guard: {from} missed {misses} in the window, this {misses_best}")
+            Reason::Evidence { from, misses, misses_best } => {
+                write!(formatter, "{from} missed {misses} that this did not, this {misses_best} that it did not")
             }
         }
     }
@@ -65,9 +91,7 @@ impl fmt::Display for Event<'_> {
         match self {
             Event::Period(StreamPeriod { period, reason, share, ledger }) => {
                 write!(formatter, "{period} ({reason})")?;
-                if let Some(share) = share {
-                    write!(formatter, "; share {share}")?;
-                }
+                share.map_or(Ok(()), |share| write!(formatter, "; share {share}"))?;
                 write!(formatter, "; {ledger}")
             }
             Event::Leader(LeaderChange { reference, leader, reason }) => {
@@ -81,32 +105,5 @@ impl fmt::Display for Event<'_> {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Stream;
-    use crate::detect::{PeriodReport, Verdict};
-
-    #[test]
-    fn every_event_prints_as_one_line() {
-        let report = PeriodReport { number: 2, end: 1000, verdict: Verdict::Looping, ..Default::default() };
-        let period = PeriodEvent { stream: Stream(9), report: &report, replacement: "lirs" };
-        let ledger = Ledger { references: 1000, misses: 700, saved: 20, lost: 3 };
-        let event = Event::Period(StreamPeriod { period, reason: Reason::Verdict, share: Some(64), ledger });
-        assert!(event.to_string().ends_with(
-            "replacement lirs (chosen by the verdict); share 64; 700 of 1000 missed, 20 saved and 3 lost against LRU"
-        ));
-        let reason = Reason::Smaller { from: "lirs" };
-        assert_eq!(reason.to_string(), "better than lirs at smaller sizes");
-        let reason = Reason::Guard { from: "lirs", misses: 90, misses_best: 50 };
-        assert_eq!(
-            Event::Leader(LeaderChange { reference: 5, leader: "lru", reason }).to_string(),
-            "at 5 lru leads (guard: lirs missed 90 in the window, this 50)"
-        );
-        let window = WindowReport { number: 1, references: 9, misses: 4, misses_min: Some(3) };
-        assert_eq!(Event::Window(window).to_string(), "window 1: 4 of 9 missed, the least possible 3");
     }
 }

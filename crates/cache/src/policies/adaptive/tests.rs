@@ -1,4 +1,6 @@
-//! Tests of the adaptive policy as a whole: learning, ledger, division, large caches.
+//! Tests of the adaptive policy: as a whole, and its parts.
+
+mod parts;
 
 use super::*;
 use crate::by_name;
@@ -141,7 +143,7 @@ fn a_change_of_pattern_changes_the_leader_and_says_why() {
     let references: Vec<(u32, u64)> = (0..100_000).map(|step| (0, step / 8 + random.next() % 450)).collect();
     misses(&mut adaptive, &references);
     let changes = changes.lock().expect("not poisoned");
-    assert!(changes.iter().any(|change| matches!(change.reason, Reason::Guard { from: "lirs", .. })), "{changes:?}");
+    assert!(changes.iter().any(|change| matches!(change.reason, Reason::Evidence { from: "lirs", .. })), "{changes:?}");
 }
 
 #[test]
@@ -201,7 +203,7 @@ fn a_cache_that_grows_large_keeps_what_it_holds_and_its_books() {
     (0..300).for_each(|id| refer(&mut adaptive, &mut resident, id % 150));
     for capacity in [2 << 20, 40_000, 1000] {
         adaptive.set_capacity(capacity, &mut |victim| resident.remove(&victim));
-        assert_eq!((adaptive.len(), adaptive.sample_shift()), (resident.len(), shift_of(capacity)));
+        assert_eq!((adaptive.len(), adaptive.sample_shift()), (resident.len(), shift_of(capacity, &Tuning::default())));
         assert!(resident.iter().all(|id| adaptive.contains(*id)) && resident.len() >= 100);
         (0..3000).for_each(|id| refer(&mut adaptive, &mut resident, id * 1_000_003 % 20_000));
     }
@@ -231,6 +233,31 @@ fn the_capacity_can_be_changed_at_any_time() {
             }
             assert!(adaptive.used() <= adaptive.capacity());
             assert_eq!(adaptive.len(), resident.len());
+        }
+    }
+}
+
+#[test]
+fn the_whole_of_a_grown_capacity_is_used_and_a_shrunk_one_is_kept_to() {
+    let mut random = Random(17);
+    for start in [200_u64, 3000, 10_000] {
+        let (mut adaptive, mut resident) = (Adaptive::new(start), std::collections::HashSet::new());
+        for capacity in [start, 2 * start, start / 2, 4 * start, start] {
+            adaptive.set_capacity(capacity, &mut |victim| resident.remove(&victim));
+            assert!(adaptive.used() <= capacity && adaptive.len() == resident.len());
+            for step in 0..12 * capacity {
+                let (stream, id) = match step % 2 {
+                    0 => (1, 1_000_000 + step / 2 % capacity),
+                    _ => (2, step / 16 + random.next() % capacity),
+                };
+                let access = adaptive.reference(id, 1, Stream(stream), &mut |victim| resident.remove(&victim));
+                assert_eq!(access == Access::Hit, resident.contains(&id), "{start} {capacity} {step}");
+                if access == Access::Inserted {
+                    resident.insert(id);
+                }
+                assert!(adaptive.used() <= capacity && adaptive.len() == resident.len());
+            }
+            assert!(adaptive.used() * 10 >= capacity * 9, "{} of {capacity} used, begun with {start}", adaptive.used());
         }
     }
 }

@@ -1,47 +1,28 @@
-//! Windows: how far the cache was from the optimum, exactly, after each window of references.
+//! Windows: how far the cache was from the optimum, exactly, after each window of accesses.
 //!
-//! Owns: the references of the running window, what was resident when it began, and MIN over it. Promises: the optimum is
-//! that of Belady's MIN with bypassing, begun with the cache's own contents at the start of the window, over all
-//! references of it. Leaves to others: nothing.
+//! Owns: the accesses of the running window and what was resident when it began. Promises: the optimum is that of
+//! Belady's MIN with bypassing, begun with the cache's contents at the start of the window. Leaves to others: MIN
+//! ([`crate::Min`]).
 //!
-//! # What was resident at the start
-//! Only ids that the window refers to matter. Such an id was resident at the start if its first reference hit, or if it was
-//! evicted in the window before it was referred to.
-//!
-//! # Weights
-//! With weights that differ the optimum is NP-hard; a window that saw two weights has no distance. Nor has one in which the
-//! capacity changed: there is no one cache of which it would be the optimum.
-//!
-//! # What was removed
-//! A removed id is a new one from there on, as no policy could have kept it.
-//!
-//! # Cost
-//! O(1) a reference while the window runs and O(log n) a reference when it ends; 60 bytes a reference of a window, at most
-//! [`WINDOW_MAX`].
-//!
-//! # Source
-//! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
+//! Only ids that the window accesses matter. Such an id was resident at the start if its first access hit, or if it was
+//! evicted in the window before that. MIN plays the contents first, which misses once for each of them, and then the
+//! window. A removed id is a new one from there on, as no policy could have kept it. With weights that differ the
+//! optimum is NP-hard, and with another capacity there is no one cache of which it would be the optimum: such a window
+//! has no distance.
 
-use std::collections::BinaryHeap;
+use hashbrown::{HashMap, HashSet};
 
-use hashbrown::HashTable;
+use crate::{Access, Future, Min, Policy, Stream};
 
-use crate::structures::hash::hash;
-
-/// The shortest and the longest window. *Units*: references.
-const WINDOW_MIN: u64 = 1 << 12;
-const WINDOW_MAX: u64 = 1 << 16;
-/// A window has so many references for each unit of capacity, between the two.
-const WINDOW_FACTOR: u64 = 4;
-/// The place of a reference that does not come.
-const NEVER: u32 = u32::MAX;
+/// The shortest window; else it is as long as the cache is large. *Units*: accesses.
+const ACCESSES_MIN: usize = 4096;
 
 /// How far from the optimum a window was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowReport {
     /// Which window, from 1.
     pub number: u64,
-    /// References of the window; of a sampled cache those of the sample.
+    /// Accesses of the window; of a sampled cache those of the sample.
     pub references: u64,
     /// Misses among them.
     pub misses: u64,
@@ -49,273 +30,69 @@ pub struct WindowReport {
     pub misses_min: Option<u64>,
 }
 
-/// An id of the window.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    id: u64,
-    /// The place of its last reference so far; while MIN runs the place of its next one.
-    place: u32,
-    /// Whether it is resident: at the start of the window, then under MIN.
-    is_resident: bool,
-}
-
 /// The running window.
+#[derive(Default)]
 pub(super) struct Window {
-    length: u64,
     number: u64,
     misses: u64,
     weight: Option<u64>,
-    is_uniform: bool,
-    /// The ids of the window; `table` finds them.
-    seen: Vec<Seen>,
-    table: HashTable<u32>,
-    /// By reference: the position of its id in `seen`.
-    references: Vec<u32>,
-    /// By reference: the place of the next reference to the same id.
-    next: Vec<u32>,
-    /// Evicted in the window before they were referred to in it.
-    evicted: HashTable<u64>,
-    /// MIN's residents by next reference; those of which it is outdated are passed over.
-    heap: BinaryHeap<(u32, u32)>,
+    has_no_distance: bool,
+    /// The ids of the window by what they are called in it: the count of those before.
+    names: HashMap<u64, u64>,
+    count: u64,
+    accesses: Vec<u64>,
+    /// By name: what was resident at the start.
+    contents: Vec<u64>,
+    /// Evicted in the window before they were accessed in it.
+    evicted: HashSet<u64>,
 }
 
 impl Window {
-    /// A window that has not begun.
-    pub(super) fn new(capacity: u64) -> Window {
-        let length = capacity.saturating_mul(WINDOW_FACTOR).clamp(WINDOW_MIN, WINDOW_MAX);
-        Window {
-            length,
-            number: 0,
-            misses: 0,
-            weight: None,
-            is_uniform: true,
-            seen: Vec::new(),
-            table: HashTable::new(),
-            references: Vec::with_capacity(length as usize),
-            next: Vec::with_capacity(length as usize),
-            evicted: HashTable::new(),
-            heap: BinaryHeap::new(),
-        }
-    }
-
-    /// Says that `id` was evicted.
+    /// `id` was evicted.
     pub(super) fn evict(&mut self, id: u64) {
-        if self.find(id).is_none() && self.evicted.find(hash(id), |other| *other == id).is_none() {
-            self.evicted.insert_unique(hash(id), id, |other| hash(*other));
+        if !self.names.contains_key(&id) {
+            self.evicted.insert(id);
         }
     }
 
-    /// Says that `id` was removed, by no choice of the policy.
+    /// `id` was removed, by no choice of the policy.
     pub(super) fn remove(&mut self, id: u64) {
-        let Window { table, seen, evicted, .. } = self;
-        if let Ok(found) = table.find_entry(hash(id), |&position| seen[position as usize].id == id) {
-            found.remove();
-        }
-        if let Ok(found) = evicted.find_entry(hash(id), |other| *other == id) {
-            found.remove();
-        }
+        self.names.remove(&id);
+        self.evicted.remove(&id);
     }
 
-    /// Says that the capacity is another.
+    /// The capacity is another.
     pub(super) fn resize(&mut self) {
-        self.is_uniform = false;
+        self.has_no_distance = true;
     }
 
-    /// Counts a reference; returns the report where it ended the window of a cache of `capacity`.
+    /// Counts an access; the report where it ended the window of a cache of `capacity`.
     pub(super) fn count(&mut self, id: u64, weight: u64, is_hit: bool, capacity: u64) -> Option<WindowReport> {
         self.misses += u64::from(!is_hit);
-        self.is_uniform &= *self.weight.get_or_insert(weight) == weight;
-        let place = self.references.len() as u32;
-        let position = match self.find(id) {
-            Some(position) => {
-                let before = std::mem::replace(&mut self.seen[position as usize].place, place);
-                self.next[before as usize] = place;
-                position
+        self.has_no_distance |= *self.weight.get_or_insert(weight) != weight;
+        let name = *self.names.entry(id).or_insert_with(|| {
+            if is_hit || self.evicted.contains(&id) {
+                self.contents.push(self.count);
             }
-            None => {
-                let was_evicted = self.evicted.find(hash(id), |other| *other == id).is_some();
-                let position = self.seen.len() as u32;
-                self.seen.push(Seen { id, place, is_resident: is_hit || was_evicted });
-                let seen = &self.seen;
-                self.table.insert_unique(hash(id), position, |&other| hash(seen[other as usize].id));
-                position
-            }
-        };
-        self.references.push(position);
-        self.next.push(NEVER);
-        (self.references.len() as u64 == self.length).then(|| self.end(capacity))
-    }
-
-    fn find(&self, id: u64) -> Option<u32> {
-        self.table.find(hash(id), |&position| self.seen[position as usize].id == id).copied()
+            self.count += 1;
+            self.count - 1
+        });
+        self.accesses.push(name);
+        let length = usize::try_from(capacity).unwrap_or(usize::MAX).max(ACCESSES_MIN);
+        (self.accesses.len() >= length).then(|| self.end(capacity / weight.max(1)))
     }
 
     fn end(&mut self, capacity: u64) -> WindowReport {
-        self.number += 1;
-        let weight = self.weight.unwrap_or(1);
-        let report = WindowReport {
-            number: self.number,
-            references: self.length,
-            misses: self.misses,
-            misses_min: self.is_uniform.then(|| self.optimum(capacity / weight.max(1))),
-        };
-        self.misses = 0;
-        self.weight = None;
-        self.is_uniform = true;
-        self.seen.clear();
-        self.table.clear();
-        self.references.clear();
-        self.next.clear();
-        self.evicted.clear();
-        report
-    }
-
-    /// The misses of MIN over the window.
-    fn optimum(&mut self, blocks: u64) -> u64 {
-        let Window { seen, references, next, heap, .. } = self;
-        heap.clear();
-        let mut resident = 0;
-        // The place of an id becomes that of its first reference.
-        for (place, position) in references.iter().enumerate().rev() {
-            seen[*position as usize].place = place as u32;
-        }
-        for (position, id) in seen.iter_mut().enumerate() {
-            if id.is_resident && resident < blocks {
-                resident += 1;
-                heap.push((id.place, position as u32));
-            } else {
-                id.is_resident = false;
-            }
-        }
-        let mut misses = 0;
-        for (position, next) in references.iter().zip(next.iter()) {
-            let is_hit = seen[*position as usize].is_resident;
-            seen[*position as usize].place = *next;
-            misses += u64::from(!is_hit);
-            if *next == NEVER {
-                // Whatever is not referred to again gives way at once.
-                resident -= u64::from(is_hit);
-                seen[*position as usize].is_resident = false;
-                continue;
-            }
-            if !is_hit {
-                if resident == blocks && !evict_farther(seen, heap, *next) {
-                    continue;
-                }
-                resident = (resident + 1).min(blocks);
-                seen[*position as usize].is_resident = true;
-            }
-            heap.push((*next, *position));
-        }
-        misses
-    }
-}
-
-/// Takes the id of the farthest next reference out, if that is farther than `next`.
-fn evict_farther(seen: &mut [Seen], heap: &mut BinaryHeap<(u32, u32)>, next: u32) -> bool {
-    while let Some(&(place, position)) = heap.peek() {
-        let id = &mut seen[position as usize];
-        if id.is_resident && id.place == place {
-            if place <= next {
-                return false;
-            }
-            id.is_resident = false;
-            heap.pop();
-            return true;
-        }
-        heap.pop();
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Access, Stream, by_name};
-
-    /// Belady's MIN with bypassing as naively as can be, begun with `contents`.
-    fn naive(mut contents: Vec<u64>, ids: &[u64], blocks: usize) -> u64 {
-        let mut misses = 0;
-        for (place, id) in ids.iter().enumerate() {
-            let next = |id: &u64| ids[place + 1..].iter().position(|other| other == id).unwrap_or(usize::MAX);
-            if contents.contains(id) {
-                continue;
-            }
-            misses += 1;
-            contents.push(*id);
-            if contents.len() > blocks {
-                let farthest = (0..contents.len()).max_by_key(|position| next(&contents[*position]));
-                contents.remove(farthest.expect("not empty"));
-            }
-        }
-        misses
-    }
-
-    #[test]
-    fn the_optimum_of_each_window_is_that_of_a_naive_one_from_the_same_contents() {
-        for (blocks, name, seed) in [(7, "lru", 1), (40, "lirs", 2), (150, "lru", 3)] {
-            let (mut policy, mut window) = (by_name(name, blocks).expect("registered"), Window::new(blocks));
-            let (mut contents, mut ids, mut random) = (Vec::new(), Vec::new(), 0x9e37_79b9_7f4a_7c15_u64 >> seed);
-            let mut reports = 0;
-            for step in 0..3 * WINDOW_MIN {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                let id = if step % 3 == 0 { step / 3 % 90 } else { random % 200 };
-                ids.push(id);
-                let is_hit = policy.reference(id, 1, Stream(0), &mut |victim| {
-                    window.evict(victim);
-                    true
-                }) == Access::Hit;
-                if let Some(report) = window.count(id, 1, is_hit, blocks) {
-                    assert_eq!(report.misses_min, Some(naive(contents, &ids, blocks as usize)), "{name} {step}");
-                    assert!(report.misses_min <= Some(report.misses));
-                    contents = (0..200).filter(|id| policy.contains(*id)).collect();
-                    ids.clear();
-                    reports += 1;
-                }
-            }
-            assert_eq!(reports, 3);
-        }
-    }
-
-    #[test]
-    fn a_removed_id_is_one_that_no_policy_could_have_kept() {
-        let (mut window, mut last) = (Window::new(10), None);
-        // Resident when the window begins, removed at once: one miss. Then removed once more, and once while it is away.
-        window.remove(1);
-        for step in 0..WINDOW_MIN {
-            let is_miss = step == 0 || step == 100;
-            last = window.count(1, 1, !is_miss, 10);
-            if step == 99 {
-                window.remove(1);
-            }
-        }
-        assert_eq!(last.map(|report| (report.misses, report.misses_min)), Some((2, Some(2))));
-        window.evict(2);
-        window.remove(2);
-        for step in 0..WINDOW_MIN {
-            last = window.count(2, 1, step > 0, 10);
-        }
-        assert_eq!(last.map(|report| (report.misses, report.misses_min)), Some((1, Some(1))));
-    }
-
-    #[test]
-    fn a_window_in_which_the_capacity_changed_has_no_distance_and_the_next_one_has() {
-        let mut window = Window::new(10);
-        window.resize();
-        let mut reports = (0..2 * WINDOW_MIN).filter_map(|step| window.count(step % 5, 1, step >= 5, 10));
-        assert_eq!(reports.next().map(|report| report.misses_min), Some(None));
-        assert_eq!(reports.next().map(|report| report.misses_min), Some(Some(0)));
-    }
-
-    #[test]
-    fn weights_that_differ_have_no_distance() {
-        let mut window = Window::new(10);
-        let mut last = None;
-        for step in 0..WINDOW_MIN {
-            last = window.count(step % 5, 1 + step % 5, false, 10);
-        }
-        assert_eq!(last.map(|report| (report.misses, report.misses_min)), Some((WINDOW_MIN, None)));
+        let Window { number, misses, weight, has_no_distance, accesses, contents, .. } = std::mem::take(self);
+        self.number = number + 1;
+        self.weight = weight;
+        let all: Vec<u64> = contents.iter().chain(&accesses).copied().collect();
+        let misses_min = Future::of(&all).filter(|_| !has_no_distance).map(|future| {
+            let mut min = Min::bypassing(capacity, &future);
+            let misses =
+                all.iter().filter(|id| min.reference(**id, 1, Stream(0), &mut |_| true) != Access::Hit).count();
+            misses as u64 - contents.len() as u64
+        });
+        WindowReport { number: number + 1, references: accesses.len() as u64, misses, misses_min }
     }
 }

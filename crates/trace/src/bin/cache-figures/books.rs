@@ -1,7 +1,7 @@
 //! The books of `adaptive` against simulations written apart from it: each stream's ledger, and each window's optimum.
 //!
-//! Owns: both simulations and the comparison, which is shown to fail on planted faults each time. They share no code with
-//! the policy: LRU is a map by time, MIN a set by the time of the next reference.
+//! Owns: both simulations and the comparison, which is shown to fail on planted faults each time. They share no code
+//! with the policy: LRU is a map by time, MIN a set by the time of the next reference.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;

@@ -3,22 +3,25 @@
 //! Owns: the *forks* of a trace, and their bound. Leaves to others: which traces and sizes are judged.
 //!
 //! # Idea
-//! Stop a trace somewhere. Two of the policies hold different blocks by then, and the trace may go on with the blocks of the one, each
-//! referred to once, or with those of the other; whoever's blocks come misses none of them. A third policy does not know which way it will
-//! be, and cannot hold both. With `C` blocks in the cache, `U` blocks that one or the other holds, `M` and `N` their misses so far, and
-//! `F` the fewest that any policy has had, who knows the trace so far (MIN that may bypass), its misses on both ways sum to at least
-//! `2 F + (U - C)`: each block of `U` that it does not hold is missed on the way, or the ways, that refer to it. The better of the two has `M`
-//! on its way and the other `N` on its own. So on one of the two ways it is above the best policy by at least
+//! Stop a trace somewhere. Two of the policies hold different blocks by then, and the trace may go on with the blocks
+//! of the one, each referred to once, or with those of the other; whoever's blocks come misses none of them. A third
+//! policy does not know which way it will be, and cannot hold both. With `C` blocks in the cache, `U` blocks that one
+//! or the other holds, `M` and `N` their misses so far, and `F` the fewest that any policy has had, who knows the trace
+//! so far (MIN that may bypass), its misses on both ways sum to at least `2 F + (U - C)`: each block of `U` that it
+//! does not hold is missed on the way, or the ways, that refer to it. The better of the two has `M` on its way and the
+//! other `N` on its own. So on one of the two ways it is above the best policy by at least
 //!
 //! ```text
 //! (2 F + U - C) / (M + N) - 1
 //! ```
 //!
-//! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds on the average. It does not say
-//! that a trace does go on like that: it says what nobody can promise who has only seen the trace so far.
+//! That holds for each policy that does not know the way, were it to know all before; for one that draws lots it holds
+//! on the average. It does not say that a trace does go on like that: it says what nobody can promise who has only seen
+//! the trace so far.
 //!
 //! # What is checked
-//! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.
+//! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them,
+//! MIN (which does know the way) excepted.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +33,7 @@ use nectary_cache::{Access, Min, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses, policies};
 
 use crate::misses::POINT_PERCENT_MAX;
-use crate::{Options, known};
+use crate::{Judged, Options, known};
 
 /// A trace is stopped so many times in a capacity of references, and at most so often in what is known of it already.
 const STOPS: usize = 16;
@@ -57,7 +60,7 @@ struct Fork {
 }
 
 /// Prints the worst forks of all workloads at all sizes; gives those that a policy refutes.
-pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> {
+pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
     let forks = all(judged, policy, &against, options.threads);
@@ -90,14 +93,9 @@ pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> 
 }
 
 /// The worst forks of all workloads at all sizes; none where no two of the policies differ.
-fn all(
-    judged: &[(Workload, Vec<u64>)],
-    policy: &'static str,
-    against: &[&'static str],
-    threads: Option<usize>,
-) -> Vec<Fork> {
+fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], threads: Option<usize>) -> Vec<Fork> {
     let points: &Vec<(&Workload, u64)> =
-        &judged.iter().flat_map(|(workload, sizes)| sizes.iter().map(move |size| (workload, *size))).collect();
+        &judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (&judged.workload, *size))).collect();
     let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
     let next = &AtomicUsize::new(0);
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! What a point that falls short has lost to the choice of a policy, and what to the change of contents that follows it.
+//! What a point that falls short has lost to the choice of a policy, and what to the change of contents that follows
+//! it.
 //!
 //! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonus for anybody. Promises: each
 //! starts with LIRS and learns from what is past only; of the windows the one is taken that turns out best for the
