@@ -19,6 +19,6 @@ pub struct Period {
     pub stream: Stream,
     /// What was found.
     pub report: PeriodReport,
-    /// The replacement in force from there on.
+    /// How blocks are replaced from there on.
     pub replacement: &'static str,
 }
